@@ -1,0 +1,62 @@
+//! The codes that people cite, and their pages.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+macro_rules! codes {
+    ($($variant:ident = $text:literal,)*) => {
+        /// What can be wrong with a node. The text of a code never changes; its page is docs/findings/CODE.md.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code { $($variant,)* }
+
+        impl Code {
+            pub const ALL: &[Code] = &[$(Code::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $text,)* }
+            }
+
+            pub fn parse(text: &str) -> Option<Code> {
+                match text { $($text => Some(Code::$variant),)* _ => None }
+            }
+
+            /// The page that `--explain` prints.
+            pub fn page(self) -> &'static str {
+                match self {
+                    $(Code::$variant => include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings/", $text, ".md")),)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    CoreSaturated = "core-saturated",
+    CoreMonopolised = "core-monopolised",
+    NicCoreStarved = "nic-core-starved",
+    NicReset = "nic-reset",
+    NicAllowance = "nic-allowance",
+    SoftnetDrop = "softnet-drop",
+    CpuThrottled = "cpu-throttled",
+    MemoryReclaim = "memory-reclaim",
+    OomKill = "oom-kill",
+    ZombieMemcgs = "zombie-memcgs",
+    CgroupLeak = "cgroup-leak",
+    SlowMemcgStat = "slow-memcg-stat",
+    KernelStall = "kernel-stall",
+    UnitCrashloop = "unit-crashloop",
+    GpuXid = "gpu-xid",
+    ConntrackFull = "conntrack-full",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

@@ -1,0 +1,174 @@
+//! What a diagnosis consists of, and how it is made.
+
+use crate::code::Code;
+use crate::rules;
+use coroner_evidence::{Cost, Evidence, Node, Unseen};
+use serde::Serialize;
+use serde_json::Value;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing; nothing to do.
+    Info,
+    /// Somebody should look.
+    Warning,
+    /// Jobs suffer now, or did within the last day.
+    Critical,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SubjectKind {
+    Node,
+    Core,
+    Nic,
+    /// A process or one of its threads.
+    Process,
+    Cgroup,
+    Unit,
+    Gpu,
+}
+
+impl SubjectKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SubjectKind::Node => "node",
+            SubjectKind::Core => "core",
+            SubjectKind::Nic => "nic",
+            SubjectKind::Process => "process",
+            SubjectKind::Cgroup => "cgroup",
+            SubjectKind::Unit => "unit",
+            SubjectKind::Gpu => "gpu",
+        }
+    }
+}
+
+/// What a finding is about: (core, "1"), (nic, "eth0"), (process, "spin[4711]"), (cgroup, "/kubepods/…"), (unit, "ecs.service").
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Subject {
+    pub kind: SubjectKind,
+    pub name: String,
+}
+
+impl Subject {
+    pub fn new(kind: SubjectKind, name: impl Into<String>) -> Subject {
+        Subject { kind, name: name.into() }
+    }
+}
+
+/// One piece of evidence a finding rests on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fact {
+    pub what: String,
+    /// A number where it is one, else text.
+    pub value: Value,
+    /// `ms`, `%`, `packets`, `` for plain text.
+    pub unit: String,
+    /// Where it was read: `/proc/stat`, `/proc/4711/task/4711/schedstat`.
+    pub source: String,
+}
+
+impl Fact {
+    pub fn new(what: impl Into<String>, value: impl Into<Value>, unit: &str, source: impl Into<String>) -> Fact {
+        Fact { what: what.into(), value: value.into(), unit: unit.to_owned(), source: source.into() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    pub code: Code,
+    pub severity: Severity,
+    pub subject: Subject,
+    /// One line that a tired person understands.
+    pub title: String,
+    /// What happened, with the numbers that matter.
+    pub detail: String,
+    pub evidence: Vec<Fact>,
+    /// The safe next step.
+    pub remedy: String,
+}
+
+/// What a rule says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// At least one.
+    Findings(Vec<Finding>),
+    /// Looked, and it is not the case: the numbers that say so.
+    Fine(String),
+    /// The evidence is missing.
+    CannotTell { because: String, how_to_see: String },
+}
+
+impl Answer {
+    /// The findings, or *fine* with these words if there are none.
+    pub fn from_findings(findings: Vec<Finding>, fine: impl FnOnce() -> String) -> Answer {
+        if findings.is_empty() { Answer::Fine(fine()) } else { Answer::Findings(findings) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RuledOut {
+    pub code: Code,
+    pub why: String,
+}
+
+/// All that can be said of a node.
+#[derive(Debug, Clone)]
+pub struct Diagnosis {
+    pub node: Node,
+    /// First to last look, nanoseconds since 1970.
+    pub window_real_ns: Option<(u64, u64)>,
+    /// Worst first.
+    pub findings: Vec<Finding>,
+    pub ruled_out: Vec<RuledOut>,
+    pub unseen: Vec<Unseen>,
+    pub cost: Option<Cost>,
+}
+
+/// Puts every rule to the evidence.
+pub fn diagnose(evidence: &Evidence) -> Diagnosis {
+    let mut findings = Vec::new();
+    let mut ruled_out = Vec::new();
+    let mut unseen = evidence.unseen.clone();
+    for rule in rules::ALL {
+        match (rule.examine)(evidence) {
+            Answer::Findings(found) => findings.extend(found),
+            Answer::Fine(why) => ruled_out.push(RuledOut { code: rule.code, why }),
+            Answer::CannotTell { because, how_to_see } => unseen.push(Unseen {
+                probe: rule.code.as_str().to_owned(),
+                what: format!("whether there is {}", rule.code),
+                why: because,
+                how_to_see,
+            }),
+        }
+    }
+    // Stable: rules stand in the order in which a person would want to read equals.
+    findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    let window_real_ns =
+        evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
+    Diagnosis {
+        node: evidence.node.clone().unwrap_or_default(),
+        window_real_ns,
+        findings,
+        ruled_out,
+        unseen,
+        cost: evidence.cost,
+    }
+}
+
+impl Diagnosis {
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|f| f.severity).max()
+    }
+}

@@ -1,0 +1,14 @@
+//! From evidence to findings.
+//!
+//! A rule is a pure function of the evidence and answers *finding*, *fine* or *cannot tell, because*. One file each under
+//! [`rules`]. What several rules derive from the evidence (how busy a core was, who owned it, who waited) is in [`cores`] and
+//! [`log_events`].
+
+pub mod code;
+pub mod cores;
+pub mod finding;
+pub mod log_events;
+pub mod rules;
+
+pub use code::Code;
+pub use finding::{Answer, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose};

@@ -1,0 +1,1 @@
+//! Kernel log lines that mean something.

@@ -1,0 +1,49 @@
+//! The rules, one file each.
+//!
+//! A rule file holds its question, its thresholds as named constants with the reason, its answer and its tests.
+
+use crate::code::Code;
+use crate::finding::Answer;
+use coroner_evidence::Evidence;
+
+pub mod cgroup_leak;
+pub mod conntrack_full;
+pub mod core_monopolised;
+pub mod core_saturated;
+pub mod cpu_throttled;
+pub mod gpu_xid;
+pub mod kernel_stall;
+pub mod memory_reclaim;
+pub mod nic_allowance;
+pub mod nic_core_starved;
+pub mod nic_reset;
+pub mod oom_kill;
+pub mod slow_memcg_stat;
+pub mod softnet_drop;
+pub mod unit_crashloop;
+pub mod zombie_memcgs;
+
+pub struct Rule {
+    pub code: Code,
+    pub examine: fn(&Evidence) -> Answer,
+}
+
+/// Every rule, in the order in which findings of equal severity are shown: what hurts jobs first, likely causes after.
+pub const ALL: &[Rule] = &[
+    Rule { code: Code::NicReset, examine: nic_reset::examine },
+    Rule { code: Code::NicCoreStarved, examine: nic_core_starved::examine },
+    Rule { code: Code::CoreSaturated, examine: core_saturated::examine },
+    Rule { code: Code::CoreMonopolised, examine: core_monopolised::examine },
+    Rule { code: Code::KernelStall, examine: kernel_stall::examine },
+    Rule { code: Code::OomKill, examine: oom_kill::examine },
+    Rule { code: Code::GpuXid, examine: gpu_xid::examine },
+    Rule { code: Code::ConntrackFull, examine: conntrack_full::examine },
+    Rule { code: Code::UnitCrashloop, examine: unit_crashloop::examine },
+    Rule { code: Code::ZombieMemcgs, examine: zombie_memcgs::examine },
+    Rule { code: Code::SlowMemcgStat, examine: slow_memcg_stat::examine },
+    Rule { code: Code::CgroupLeak, examine: cgroup_leak::examine },
+    Rule { code: Code::MemoryReclaim, examine: memory_reclaim::examine },
+    Rule { code: Code::CpuThrottled, examine: cpu_throttled::examine },
+    Rule { code: Code::SoftnetDrop, examine: softnet_drop::examine },
+    Rule { code: Code::NicAllowance, examine: nic_allowance::examine },
+];

@@ -1,0 +1,163 @@
+//! What the node said, and when.
+//!
+//! Evidence is typed, time-stamped and never derived: a probe writes down what a file of the kernel said, a rule in
+//! `coroner-diagnosis` draws the conclusions. What could not be read is `None` together with an [`Unseen`] that says why;
+//! it is never 0.
+//!
+//! [`Evidence`] serves three purposes with one shape: a probe returns a fragment of it, fragments are appended to each other
+//! to make the picture of a live node, and a [`recording`] stores fragments in a file and gives them back. So a rule cannot
+//! tell a live node from a recorded one.
+
+pub mod cgroups;
+pub mod cores;
+pub mod counters;
+pub mod log;
+pub mod nic;
+pub mod node;
+pub mod recording;
+pub mod tasks;
+pub mod time;
+pub mod units;
+
+use serde::{Deserialize, Serialize};
+
+pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
+pub use cores::{CoreSet, CoreTicks, CoreTimes};
+pub use counters::{Counters, Delta, Point, Source};
+pub use log::LogLine;
+pub use nic::{MapSource, Nic, NicQueue, QueueKind};
+pub use node::Node;
+pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
+pub use time::{Clocks, Time, Window};
+pub use units::Unit;
+
+/// Everything that was seen of one node over a stretch of time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Who the node is. The latest word wins.
+    pub node: Option<Node>,
+    /// Readings of several clocks at one moment, to translate between them.
+    pub clocks: Vec<Clocks>,
+    /// Time spent by each core, ten times a second. Oldest first.
+    pub core_times: Vec<CoreTimes>,
+    /// Processes, described when first seen (and again if what is said of them changed).
+    pub processes: Vec<Process>,
+    /// Threads, described when first seen and again when name, scheduling class or affinity changed.
+    pub threads: Vec<Thread>,
+    /// What threads consumed. The first look has every thread; later ones only those that moved or want to run.
+    pub thread_samples: Vec<ThreadSample>,
+    /// All plain counters and gauges of the kernel.
+    pub counters: Counters,
+    /// Network devices with the map queue → interrupt or NAPI thread → core.
+    pub nics: Vec<Nic>,
+    /// Where which cgroup hierarchy is mounted.
+    pub cgroup_mounts: Vec<CgroupMount>,
+    /// Counts of cgroup directories against what the kernel tracks.
+    pub cgroup_censuses: Vec<CgroupCensus>,
+    /// Guarded, timed reads of memory statistics.
+    pub stat_reads: Vec<StatRead>,
+    /// The kernel log.
+    pub log: Vec<LogLine>,
+    /// systemd units, each time they were looked at.
+    pub units: Vec<Unit>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<Unseen>,
+    /// What looking has cost so far. The latest word wins.
+    pub cost: Option<Cost>,
+}
+
+/// Something that could not be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unseen {
+    /// The probe that is blind: one of the names in [`probe`].
+    pub probe: String,
+    /// What a person cannot know because of it: "run-queue waits of other users' threads".
+    pub what: String,
+    /// Why: "/proc/pressure/cpu: No such file or directory".
+    pub why: String,
+    /// How it could be seen: "run as root", "boot with psi=1".
+    pub how_to_see: String,
+}
+
+/// Names of the probes, as used in [`Unseen::probe`].
+pub mod probe {
+    pub const CORES: &str = "cores";
+    pub const RUN_QUEUE: &str = "run-queue";
+    pub const TASKS: &str = "tasks";
+    pub const INTERRUPTS: &str = "interrupts";
+    pub const SOFTIRQS: &str = "softirqs";
+    pub const SOFTNET: &str = "softnet";
+    pub const NICS: &str = "nics";
+    pub const PRESSURE: &str = "pressure";
+    pub const MEMORY: &str = "memory";
+    pub const CGROUPS: &str = "cgroups";
+    pub const KERNEL_LOG: &str = "kernel-log";
+    pub const UNITS: &str = "units";
+    pub const NODE: &str = "node";
+}
+
+/// What it cost to look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// CPU time until the first look at everything was done.
+    pub startup_cpu_ms: u64,
+    /// CPU time after that.
+    pub cpu_ms: u64,
+    pub peak_rss_bytes: u64,
+}
+
+impl Evidence {
+    /// Adds what was seen later.
+    pub fn append(&mut self, later: Evidence) {
+        if later.node.is_some() {
+            self.node = later.node;
+        }
+        self.clocks.extend(later.clocks);
+        self.core_times.extend(later.core_times);
+        self.processes.extend(later.processes);
+        self.threads.extend(later.threads);
+        self.thread_samples.extend(later.thread_samples);
+        self.counters.append(later.counters);
+        self.nics.extend(later.nics);
+        self.cgroup_mounts.extend(later.cgroup_mounts);
+        self.cgroup_censuses.extend(later.cgroup_censuses);
+        self.stat_reads.extend(later.stat_reads);
+        self.log.extend(later.log);
+        self.units.extend(later.units);
+        for unseen in later.unseen {
+            if !self.unseen.contains(&unseen) {
+                self.unseen.push(unseen);
+            }
+        }
+        if later.cost.is_some() {
+            self.cost = later.cost;
+        }
+    }
+
+    /// The stretch that was watched: from the first to the last look at the cores.
+    pub fn window(&self) -> Option<Window> {
+        let from = self.core_times.first()?.at;
+        let to = self.core_times.last()?.at;
+        Some(Window { from, to })
+    }
+
+    /// Notes that something could not be seen.
+    pub fn unseen(
+        &mut self,
+        probe: &str,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        how_to_see: impl Into<String>,
+    ) {
+        let unseen =
+            Unseen { probe: probe.to_owned(), what: what.into(), why: why.into(), how_to_see: how_to_see.into() };
+        if !self.unseen.contains(&unseen) {
+            self.unseen.push(unseen);
+        }
+    }
+
+    /// Why a probe is blind, if it said so.
+    pub fn why_unseen(&self, probe: &str) -> Option<&Unseen> {
+        self.unseen.iter().find(|u| u.probe == probe)
+    }
+}

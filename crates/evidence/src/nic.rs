@@ -1,0 +1,89 @@
+//! Network devices, and which core each of their queues needs.
+
+use crate::cores::CoreSet;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+/// A network device at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    pub at: Time,
+    /// `None` in the namespace of the observer; else the name under /run/netns, or `net:[INODE]`.
+    pub netns: Option<String>,
+    pub name: String,
+    /// As the driver calls itself: `ena`, `virtio_net`, `veth`.
+    pub driver: Option<String>,
+    /// Its place on the bus: `0000:20:03.0`, `virtio2`. `None` for devices without hardware.
+    pub bus: Option<String>,
+    pub up: Option<bool>,
+    pub queues: Vec<NicQueue>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueKind {
+    Rx,
+    Tx,
+    /// One interrupt serves both directions, and only its name was there to tell.
+    Combined,
+}
+
+/// How the map queue → core was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MapSource {
+    /// The kernel's netdev netlink family said so (≥ 6.8).
+    Netlink,
+    /// From the names of interrupts or of NAPI threads.
+    Name,
+    /// The queue is there; nothing tells what serves it.
+    Unmapped,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicQueue {
+    pub kind: QueueKind,
+    pub index: u32,
+    pub map: MapSource,
+    pub irq: Option<u32>,
+    /// Where that interrupt is delivered (effective affinity, else the allowed one).
+    pub irq_cores: Option<CoreSet>,
+    pub napi_id: Option<u32>,
+    /// The thread that polls the queue, where NAPI is threaded.
+    pub napi_tid: Option<u32>,
+    /// Where that thread may run.
+    pub napi_cores: Option<CoreSet>,
+    /// Cores that receive packets are steered to (rx) or that transmit through it (tx). `None`: steering is off or unknown.
+    pub steering: Option<CoreSet>,
+}
+
+impl Nic {
+    /// `eth0`, or `eth0 in netns blue`.
+    pub fn display_name(&self) -> String {
+        match &self.netns {
+            None => self.name.clone(),
+            Some(ns) => format!("{} in netns {ns}", self.name),
+        }
+    }
+}
+
+impl NicQueue {
+    /// `rx-3`, `tx-0`, `queue-2`.
+    pub fn label(&self) -> String {
+        match self.kind {
+            QueueKind::Rx => format!("rx-{}", self.index),
+            QueueKind::Tx => format!("tx-{}", self.index),
+            QueueKind::Combined => format!("queue-{}", self.index),
+        }
+    }
+
+    /// The cores this queue cannot do without: those of its NAPI thread where NAPI is threaded, else of its interrupt.
+    pub fn cores(&self) -> Option<&CoreSet> {
+        if self.napi_tid.is_some() { self.napi_cores.as_ref() } else { self.irq_cores.as_ref() }
+    }
+
+    /// Whether exactly this core serves the queue.
+    pub fn needs_core(&self, core: u32) -> bool {
+        self.cores().and_then(CoreSet::single) == Some(core)
+    }
+}

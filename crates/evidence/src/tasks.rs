@@ -1,0 +1,138 @@
+//! Processes and threads.
+
+use crate::cgroups::CgroupOwner;
+use crate::cores::CoreSet;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+/// A thread, told apart from an earlier one with the same number by its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ThreadKey {
+    pub tid: u32,
+    /// Ticks (1/100 s) after boot.
+    pub started: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub at: Time,
+    pub pid: u32,
+    /// Ticks (1/100 s) after boot.
+    pub started: u64,
+    pub ppid: u32,
+    /// Name of the main thread.
+    pub comm: String,
+    /// What runs, without its arguments (they may hold secrets): the program, or interpreter and script: `python3 train.py`.
+    pub command: Option<String>,
+    pub kernel: bool,
+    /// Path in the hierarchy that has the memory controller.
+    pub memory_cgroup: Option<String>,
+    /// Path in the hierarchy that has the cpu controller.
+    pub cpu_cgroup: Option<String>,
+    /// Who that cgroup belongs to: systemd unit, pod, container.
+    pub owner: CgroupOwner,
+    pub ray: Option<RayProcess>,
+}
+
+/// What a Ray process says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RayProcess {
+    pub job_id: Option<String>,
+    pub submission_id: Option<String>,
+    /// The driver's script, or the task or actor that a worker runs.
+    pub entry_point: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    pub at: Time,
+    pub key: ThreadKey,
+    pub pid: u32,
+    pub comm: String,
+    pub kernel: bool,
+    pub class: SchedulingClass,
+    /// 1 to 99 for real-time threads, else 0.
+    pub rt_priority: u8,
+    pub nice: i8,
+    /// Where it may run; read for threads that matter. `None`: not read.
+    pub affinity: Option<CoreSet>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulingClass {
+    Other,
+    Fifo,
+    RoundRobin,
+    Batch,
+    Idle,
+    Deadline,
+    /// sched_ext
+    Ext,
+    Unknown,
+}
+
+impl SchedulingClass {
+    /// From the `policy` field of /proc/PID/stat (include/uapi/linux/sched.h).
+    pub fn from_policy(policy: u64) -> SchedulingClass {
+        match policy {
+            0 => SchedulingClass::Other,
+            1 => SchedulingClass::Fifo,
+            2 => SchedulingClass::RoundRobin,
+            3 => SchedulingClass::Batch,
+            5 => SchedulingClass::Idle,
+            6 => SchedulingClass::Deadline,
+            7 => SchedulingClass::Ext,
+            _ => SchedulingClass::Unknown,
+        }
+    }
+
+    /// Whether it runs before every ordinary thread.
+    pub fn is_real_time(self) -> bool {
+        matches!(self, SchedulingClass::Fifo | SchedulingClass::RoundRobin | SchedulingClass::Deadline)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SchedulingClass::Other => "SCHED_OTHER",
+            SchedulingClass::Fifo => "SCHED_FIFO",
+            SchedulingClass::RoundRobin => "SCHED_RR",
+            SchedulingClass::Batch => "SCHED_BATCH",
+            SchedulingClass::Idle => "SCHED_IDLE",
+            SchedulingClass::Deadline => "SCHED_DEADLINE",
+            SchedulingClass::Ext => "SCHED_EXT",
+            SchedulingClass::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a thread has consumed since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadSample {
+    pub at: Time,
+    pub key: ThreadKey,
+    /// As in /proc/PID/stat: `R` runs or wants to run, `S` sleeps, `D` sleeps uninterruptibly …
+    pub state: char,
+    /// The core it runs on, waits for, or ran on last.
+    pub core: u32,
+    /// Ticks (1/100 s).
+    pub user_ticks: u64,
+    pub system_ticks: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// From schedstat. `None` where the kernel or permissions deny it.
+    pub sched: Option<SchedTimes>,
+}
+
+/// /proc/PID/task/TID/schedstat.
+///
+/// The kernel adds a wait only when it ends (the thread gets to run): a thread that still waits shows state `R`, an unchanged
+/// `slices` and no new `wait_ns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedTimes {
+    pub run_ns: u64,
+    /// Time spent waiting on a run queue.
+    pub wait_ns: u64,
+    /// How often it was put on a core.
+    pub slices: u64,
+}

@@ -1,0 +1,23 @@
+//! Reads a node into evidence.
+//!
+//! Each module is one plain reader: a struct that holds a [`Root`] and what it remembers of its last look, with
+//! `look(&mut self, at, &mut Evidence)`, which appends what it saw and notes in [`Evidence::unseen`] what it could not see.
+//! Parsers are functions from text to plain data, so that tests and property tests need no node.
+
+pub mod cgroups;
+pub mod conntrack;
+pub mod cores;
+pub mod identity;
+pub mod interrupts;
+pub mod kernel_log;
+pub mod memory;
+pub mod nic;
+pub mod pressure;
+pub mod root;
+pub mod softirqs;
+pub mod softnet;
+pub mod tasks;
+pub mod units;
+
+pub use coroner_evidence::Evidence;
+pub use root::{ParseError, ReadError, Root};

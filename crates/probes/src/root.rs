@@ -1,0 +1,184 @@
+//! Where the node's files are, and how reading them can fail.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use coroner_evidence::Time;
+
+/// The top of the file tree that is examined: `/` on a live node, a directory in tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(PathBuf);
+
+/// No file that we read is larger than this on a sane node (/proc/interrupts of 1,024 cores has 6 MB).
+const MAX_FILE: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {error}")]
+    Parse { path: PathBuf, error: ParseError },
+}
+
+/// Something in a file is not as expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: expected {expected}")]
+pub struct ParseError {
+    /// From 1.
+    pub line: usize,
+    pub expected: String,
+}
+
+impl ParseError {
+    pub fn new(line: usize, expected: impl Into<String>) -> ParseError {
+        ParseError { line, expected: expected.into() }
+    }
+}
+
+impl ReadError {
+    pub fn is_not_found(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::NotFound)
+    }
+
+    pub fn is_denied(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::PermissionDenied)
+    }
+
+    fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            ReadError::Io { source, .. } => Some(source.kind()),
+            ReadError::Parse { .. } => None,
+        }
+    }
+}
+
+impl Root {
+    /// The node we run on.
+    pub fn live() -> Root {
+        Root(PathBuf::from("/"))
+    }
+
+    pub fn at(path: impl Into<PathBuf>) -> Root {
+        Root(path.into())
+    }
+
+    /// Whether syscalls (ioctl, netlink, affinity) speak of the same node as the files.
+    pub fn is_live(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
+    /// The place of an absolute path of the node, e.g. `/proc/stat`.
+    pub fn path(&self, absolute: &str) -> PathBuf {
+        self.0.join(absolute.trim_start_matches('/'))
+    }
+
+    /// The whole file, bytes that are not UTF-8 replaced.
+    pub fn read(&self, absolute: &str) -> Result<String, ReadError> {
+        let path = self.path(absolute);
+        let read = || -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            File::open(&path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) => Ok(into_text(bytes)),
+            Err(source) => Err(ReadError::Io { path, source }),
+        }
+    }
+
+    /// Reads and parses; the error then names the file.
+    pub fn read_parsed<T>(
+        &self,
+        absolute: &str,
+        parse: impl FnOnce(&str) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
+        let text = self.read(absolute)?;
+        parse(&text).map_err(|error| ReadError::Parse { path: self.path(absolute), error })
+    }
+
+    /// The first line, trimmed; `None` if the file is missing, unreadable or empty.
+    pub fn read_line(&self, absolute: &str) -> Option<String> {
+        let text = self.read(absolute).ok()?;
+        let line = text.lines().next()?.trim().trim_end_matches('\0');
+        (!line.is_empty()).then(|| line.to_owned())
+    }
+
+    /// Names in a directory, sorted.
+    pub fn list(&self, absolute: &str) -> Result<Vec<String>, ReadError> {
+        let path = self.path(absolute);
+        let list = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(&path)? {
+                names.push(entry?.file_name().to_string_lossy().into_owned());
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        list().map_err(|source| ReadError::Io { path, source })
+    }
+}
+
+fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+}
+
+/// A file that is read again and again: kept open, its buffer reused.
+#[derive(Debug)]
+pub struct ReusedFile {
+    path: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl ReusedFile {
+    pub fn open(root: &Root, absolute: &str) -> Result<ReusedFile, ReadError> {
+        let path = root.path(absolute);
+        match File::open(&path) {
+            Ok(file) => Ok(ReusedFile { path, file, buffer: Vec::with_capacity(4096) }),
+            Err(source) => Err(ReadError::Io { path, source }),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's present content.
+    pub fn read(&mut self) -> Result<&[u8], ReadError> {
+        let mut filled = 0;
+        loop {
+            if filled == self.buffer.len() {
+                let grown = (self.buffer.len() * 2).clamp(4096, MAX_FILE as usize);
+                if grown == self.buffer.len() {
+                    break;
+                }
+                self.buffer.resize(grown, 0);
+            }
+            match self.file.read_at(&mut self.buffer[filled..], filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(ReadError::Io { path: self.path.clone(), source }),
+            }
+        }
+        Ok(&self.buffer[..filled])
+    }
+}
+
+/// CLOCK_MONOTONIC, now.
+pub fn now() -> Time {
+    clock(rustix::time::ClockId::Monotonic)
+}
+
+pub(crate) fn clock(id: rustix::time::ClockId) -> Time {
+    let t = rustix::time::clock_gettime(id);
+    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// CPU time this process has used.
+pub fn own_cpu() -> Duration {
+    Duration::from_nanos(clock(rustix::time::ClockId::ProcessCPUTime).0)
+}
