@@ -1,1 +1,36 @@
-fn main() {}
+//! The `coroner` command.
+
+mod args;
+mod commands;
+mod exit;
+mod output;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    output::terminal::set_colour(args.color);
+    let outcome = match args.command {
+        None => commands::diagnose::run(args.diagnose),
+        Some(args::Command::Diagnose(diagnose)) => commands::diagnose::run(diagnose),
+        Some(args::Command::Cores(cores)) => commands::cores::run(cores),
+        Some(args::Command::Record(record)) => commands::record::run(record),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        // A reader that went away (`coroner | head`) is not an error.
+        Err(error) if is_broken_pipe(&error) => exit::Exit::NothingWrong.into(),
+        Err(error) => {
+            eprintln!("coroner: {error:#}");
+            exit::Exit::CouldNotExamine.into()
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}

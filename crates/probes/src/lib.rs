@@ -18,6 +18,7 @@ pub mod softirqs;
 pub mod softnet;
 pub mod tasks;
 pub mod units;
+pub mod watch;
 
 pub use coroner_evidence::Evidence;
 pub use root::{ParseError, ReadError, Root};

@@ -1,0 +1,178 @@
+//! The command line.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use coroner_diagnosis::Code;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Tells why this Linux node starves or kills its jobs: in seconds, with evidence, naming the culprit and the safe fix.
+///
+/// Without a command it does what `coroner diagnose` does: it watches this node for five seconds and prints what is wrong, on
+/// which core, whose fault it is, what to do, and what could not be seen. It changes nothing. Best run as root.
+///
+/// Exit codes: 0 nothing wrong in what was seen, 1 a finding of severity warning or worse, 2 could not examine.
+#[derive(Debug, Parser)]
+#[command(name = "coroner", version, args_conflicts_with_subcommands = true, max_term_width = 110)]
+pub struct Args {
+    #[command(flatten)]
+    pub diagnose: DiagnoseArgs,
+
+    /// When to use colour.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub color: Color,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watch this node for some seconds, or read a recording, and tell what is wrong.
+    Diagnose(DiagnoseArgs),
+    /// Show every core at sub-second resolution, who owns it and which NIC queues it serves.
+    Cores(CoresArgs),
+    /// Write what is seen of this node into one file that can be diagnosed elsewhere.
+    Record(RecordArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct DiagnoseArgs {
+    /// How long to watch: 5s, 500ms, 2m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
+    pub duration: Duration,
+
+    /// Diagnose a recording instead of this node.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus"])]
+    pub from: Option<PathBuf>,
+
+    /// Print one JSON document (schema coroner.diagnosis/1).
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show the evidence under each finding and why everything else was ruled out.
+    #[arg(long, short, conflicts_with = "json")]
+    pub verbose: bool,
+
+    /// Print the page about a finding, e.g. core-saturated, and exit.
+    #[arg(long, value_name = "CODE", value_parser = parse_code, conflicts_with_all = ["from", "json", "strict", "verbose"])]
+    pub explain: Option<Code>,
+
+    /// Exit with 2 if anything could not be seen.
+    #[arg(long)]
+    pub strict: bool,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct CoresArgs {
+    /// How long to watch: 5s, 500ms, 2m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
+    pub duration: Duration,
+
+    /// Show the cores of a recording instead of this node's.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus"])]
+    pub from: Option<PathBuf>,
+
+    /// Print one JSON document (schema coroner.cores/1).
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show every core, quiet ones too.
+    #[arg(long, short)]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct RecordArgs {
+    /// How long to record: 30s, 10m. Ctrl-C ends it early and keeps what was seen.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    pub duration: Duration,
+
+    /// The file to write. It must not exist. [default: HOST-TIME.coroner]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Print a summary as JSON (schema coroner.record/1).
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// How to look at the node.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct NodeArgs {
+    /// The D-Bus address of systemd, e.g. unix:path=/proc/PID/root/run/dbus/system_bus_socket. [default: the system bus]
+    #[arg(long, value_name = "ADDRESS")]
+    pub bus: Option<String>,
+
+    /// Take kernel log lines written by user space for the kernel's own. For tests: anyone who is root can write such lines.
+    #[arg(long, hide = true)]
+    pub trust_user_log: bool,
+
+    /// Examine the files below this directory instead of the live node. For tests.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// Below this a window holds too few looks at the cores; above, the always-on recorder is the right tool.
+const SHORTEST: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let expected = "expected a duration such as 5s, 500ms or 2m";
+    let duration = match text.parse::<u32>() {
+        Ok(seconds) => Duration::from_secs(seconds.into()),
+        Err(_) => {
+            let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected.to_owned())?;
+            Duration::try_from(parsed).map_err(|_| expected.to_owned())?
+        }
+    };
+    if duration < SHORTEST || duration > LONGEST {
+        return Err("must be between 200ms and 24h".to_owned());
+    }
+    Ok(duration)
+}
+
+fn parse_code(text: &str) -> Result<Code, String> {
+    Code::parse(text).ok_or_else(|| {
+        let all: Vec<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
+        format!("no such finding; there are: {}", all.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_are_what_people_write() {
+        assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_duration("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "0", "0s", "-5s", "five", "5 parsecs", "1ns", "99999999999h"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `coroner cores`.
+
+use super::gather;
+use crate::args::CoresArgs;
+use crate::exit::Exit;
+use crate::output::{cores_text, diagnosis_json};
+use anyhow::Context;
+use coroner_diagnosis::cores::{CoreSummary, Cores, Shares, Summary};
+use coroner_evidence::Evidence;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// One entry of the strip in JSON for each look at the cores.
+const STEP_NS: u128 = 100_000_000;
+/// The longest strip in JSON; beyond, steps get longer.
+const MOST_STEPS: u128 = 6000;
+
+pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
+    let evidence = gather(args.from.as_deref(), args.duration, &args.node)?;
+    let cores = Cores::of(&evidence);
+    let parts = if args.json {
+        let length = evidence.window().context("the cores could not be seen")?.length().as_nanos();
+        (length.div_ceil(STEP_NS)).clamp(1, MOST_STEPS) as usize
+    } else {
+        cores_text::strip_columns()
+    };
+    let summary = cores.summary(parts).context("the cores could not be seen")?;
+    let text = if args.json {
+        format!("{:#}\n", document(&summary, &evidence))
+    } else {
+        cores_text::render(&summary, &evidence, args.all)
+    };
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()?;
+    Ok(Exit::NothingWrong)
+}
+
+/// `coroner.cores/1`, documented in docs/json.md.
+fn document(summary: &Summary, evidence: &Evidence) -> Value {
+    let real = evidence.clocks.last().map(|c| (c.real_ns_of(summary.window.from), c.real_ns_of(summary.window.to)));
+    json!({
+        "schema": "coroner.cores/1",
+        "host": evidence.node.as_ref().and_then(|n| n.host.as_deref()),
+        "window": diagnosis_json::window(real),
+        "average": shares(&summary.average),
+        "worst": summary.worst,
+        "cores": summary.cores.iter().map(|core| core_document(core, summary)).collect::<Vec<_>>(),
+        "unseen": evidence.unseen,
+    })
+}
+
+fn core_document(core: &CoreSummary, summary: &Summary) -> Value {
+    let owner = core.ownership.owner().map(|owner| {
+        let who = owner.who();
+        json!({
+            "name": owner.name(),
+            "share": rounded(owner.share),
+            "pid": who.and_then(|w| w.pid),
+            "tid": who.map(|w| w.tid),
+        })
+    });
+    let step = summary.window.length().as_secs_f64() / core.strip.len().max(1) as f64;
+    let strip: Vec<Value> = core
+        .strip
+        .iter()
+        .enumerate()
+        .map(|(i, part)| {
+            json!({
+                "at_s": rounded((i + 1) as f64 * step),
+                "busy": part.as_ref().map(|s| rounded(s.busy())),
+                "kernel": part.as_ref().map(|s| rounded(s.kernel())),
+            })
+        })
+        .collect();
+    json!({
+        "core": core.core,
+        "shares": shares(&core.shares),
+        "full_s": rounded(core.full_ns as f64 / 1e9),
+        "owner": owner,
+        "owner_unknown_because": core.ownership.unknown_because(),
+        "serves": core.queues,
+        "strip": strip,
+    })
+}
+
+fn shares(shares: &Shares) -> Value {
+    json!({
+        "busy": rounded(shares.busy()),
+        "user": rounded(shares.user),
+        "system": rounded(shares.system),
+        "irq": rounded(shares.irq),
+        "softirq": rounded(shares.softirq),
+        "steal": rounded(shares.steal),
+        "iowait": rounded(shares.iowait),
+        "idle": rounded(shares.idle),
+    })
+}
+
+/// Three digits are more than the kernel's ticks support.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

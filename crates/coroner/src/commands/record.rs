@@ -1,0 +1,137 @@
+//! `coroner record`.
+
+use crate::args::RecordArgs;
+use crate::exit::Exit;
+use crate::output::diagnosis_json::timestamp;
+use crate::output::progress::Progress;
+use anyhow::Context;
+use coroner_diagnosis::{Finding, diagnose};
+use coroner_evidence::recording::{self, FindingRow, Writer};
+use coroner_evidence::Evidence;
+use coroner_probes::watch::Watch;
+use serde_json::json;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What kill -9 may take: fragments are handed to the file this often.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+
+/// A recording with more rows of core times than this is not diagnosed on the node that made it: reading it back would cost
+/// more memory than a guest should take (72 bytes each).
+const MOST_CORE_ROWS_TO_DIAGNOSE: usize = 400_000;
+
+pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
+    let path = args.output.clone().unwrap_or_else(default_name);
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one ends us the hard way, in case sealing hangs.
+        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot watch for Ctrl-C")?;
+    }
+
+    let mut writer = Writer::create(&path)?;
+    let mut progress = Progress::new("recording:");
+    progress.show(Duration::ZERO, args.duration, &Evidence::default());
+    let mut watch = Watch::start(args.node.root(), args.node.watch_options(), args.duration);
+    let mut pending = Evidence::default();
+    let mut last_commit = Instant::now();
+    let mut core_rows = 0;
+    let mut lost_commits = 0u64;
+    while let Some(fragment) = watch.next_turn() {
+        progress.show(watch.elapsed(), args.duration, &fragment);
+        core_rows += fragment.core_times.iter().map(|t| t.cores.len()).sum::<usize>();
+        pending.append(fragment);
+        if last_commit.elapsed() >= COMMIT_EVERY {
+            last_commit = Instant::now();
+            lost_commits += commit(&mut writer, &mut pending, lost_commits == 0);
+        }
+        if stop.load(Ordering::Relaxed) {
+            watch.stop();
+        }
+    }
+    lost_commits += commit(&mut writer, &mut pending, lost_commits == 0);
+    drop(progress);
+
+    let diagnosis = if core_rows <= MOST_CORE_ROWS_TO_DIAGNOSE {
+        Some(diagnose(&recording::read(&path)?.evidence))
+    } else {
+        None
+    };
+    let rows: Vec<FindingRow> = diagnosis.iter().flat_map(|d| &d.findings).map(finding_row).collect();
+    writer.finish(&rows)?;
+
+    let bytes = std::fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
+    let window = diagnosis.as_ref().and_then(|d| d.window_real_ns);
+    let mut stdout = std::io::stdout().lock();
+    if args.json {
+        let document = json!({
+            "schema": "coroner.record/1",
+            "file": path,
+            "bytes": bytes,
+            "window": crate::output::diagnosis_json::window(window),
+            "findings": diagnosis.as_ref().map(|d| d.findings.iter().map(|f| json!({"code": f.code, "severity": f.severity, "title": f.title})).collect::<Vec<_>>()),
+            "lost_commits": lost_commits,
+        });
+        writeln!(stdout, "{document:#}")?;
+    } else {
+        write!(stdout, "{}", summary(&path, bytes, window, diagnosis.as_ref().map(|d| d.findings.as_slice())))?;
+    }
+    if lost_commits > 0 {
+        anyhow::bail!("{}: {lost_commits} seconds could not be written and are missing from the file", path.display());
+    }
+    Ok(Exit::NothingWrong)
+}
+
+/// Hands the fragment to the file. Returns 1 if it was lost.
+fn commit(writer: &mut Writer, pending: &mut Evidence, say: bool) -> u64 {
+    let fragment = std::mem::take(pending);
+    match writer.append(&fragment) {
+        Ok(()) => 0,
+        Err(error) => {
+            if say {
+                eprintln!("\rcoroner: {error}; recording goes on, what does not fit is lost");
+            }
+            1
+        }
+    }
+}
+
+fn summary(path: &Path, bytes: u64, window: Option<(u64, u64)>, findings: Option<&[Finding]>) -> String {
+    let mut text = format!("{}: {} KiB", path.display(), bytes.div_ceil(1024));
+    if let Some((from, to)) = window {
+        text.push_str(&format!(", {} to {}", timestamp(from), timestamp(to)));
+    }
+    text.push('\n');
+    match findings {
+        Some([]) => text.push_str("nothing wrong in what was seen\n"),
+        Some(findings) => {
+            for f in findings {
+                text.push_str(&format!("{:<8}  {}  ({})\n", f.severity.as_str(), crate::output::terminal::printable(&f.title), f.code));
+            }
+        }
+        None => {}
+    }
+    text.push_str(&format!("diagnose it anywhere: coroner diagnose --from {}\n", path.display()));
+    text
+}
+
+fn finding_row(finding: &Finding) -> FindingRow {
+    FindingRow {
+        code: finding.code.as_str().to_owned(),
+        severity: finding.severity.as_str().to_owned(),
+        subject_kind: finding.subject.kind.as_str().to_owned(),
+        subject: finding.subject.name.clone(),
+        title: finding.title.clone(),
+        detail: finding.detail.clone(),
+        remedy: finding.remedy.clone(),
+    }
+}
+
+fn default_name() -> PathBuf {
+    let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "-");
+    PathBuf::from(format!("{host}-{}.coroner", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ")))
+}

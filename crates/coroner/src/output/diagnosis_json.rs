@@ -1,0 +1,58 @@
+//! `coroner.diagnosis/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
+
+use coroner_diagnosis::{Diagnosis, Finding, RuledOut};
+use coroner_evidence::Unseen;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub const SCHEMA: &str = "coroner.diagnosis/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    coroner_version: &'static str,
+    node: Value,
+    window: Value,
+    findings: &'a [Finding],
+    ruled_out: &'a [RuledOut],
+    unseen: &'a [Unseen],
+    cost: Value,
+}
+
+pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
+    let document = Document {
+        schema: SCHEMA,
+        coroner_version: env!("CARGO_PKG_VERSION"),
+        node: node(diagnosis)?,
+        window: window(diagnosis.window_real_ns),
+        findings: &diagnosis.findings,
+        ruled_out: &diagnosis.ruled_out,
+        unseen: &diagnosis.unseen,
+        cost: serde_json::to_value(diagnosis.cost)?,
+    };
+    serde_json::to_string_pretty(&document)
+}
+
+pub fn window(real_ns: Option<(u64, u64)>) -> Value {
+    match real_ns {
+        Some((from, to)) => json!({ "from": timestamp(from), "to": timestamp(to) }),
+        None => json!({ "from": null, "to": null }),
+    }
+}
+
+pub fn node(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
+    let mut node = serde_json::to_value(&diagnosis.node)?;
+    if let Some(fields) = node.as_object_mut() {
+        fields.remove("booted_real_ns");
+        fields.insert("booted".into(), diagnosis.node.booted_real_ns.map(timestamp).into());
+    }
+    Ok(node)
+}
+
+/// RFC 3339 in UTC, to the millisecond.
+pub fn timestamp(real_ns: u64) -> String {
+    match jiff::Timestamp::from_nanosecond(real_ns.into()) {
+        Ok(t) => format!("{t:.3}"),
+        Err(_) => format!("{real_ns} ns since 1970"),
+    }
+}

@@ -1,0 +1,112 @@
+//! Width and colour of the terminal, if there is one.
+
+use crate::args::Color;
+use coroner_diagnosis::Severity;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static COLOUR: AtomicBool = AtomicBool::new(false);
+
+/// Decides once whether standard output gets colours.
+pub fn set_colour(when: Color) {
+    let colour = match when {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            std::io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+                && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+        }
+    };
+    COLOUR.store(colour, Ordering::Relaxed);
+}
+
+/// Columns of standard output; 100 where it is not a terminal.
+pub fn width() -> usize {
+    rustix::termios::tcgetwinsize(std::io::stdout())
+        .ok()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|&columns| columns > 0)
+        .unwrap_or(100)
+        .clamp(40, 160)
+}
+
+fn paint(code: &str, text: &str) -> String {
+    if COLOUR.load(Ordering::Relaxed) { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+pub fn bold(text: &str) -> String {
+    paint("1", text)
+}
+
+pub fn dim(text: &str) -> String {
+    paint("2", text)
+}
+
+pub fn good(text: &str) -> String {
+    paint("32", text)
+}
+
+pub fn by_severity(severity: Severity, text: &str) -> String {
+    match severity {
+        Severity::Critical => paint("1;31", text),
+        Severity::Warning => paint("1;33", text),
+        Severity::Info => paint("36", text),
+    }
+}
+
+/// Colour for how busy something is, 0 to 1: quiet, busy, full.
+pub fn by_load(share: f64, text: &str) -> String {
+    match share {
+        s if s >= 0.95 => paint("1;31", text),
+        s if s >= 0.5 => paint("33", text),
+        _ => paint("32", text),
+    }
+}
+
+/// Makes text of the node (names of processes, log lines) safe to print: control characters could drive the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Wraps words to `width` columns; every line begins with `indent` spaces. Newlines in the text are kept.
+pub fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let room = width.saturating_sub(indent).max(20);
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut used = 0;
+        for word in line.split_whitespace() {
+            let len = word.chars().count();
+            if used > 0 && used + 1 + len > room {
+                out.push('\n');
+                used = 0;
+            }
+            if used == 0 {
+                out.push_str(&" ".repeat(indent));
+            } else {
+                out.push(' ');
+                used += 1;
+            }
+            out.push_str(word);
+            used += len;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrapping_keeps_words_and_lines() {
+        assert_eq!(wrap("a bb ccc\ndddd", 22, 2), "  a bb ccc\n  dddd\n");
+        assert_eq!(wrap("one two three four five six", 24, 4), "    one two three four\n    five six\n");
+    }
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\x1b[31mb"), "a\u{fffd}[31mb");
+    }
+}

@@ -1,0 +1,124 @@
+//! What the tests of the command share.
+
+#![allow(dead_code)] // each test binary uses a part of it
+
+use coroner_lab::truth::Truth;
+use coroner_lab::{HostLock, LiveScenario};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+pub const CORONER: &str = env!("CARGO_BIN_EXE_coroner");
+
+/// The machine for this test alone; `None`, and a word about it, where the test cannot run because we are not root.
+pub fn host(test: &str) -> Option<HostLock> {
+    if !rustix::process::geteuid().is_root() {
+        coroner_lab::skip(test, "needs root");
+        return None;
+    }
+    Some(HostLock::take().expect("the lock of the host tests"))
+}
+
+pub fn coroner(args: &[&str]) -> Output {
+    Command::new(CORONER).args(args).output().expect("coroner runs")
+}
+
+pub fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
+        panic!(
+            "not JSON ({e})\nstdout: {}\nstderr: {}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+pub fn start_scenario(name: &str, extra: &[&str]) -> LiveScenario {
+    let mut args = vec!["--seconds", "60"];
+    args.extend(extra);
+    LiveScenario::start(name, &args).unwrap_or_else(|e| panic!("{name}: {e:#}"))
+}
+
+const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
+
+fn rank(severity: &str) -> usize {
+    SEVERITIES.iter().position(|s| *s == severity).unwrap_or_else(|| panic!("no such severity: {severity}"))
+}
+
+/// Codes of findings at least this bad.
+pub fn severities_from(diagnosis: &Value, at_least: &str) -> Vec<String> {
+    findings(diagnosis)
+        .iter()
+        .filter(|f| rank(f["severity"].as_str().unwrap()) >= rank(at_least))
+        .map(|f| format!("{} {}", f["code"].as_str().unwrap(), f["title"].as_str().unwrap()))
+        .collect()
+}
+
+pub fn findings(diagnosis: &Value) -> &Vec<Value> {
+    diagnosis["findings"].as_array().unwrap_or_else(|| panic!("no findings in {diagnosis:#}"))
+}
+
+/// Everything the scenario expects is found with its culprit, and nothing that it forbids.
+pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
+    for expected in &truth.expect {
+        let found = findings(diagnosis).iter().find(|f| {
+            f["code"] == expected.code.as_str()
+                && expected.subject.as_ref().is_none_or(|s| f["subject"]["kind"] == s.kind.as_str() && f["subject"]["name"] == s.name.as_str())
+        });
+        let Some(found) = found else { panic!("not found: {expected:?}\nin {diagnosis:#}") };
+        assert!(
+            rank(found["severity"].as_str().unwrap()) >= rank(&expected.severity_at_least),
+            "too mild: {found:#}\nexpected {expected:?}"
+        );
+        if let Some(culprit) = &expected.culprit {
+            assert!(found.to_string().contains(culprit.as_str()), "{culprit} is not named in {found:#}");
+        }
+    }
+    for code in &truth.forbid {
+        assert!(!findings(diagnosis).iter().any(|f| f["code"] == code.as_str()), "{code} was found:\n{diagnosis:#}");
+    }
+    if let Some(most) = &truth.max_severity {
+        let worse: Vec<_> = findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
+        assert!(worse.is_empty(), "worse than {most}: {worse:#?}");
+    }
+}
+
+pub fn assert_unseen(diagnosis: &Value, probe: &str) {
+    let unseen = diagnosis["unseen"].as_array().unwrap();
+    assert!(unseen.iter().any(|u| u["probe"] == probe), "{probe} is not among what could not be seen: {unseen:#?}");
+}
+
+/// Ends a child that the test started.
+pub fn end(child: &mut Child) {
+    let _ = rustix::process::Pid::from_raw(child.id() as i32)
+        .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
+    let _ = child.wait();
+}
+
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < limit, "gave up waiting until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The binary where any user may run it: the checkout may be closed to others.
+pub fn readable_copy() -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let copy = std::env::temp_dir().join(format!("coroner-test-{}", std::process::id()));
+    if !copy.exists() {
+        let fresh = copy.with_extension("new");
+        std::fs::copy(CORONER, &fresh).unwrap();
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::rename(&fresh, &copy).unwrap();
+    }
+    copy
+}
+
+/// Runs a shell script in new namespaces, with the binary as `$0`, and parses what it prints.
+pub fn in_namespaces(unshare: &[&str], script: &str) -> Value {
+    let output = Command::new("unshare").args(unshare).args(["sh", "-c", script]).arg(readable_copy()).output().expect("unshare");
+    json_of(&output)
+}

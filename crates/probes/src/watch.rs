@@ -1,0 +1,314 @@
+//! Watches a node: every probe at its own pace, for a given time.
+//!
+//! Cores are read ten times a second by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
+//! All other probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be
+//! expensive on this node (thousands of threads, 192 cores × 500 interrupts) is asked less often, so that the observer stays
+//! cheap. Everything is read at the beginning and at the end, whatever it costs.
+
+use crate::cgroups::{Cgroups, Reread};
+use crate::conntrack::ConntrackReader;
+use crate::cores::{CoreTimeReader, SchedstatReader};
+use crate::identity;
+use crate::interrupts::InterruptReader;
+use crate::kernel_log::KernelLog;
+use crate::memory::MemoryReader;
+use crate::nic::NicReader;
+use crate::pressure::PressureReader;
+use crate::root::{Root, clock, now, own_cpu};
+use crate::softirqs::SoftirqReader;
+use crate::softnet::SoftnetReader;
+use crate::tasks::TaskReader;
+use crate::units::UnitReader;
+use coroner_evidence::{Clocks, Cost, Evidence, Time, probe};
+use rustix::time::ClockId;
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+const CORES_EVERY: Duration = Duration::from_millis(100);
+const TURN_EVERY: Duration = Duration::from_millis(200);
+const COUNTERS_EVERY: Duration = Duration::from_secs(1);
+const ALL_THREADS_EVERY: Duration = Duration::from_millis(500);
+/// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
+const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
+
+/// A probe may use this part of one core: 1/200 = 0.5 %.
+const PROBE_SHARE: u32 = 200;
+/// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
+const ALL_THREADS_SHARE: u32 = 50;
+/// How long the end of the examination waits for systemd's answer.
+const UNITS_PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// D-Bus address of systemd; `None` is the system bus.
+    pub bus: Option<String>,
+    /// Take kernel log lines written by user space for the kernel's own (tests).
+    pub pretend_kernel_log: bool,
+}
+
+/// A node being watched. `next_turn` gives what was seen since the last call, until the time is over.
+pub struct Watch {
+    started: Time,
+    until: Time,
+    startup_cpu: Duration,
+    first: Option<Evidence>,
+    done: bool,
+    cores: Receiver<Evidence>,
+    tasks: TaskReader,
+    homes: ProcessHomes,
+    counters: CounterProbes,
+    interrupts: InterruptReader,
+    nics: NicReader,
+    cgroups: Cgroups,
+    log: KernelLog,
+    units: UnitReader,
+    hot_threads_pace: Pace,
+    all_threads_pace: Pace,
+    counters_pace: Pace,
+    interrupts_pace: Pace,
+    nic_counters_pace: Pace,
+    nic_map_pace: Pace,
+    cgroups_pace: Pace,
+}
+
+/// Where processes live, for probes that look only at cgroups that have some.
+#[derive(Default)]
+struct ProcessHomes {
+    by_pid: HashMap<u32, (Option<String>, Option<String>)>,
+    all_seen: bool,
+}
+
+/// The plain counters, read together.
+struct CounterProbes {
+    schedstat: SchedstatReader,
+    softirqs: SoftirqReader,
+    softnet: SoftnetReader,
+    pressure: PressureReader,
+    memory: MemoryReader,
+    conntrack: ConntrackReader,
+}
+
+impl CounterProbes {
+    fn new(root: &Root) -> CounterProbes {
+        CounterProbes {
+            schedstat: SchedstatReader::new(root),
+            softirqs: SoftirqReader::new(root),
+            softnet: SoftnetReader::new(root),
+            pressure: PressureReader::new(root),
+            memory: MemoryReader::new(root),
+            conntrack: ConntrackReader::new(root),
+        }
+    }
+
+    fn look(&mut self, at: Time, evidence: &mut Evidence) {
+        self.schedstat.look(at, evidence);
+        self.softirqs.look(at, evidence);
+        self.softnet.look(at, evidence);
+        self.pressure.look(at, evidence);
+        self.memory.look(at, evidence);
+        self.conntrack.look(at, evidence);
+    }
+}
+
+impl Watch {
+    /// Takes the first look at everything.
+    pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
+        let cpu_before = own_cpu();
+        let cores = sample_cores(root.clone());
+        let mut watch = Watch {
+            started: now(),
+            until: now(),
+            startup_cpu: Duration::ZERO,
+            first: None,
+            done: false,
+            cores,
+            tasks: TaskReader::new(root.clone()),
+            homes: ProcessHomes::default(),
+            counters: CounterProbes::new(&root),
+            interrupts: InterruptReader::new(&root),
+            nics: NicReader::new(root.clone()),
+            cgroups: Cgroups::new(root.clone()),
+            log: KernelLog::open(&root, options.pretend_kernel_log),
+            units: UnitReader::new(root.clone(), options.bus),
+            hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
+            all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
+            counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+            interrupts_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+            nic_counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+            nic_map_pace: Pace::new(NIC_MAP_EVERY, PROBE_SHARE),
+            cgroups_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+        };
+        let mut first = Evidence::default();
+        // Answers of the bus and of the statistics file come while the rest is read.
+        watch.units.start(now());
+        watch.look_at_all(&mut first);
+        watch.cgroups.start_stat_read(now(), &mut first);
+        identity::identify(&root, &mut first);
+        watch.first = Some(first);
+        watch.startup_cpu = own_cpu().saturating_sub(cpu_before);
+        watch.started = now();
+        watch.until = watch.started + duration;
+        watch
+    }
+
+    /// How long the node has been watched since the first look.
+    pub fn elapsed(&self) -> Duration {
+        now().since(self.started)
+    }
+
+    /// Ends the watch early: the next turn is the last.
+    pub fn stop(&mut self) {
+        self.until = self.until.min(now());
+    }
+
+    /// What was seen since the last call. Sleeps until there is something; `None` when the time is over.
+    pub fn next_turn(&mut self) -> Option<Evidence> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        if self.done {
+            return None;
+        }
+        let wake = (now() + TURN_EVERY).min(self.until);
+        std::thread::sleep(wake.since(now()));
+        let mut evidence = Evidence::default();
+        if now() >= self.until {
+            self.done = true;
+            self.units.start(now());
+            self.look_at_all(&mut evidence);
+            self.units.collect(UNITS_PATIENCE, &mut evidence);
+            self.cgroups.collect_stat_read(&mut evidence);
+        } else {
+            self.look_at_what_is_due(&mut evidence);
+        }
+        evidence.core_times.extend(self.cores.try_iter().flat_map(|seen| seen.core_times));
+        evidence.cost = Some(self.cost());
+        Some(evidence)
+    }
+
+    fn look_at_what_is_due(&mut self, evidence: &mut Evidence) {
+        if self.all_threads_pace.is_due() {
+            self.look_at_all_threads(evidence);
+        } else if self.hot_threads_pace.is_due() {
+            let Watch { hot_threads_pace, tasks, .. } = self;
+            hot_threads_pace.pay(|at| tasks.look_hot(at, evidence));
+            self.homes.note(evidence);
+        }
+        if self.counters_pace.is_due() {
+            self.look_at_counters(evidence);
+        }
+        if self.interrupts_pace.is_due() {
+            self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
+        }
+        if self.nic_map_pace.is_due() {
+            self.nic_map_pace.pay(|at| self.nics.look_map(at, evidence));
+        }
+        if self.nic_counters_pace.is_due() {
+            self.nic_counters_pace.pay(|at| self.nics.look_counters(at, evidence));
+        }
+        if self.cgroups_pace.is_due() {
+            self.look_at_cgroups(Reread::Affordable, evidence);
+        }
+        self.log.look(now(), evidence);
+        self.units.collect(Duration::ZERO, evidence);
+        self.cgroups.collect_stat_read(evidence);
+    }
+
+    /// Everything, whatever it costs: the beginning and the end of a window.
+    fn look_at_all(&mut self, evidence: &mut Evidence) {
+        self.look_at_all_threads(evidence);
+        self.look_at_counters(evidence);
+        self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
+        self.nic_map_pace.pay(|at| self.nics.look_map(at, evidence));
+        self.nic_counters_pace.pay(|at| self.nics.look_counters(at, evidence));
+        self.look_at_cgroups(Reread::Everything, evidence);
+        self.log.look(now(), evidence);
+    }
+
+    fn look_at_all_threads(&mut self, evidence: &mut Evidence) {
+        self.all_threads_pace.pay(|at| self.tasks.look_all(at, evidence));
+        self.homes.note(evidence);
+    }
+
+    fn look_at_counters(&mut self, evidence: &mut Evidence) {
+        evidence.clocks.push(read_clocks());
+        self.counters_pace.pay(|at| self.counters.look(at, evidence));
+    }
+
+    fn look_at_cgroups(&mut self, reread: Reread, evidence: &mut Evidence) {
+        let (memory, cpu) = self.homes.paths();
+        self.cgroups_pace.pay(|at| {
+            self.cgroups.look(at, self.homes.all_seen.then_some(&memory), evidence);
+            self.cgroups.look_control(at, &cpu, &memory, reread, evidence);
+        });
+    }
+
+    fn cost(&self) -> Cost {
+        Cost {
+            startup_cpu_ms: self.startup_cpu.as_millis() as u64,
+            cpu_ms: own_cpu().saturating_sub(self.startup_cpu).as_millis() as u64,
+            peak_rss_bytes: own_peak_rss(),
+        }
+    }
+}
+
+/// A thread that reads the cores until nobody listens any more.
+fn sample_cores(root: Root) -> Receiver<Evidence> {
+    let (sender, receiver) = channel();
+    let mut reader = CoreTimeReader::new(&root);
+    let sample = move || {
+        let mut next = now();
+        loop {
+            let mut evidence = Evidence::default();
+            reader.look(now(), &mut evidence);
+            if sender.send(evidence).is_err() {
+                return;
+            }
+            // From the planned moment, so that the pace does not drift; if we were held up, no burst follows.
+            next = (next + CORES_EVERY).max(now());
+            std::thread::sleep(next.since(now()));
+        }
+    };
+    // Without a thread nothing is sent, and the caller says that the cores could not be seen.
+    let _ = std::thread::Builder::new().name("cores".to_owned()).spawn(sample);
+    receiver
+}
+
+/// When a probe is asked next: after its interval, or later if it has proved expensive here.
+struct Pace {
+    interval: Duration,
+    /// May use 1/share of a core.
+    share: u32,
+    next: Time,
+}
+
+impl Pace {
+    fn new(interval: Duration, share: u32) -> Pace {
+        Pace { interval, share, next: Time(0) }
+    }
+
+    fn is_due(&self) -> bool {
+        now() >= self.next
+    }
+
+    /// Runs the probe and puts off its next turn by what it cost.
+    fn pay(&mut self, probe: impl FnOnce(Time)) {
+        let at = now();
+        let cpu = clock(ClockId::ThreadCPUTime);
+        probe(at);
+        let cost = clock(ClockId::ThreadCPUTime).since(cpu);
+        self.next = at + self.interval.max(cost.saturating_mul(self.share));
+    }
+}
+
+fn read_clocks() -> Clocks {
+    Clocks { at: now(), real_ns: clock(ClockId::Realtime).0, boot_ns: clock(ClockId::Boottime).0 }
+}
+
+/// The most memory this process ever had resident.
+fn own_peak_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

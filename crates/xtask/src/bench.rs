@@ -1,0 +1,117 @@
+//! What looking costs. Every number is taken twice: as coroner tells it, and as the kernel accounts it to the child process.
+
+use crate::big_node;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Where the issue that made coroner set its bars.
+const STEADY_PERCENT_OF_ONE_CORE: f64 = 1.0;
+const STARTUP_MS: f64 = 300.0;
+const PEAK_MB: f64 = 64.0;
+const CROWD_TOTAL_MS: f64 = 1000.0;
+const SECONDS: f64 = 5.0;
+
+pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
+    let binaries = build()?;
+    println!("| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |");
+    println!("|---|---|---|---|---|---|---|---|");
+    if "this-node".contains(filter) {
+        measure("this-node", runs, &binaries.join("coroner"), &[], false)?;
+    }
+    if "crowd-5000-processes-20000-cgroups".contains(filter) {
+        let crowd = Crowd::start(&binaries.join("coroner-lab"))?;
+        measure("crowd-5000-processes-20000-cgroups", runs, &binaries.join("coroner"), &[], true)?;
+        drop(crowd);
+    }
+    if "192-cores-generated".contains(filter) {
+        let dir = tempfile::tempdir()?;
+        big_node::write(dir.path(), 192, 600)?;
+        let root = dir.path().to_str().context("the temporary directory's name is not UTF-8")?.to_owned();
+        measure("192-cores-generated", runs, &binaries.join("coroner"), &["--root", &root], false)?;
+    }
+    Ok(())
+}
+
+fn build() -> anyhow::Result<PathBuf> {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--quiet", "-p", "coroner", "-p", "coroner-lab"])
+        .status()
+        .context("cargo build")?;
+    if !built.success() {
+        bail!("cargo build failed");
+    }
+    let here = std::env::current_exe()?;
+    Ok(here.parent().context("xtask has no directory")?.to_owned())
+}
+
+fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool) -> anyhow::Result<()> {
+    for _ in 0..runs {
+        let before = children_cpu_ms();
+        let output = Command::new(coroner).args(["diagnose", "--for", "5s", "--json"]).args(extra).output()?;
+        let accounted = children_cpu_ms() - before;
+        let document: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("{name}: coroner printed no JSON; it said: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        let cost = |field: &str| document["cost"][field].as_f64().with_context(|| format!("no cost.{field}"));
+        let (startup, watching) = (cost("startup_cpu_ms")?, cost("cpu_ms")?);
+        let peak = cost("peak_rss_bytes")? / 1e6;
+        let percent = watching / SECONDS / 10.0;
+        let (bar, met) = if crowded {
+            ("≤ 1000 ms in all, ≤ 64 MB", accounted <= CROWD_TOTAL_MS && peak <= PEAK_MB)
+        } else {
+            (
+                "≤ 300 ms start, ≤ 1 %, ≤ 64 MB",
+                startup <= STARTUP_MS && percent <= STEADY_PERCENT_OF_ONE_CORE && peak <= PEAK_MB,
+            )
+        };
+        println!(
+            "| {name} | {startup:.0} | {watching:.0} | {percent:.2} | {accounted:.0} | {peak:.1} | {bar} | {} |",
+            if met { "yes" } else { "**no**" }
+        );
+    }
+    Ok(())
+}
+
+/// CPU time of all children that ended, in ms.
+fn children_cpu_ms() -> f64 {
+    // SAFETY: getrusage writes one rusage into the zeroed struct that we own; all-zero is a valid rusage.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let ms = |t: libc::timeval| t.tv_sec as f64 * 1e3 + t.tv_usec as f64 / 1e3;
+    ms(usage.ru_utime) + ms(usage.ru_stime)
+}
+
+/// 5,000 sleeping processes and 20,000 cgroups, made by the lab.
+struct Crowd(Child);
+
+impl Crowd {
+    fn start(lab: &Path) -> anyhow::Result<Crowd> {
+        let mut child = Command::new(lab)
+            .args(["crowd", "--processes", "5000", "--cgroups", "20000", "--seconds", "600"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{}", lab.display()))?;
+        let stdout = child.stdout.take().context("no output of the lab")?;
+        let crowd = Crowd(child);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        if !line.contains("\"ready\":true") {
+            bail!("the lab could not make the crowd (is this root?): {line}");
+        }
+        Ok(crowd)
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
+        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}

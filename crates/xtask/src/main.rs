@@ -1,0 +1,31 @@
+//! Chores of the project that are not tests: `cargo xtask bench` measures what docs/benchmarks.md claims.
+
+mod bench;
+mod big_node;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the project")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
+    Bench {
+        /// Only benchmarks whose name contains this.
+        filter: Option<String>,
+        /// Runs of each.
+        #[arg(long, default_value_t = 3)]
+        runs: u32,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().command {
+        Command::Bench { filter, runs } => bench::run(filter.as_deref().unwrap_or(""), runs.max(1)),
+    }
+}
