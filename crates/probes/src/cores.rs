@@ -145,7 +145,7 @@ pub fn parse_schedstat(text: &[u8]) -> Result<Vec<CoreQueue>, ParseError> {
         let mut words = Words(line);
         (words.word()? == b"version").then(|| words.number()).flatten()
     });
-    if !version.is_some_and(|v| v >= 15) {
+    if version.is_none_or(|v| v < 15) {
         return Err(ParseError::new(1, "version 15 or later"));
     }
     let mut cores = Vec::new();
