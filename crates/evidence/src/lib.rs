@@ -88,6 +88,7 @@ pub mod probe {
     pub const SOFTIRQS: &str = "softirqs";
     pub const SOFTNET: &str = "softnet";
     pub const NICS: &str = "nics";
+    pub const CONNTRACK: &str = "conntrack";
     pub const PRESSURE: &str = "pressure";
     pub const MEMORY: &str = "memory";
     pub const CGROUPS: &str = "cgroups";

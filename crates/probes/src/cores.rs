@@ -1,1 +1,169 @@
-//!
+//! How each core spends its time (/proc/stat), and how long threads wait for it (/proc/schedstat, where the kernel has it).
+
+use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Source, Time, probe};
+
+use crate::counter_file::{CoreNames, CounterFile, Moved, Words, core_number, how_to_read, lines};
+use crate::root::{ParseError, Root};
+
+const STAT: &str = "/proc/stat";
+const SCHEDSTAT: &str = "/proc/schedstat";
+
+/// Reads /proc/stat; meant for ten looks a second.
+///
+/// The kernel makes the whole file for the first byte of it (fs/proc/stat.c is one `show`), so a shorter read would save
+/// nothing; parsing stops after the lines of the cores.
+#[derive(Debug)]
+pub struct CoreTimeReader {
+    file: CounterFile,
+    /// How many cores to expect.
+    cores: usize,
+}
+
+impl CoreTimeReader {
+    pub fn new(root: &Root) -> CoreTimeReader {
+        CoreTimeReader { file: CounterFile::new(root, STAT), cores: 0 }
+    }
+
+    pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
+        const WHAT: &str = "how each core spends its time";
+        let text = match self.file.read() {
+            Ok(text) => text,
+            Err(error) => return evidence.unseen(probe::CORES, WHAT, error.to_string(), how_to_read(&error)),
+        };
+        let (cores, bad) = parse_stat(text, self.cores);
+        if let Some(error) = bad {
+            evidence.unseen(probe::CORES, WHAT, format!("{STAT}: {error}"), "please report this file");
+        }
+        if !cores.is_empty() {
+            self.cores = cores.len();
+            evidence.core_times.push(CoreTimes { at, cores });
+        }
+    }
+}
+
+/// The cores of /proc/stat, and the first line of a core that could not be understood. Offline cores have no line.
+pub fn parse_stat(text: &[u8], expected_cores: usize) -> (Vec<CoreTicks>, Option<ParseError>) {
+    let mut cores = Vec::with_capacity(expected_cores.min(MAX_CORES));
+    let mut bad = None;
+    let mut seen_total = false;
+    for (number, line) in lines(text) {
+        if !line.starts_with(b"cpu") || cores.len() == MAX_CORES {
+            break;
+        }
+        let mut words = Words(line);
+        if words.word() == Some(b"cpu") {
+            seen_total = true;
+            continue;
+        }
+        match core_ticks(line) {
+            Some(ticks) => cores.push(ticks),
+            None => {
+                bad.get_or_insert_with(|| ParseError::new(number, "cpuN and at least eight numbers"));
+            }
+        }
+    }
+    if cores.is_empty() && bad.is_none() {
+        let line = if seen_total { 2 } else { 1 };
+        bad = Some(ParseError::new(line, "a line of a core, such as cpu0"));
+    }
+    (cores, bad)
+}
+
+/// No kernel has more.
+const MAX_CORES: usize = 65_536;
+
+fn core_ticks(line: &[u8]) -> Option<CoreTicks> {
+    let mut words = Words(line);
+    // The order of fs/proc/stat.c since 2.6.11; guest and guest_nice, which follow, are part of user and nice.
+    Some(CoreTicks {
+        core: core_number(words.word()?)?,
+        user: words.number()?,
+        nice: words.number()?,
+        system: words.number()?,
+        idle: words.number()?,
+        iowait: words.number()?,
+        irq: words.number()?,
+        softirq: words.number()?,
+        steal: words.number()?,
+    })
+}
+
+/// Reads /proc/schedstat. Its absence (CONFIG_SCHEDSTATS off) is common and not noted as unseen: the threads' own schedstat
+/// tells the same.
+#[derive(Debug)]
+pub struct SchedstatReader {
+    file: CounterFile,
+    names: CoreNames,
+    moved: Moved,
+}
+
+impl SchedstatReader {
+    pub fn new(root: &Root) -> SchedstatReader {
+        SchedstatReader {
+            file: CounterFile::new(root, SCHEDSTAT),
+            names: CoreNames::default(),
+            moved: Moved::new(Source::Schedstat),
+        }
+    }
+
+    pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
+        let Ok(text) = self.file.read() else { return };
+        match parse_schedstat(text) {
+            Ok(cores) => {
+                self.moved.begin();
+                for core in cores {
+                    let subject = self.names.get(core.core);
+                    self.moved.note(subject, "run_ns", at, core.run_ns, evidence);
+                    self.moved.note(subject, "wait_ns", at, core.wait_ns, evidence);
+                    self.moved.note(subject, "slices", at, core.slices, evidence);
+                }
+            }
+            Err(error) => evidence.unseen(
+                probe::RUN_QUEUE,
+                "how long threads wait for each core, as the cores count it",
+                format!("{SCHEDSTAT}: {error}"),
+                "please report this file; the threads' own waits are read meanwhile",
+            ),
+        }
+    }
+}
+
+/// What a core's run queue says: all in nanoseconds since boot, but for `slices`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoreQueue {
+    pub core: u32,
+    pub run_ns: u64,
+    pub wait_ns: u64,
+    pub slices: u64,
+}
+
+/// Versions 15 to 17 differ only in the lines of the domains (Documentation/scheduler/sched-stats.rst); earlier kernels are
+/// older than cgroup v2.
+pub fn parse_schedstat(text: &[u8]) -> Result<Vec<CoreQueue>, ParseError> {
+    let mut lines = lines(text);
+    let version = lines.next().and_then(|(_, line)| {
+        let mut words = Words(line);
+        (words.word()? == b"version").then(|| words.number()).flatten()
+    });
+    if version.is_none_or(|v| v < 15) {
+        return Err(ParseError::new(1, "version 15 or later"));
+    }
+    let mut cores = Vec::new();
+    for (number, line) in lines.filter(|(_, line)| line.starts_with(b"cpu")).take(MAX_CORES) {
+        let core = core_queue(line).ok_or_else(|| ParseError::new(number, "cpuN and at least nine numbers"))?;
+        cores.push(core);
+    }
+    Ok(cores)
+}
+
+fn core_queue(line: &[u8]) -> Option<CoreQueue> {
+    let mut words = Words(line);
+    let core = core_number(words.word()?)?;
+    for _ in 0..6 {
+        words.word()?;
+    }
+    Some(CoreQueue { core, run_ns: words.number()?, wait_ns: words.number()?, slices: words.number()? })
+}
+
+#[cfg(test)]
+mod tests;

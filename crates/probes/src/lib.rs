@@ -7,6 +7,7 @@
 pub mod cgroups;
 pub mod conntrack;
 pub mod cores;
+mod counter_file;
 pub mod identity;
 pub mod interrupts;
 pub mod kernel_log;
