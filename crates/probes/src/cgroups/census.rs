@@ -178,7 +178,7 @@ pub(super) fn walk(top: &Path, populated: &Populated, limit: u64) -> io::Result<
             {
                 continue;
             }
-            let Some(subdirectories) = subdirectories_of(&dir, name) else { continue };
+            let Some(subdirectories) = subdirectories_of(dir, name) else { continue };
             if found.live >= limit {
                 found.truncated = true;
                 listed_all = false;
