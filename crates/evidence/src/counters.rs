@@ -55,8 +55,8 @@ sources! {
     /// CPU quota of a cgroup. Subject is its path; names `quota_us`, `period_us` (gauges), `nr_periods`, `nr_throttled`,
     /// `throttled_us`.
     CgroupCpu = "cgroup-cpu",
-    /// Memory of a cgroup. Subject is its path; names `limit_bytes`, `usage_bytes` (gauges), and events: `limit_hits`
-    /// (v2 memory.events max, v1 failcnt), `high_hits`, `oom`, `oom_kill`.
+    /// Memory of a cgroup. Subject is its path; names `limit_bytes`, `high_bytes` (v2 memory.high), `usage_bytes` (gauges), and
+    /// events: `limit_hits` (v2 memory.events max, v1 failcnt), `high_hits`, `oom`, `oom_kill`.
     CgroupMemory = "cgroup-memory",
     /// The kernel's own counts. Subject is the hierarchy (`memory`, `unified`); names `tracked`, `live`, `dying`.
     CgroupTree = "cgroup-tree",

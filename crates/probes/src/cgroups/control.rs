@@ -1,0 +1,365 @@
+//! What cgroups do to their processes: CPU throttling, memory limits.
+//!
+//! A cgroup without a quota or limit cannot throttle or kill, so at the first look one small file of each tells whether the
+//! others are worth reading. Later looks read only those with a limit, plus a few of the others in turn, as limits may be
+//! set later.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use coroner_evidence::{Evidence, Source, Time, probe};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::time::ClockId;
+
+use super::census::value_of;
+use super::mounts::Hierarchy;
+use crate::Root;
+use crate::root::clock;
+
+/// How much of what has a limit is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reread {
+    /// All of it, if the last time was cheap enough to be repeated now: at most 1 % of a core.
+    Affordable,
+    /// All of it now. For the end of a window.
+    Everything,
+}
+
+/// Rereading may take this share of a core (1/N).
+const REREAD_SHARE: u32 = 100;
+
+/// So many cgroups without a limit are looked at again each time.
+const REVISITED: usize = 32;
+
+/// A limit at or above this is none: PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, of up to 64 KiB
+/// (include/linux/page_counter.h).
+const NO_LIMIT: u64 = 0x7fff_ffff_ffff_0000;
+
+const CPU_NAMES: [&str; 5] = ["quota_us", "period_us", "nr_periods", "nr_throttled", "throttled_us"];
+const MEMORY_NAMES: [&str; 7] =
+    ["limit_bytes", "high_bytes", "usage_bytes", "limit_hits", "high_hits", "oom", "oom_kill"];
+const USAGE: usize = 2;
+
+/// Values in the order of the names; `None` where the kernel does not say.
+type Values = [Option<u64>; 7];
+
+#[derive(Debug)]
+pub(super) struct Control {
+    cpu: Watch,
+    memory: Watch,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control {
+            cpu: Watch::new(Source::CgroupCpu, "CPU throttling by cgroup quotas", &CPU_NAMES, read_cpu),
+            memory: Watch::new(Source::CgroupMemory, "memory limits of cgroups", &MEMORY_NAMES, read_memory),
+        }
+    }
+}
+
+impl Control {
+    pub fn look(
+        &mut self,
+        root: &Root,
+        at: Time,
+        cpu: Option<(&Hierarchy, &HashSet<String>)>,
+        memory: Option<(&Hierarchy, &HashSet<String>)>,
+        reread: Reread,
+        evidence: &mut Evidence,
+    ) {
+        if let Some((hierarchy, paths)) = cpu {
+            self.cpu.look(root, hierarchy, at, paths, reread, evidence);
+        }
+        if let Some((hierarchy, paths)) = memory {
+            self.memory.look(root, hierarchy, at, paths, reread, evidence);
+        }
+    }
+}
+
+/// What is known of the cgroups of one hierarchy.
+#[derive(Debug)]
+struct Watch {
+    source: Source,
+    what: &'static str,
+    names: &'static [&'static str],
+    read: fn(&mut CgroupFiles, u8, &str) -> Result<Option<Values>, Errno>,
+    files: Option<CgroupFiles>,
+    /// By path below the mount: the values told last, or `None` for a cgroup without a limit.
+    known: HashMap<String, Option<Box<Values>>>,
+    /// Those without a limit, the one to look at next in front.
+    unlimited: VecDeque<String>,
+    reread_not_before: Time,
+}
+
+impl Watch {
+    fn new(
+        source: Source,
+        what: &'static str,
+        names: &'static [&'static str],
+        read: fn(&mut CgroupFiles, u8, &str) -> Result<Option<Values>, Errno>,
+    ) -> Watch {
+        Watch {
+            source,
+            what,
+            names,
+            read,
+            files: None,
+            known: HashMap::new(),
+            unlimited: VecDeque::new(),
+            reread_not_before: Time(0),
+        }
+    }
+
+    fn look(
+        &mut self,
+        root: &Root,
+        hierarchy: &Hierarchy,
+        at: Time,
+        paths: &HashSet<String>,
+        reread: Reread,
+        evidence: &mut Evidence,
+    ) {
+        if self.files.is_none() {
+            match CgroupFiles::open(root, hierarchy) {
+                Ok(files) => self.files = Some(files),
+                Err(e) => {
+                    let why = format!("{}: {e}", hierarchy.mount_point);
+                    evidence.unseen(probe::CGROUPS, self.what, why, "run as root on the host");
+                    return;
+                }
+            }
+        }
+        if reread == Reread::Everything || at >= self.reread_not_before {
+            let started = clock(ClockId::ThreadCPUTime).0;
+            // Taken out, as looking at one may drop it.
+            let limited: Vec<String> =
+                self.known.iter().filter(|(_, values)| values.is_some()).map(|(path, _)| path.clone()).collect();
+            for path in limited {
+                self.look_at(hierarchy, at, path, evidence);
+            }
+            let cost = Duration::from_nanos(clock(ClockId::ThreadCPUTime).0.saturating_sub(started));
+            self.reread_not_before = at + cost.saturating_mul(REREAD_SHARE);
+        }
+        for _ in 0..REVISITED.min(self.unlimited.len()) {
+            let Some(path) = self.unlimited.pop_front() else { break };
+            self.look_at(hierarchy, at, path, evidence);
+        }
+        for path in paths {
+            let Some(mut below) = hierarchy.below(path) else { continue };
+            // The ancestors of a known one are known.
+            while !self.known.contains_key(below) {
+                self.look_at(hierarchy, at, below.to_owned(), evidence);
+                if below.is_empty() {
+                    break;
+                }
+                below = below.rsplit_once('/').map_or("", |(parent, _)| parent);
+            }
+        }
+    }
+
+    /// Looks at one cgroup, which is in `known` or new, and not in `unlimited`.
+    fn look_at(&mut self, hierarchy: &Hierarchy, at: Time, below: String, evidence: &mut Evidence) {
+        let Some(files) = &mut self.files else { return };
+        let values = match (self.read)(files, hierarchy.version, &below) {
+            Ok(values) => values,
+            // This controller is not enabled there, or the cgroup is gone. One that comes back under its name is seen as new.
+            Err(Errno::NOENT | Errno::NODEV) if files.is_there(&below) => None,
+            Err(Errno::NOENT | Errno::NODEV) => {
+                self.known.remove(&below);
+                return;
+            }
+            Err(e) => {
+                let why = format!("{}: {e}", hierarchy.mount_point);
+                evidence.unseen(probe::CGROUPS, self.what, why, "run as root on the host");
+                None
+            }
+        };
+        let Some(values) = values else {
+            self.known.insert(below.clone(), None);
+            self.unlimited.push_back(below);
+            return;
+        };
+        let told = self.known.entry(below).or_insert(None);
+        let last = told.as_deref().copied().unwrap_or_default();
+        let mut now = last;
+        let mut subject = None;
+        for (i, name) in self.names.iter().enumerate() {
+            let Some(value) = values[i] else { continue };
+            if last[i].is_some_and(|last| !is_news(self.source, i, last, value, values[0].or(values[1]))) {
+                continue;
+            }
+            now[i] = Some(value);
+            let subject = subject.get_or_insert_with(|| hierarchy.full_path(files.last_path()));
+            evidence.counters.push(self.source, subject, name, at, value);
+        }
+        *told = Some(Box::new(now));
+    }
+}
+
+/// A counter that moved is news; memory usage, which always moves, only if it did so by 1 % of the limit.
+fn is_news(source: Source, i: usize, last: u64, value: u64, limit: Option<u64>) -> bool {
+    match limit {
+        Some(limit) if source == Source::CgroupMemory && i == USAGE => last.abs_diff(value) > limit / 100,
+        _ => last != value,
+    }
+}
+
+/// Small files of cgroups, read into a reused buffer.
+#[derive(Debug)]
+struct CgroupFiles {
+    mount: OwnedFd,
+    path: String,
+    /// Length of the cgroup's part of `path`.
+    cgroup: usize,
+    buffer: Vec<u8>,
+}
+
+impl CgroupFiles {
+    fn open(root: &Root, hierarchy: &Hierarchy) -> Result<CgroupFiles, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mount = rustix::fs::open(root.path(&hierarchy.mount_point), flags, Mode::empty())?;
+        Ok(CgroupFiles { mount, path: String::new(), cgroup: 0, buffer: vec![0; 4096] })
+    }
+
+    /// What a file of a cgroup says; at most 4 KiB, none of these files has more.
+    fn read(&mut self, below: &str, file: &str) -> Result<&str, Errno> {
+        self.path.clear();
+        self.path.push_str(below);
+        self.cgroup = below.len();
+        if !below.is_empty() {
+            self.path.push('/');
+        }
+        self.path.push_str(file);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&self.mount, self.path.as_str(), flags, Mode::empty())?;
+        let mut filled = 0;
+        while filled < self.buffer.len() {
+            match rustix::io::read(&fd, &mut self.buffer[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        // These files are ASCII; anything else says nothing.
+        Ok(std::str::from_utf8(&self.buffer[..filled]).unwrap_or(""))
+    }
+
+    /// The same, where a file that is missing says nothing: older kernels do not have all of them.
+    fn read_if_there(&mut self, below: &str, file: &str) -> Result<Option<&str>, Errno> {
+        match self.read(below, file) {
+            Ok(text) => Ok(Some(text)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn is_there(&self, below: &str) -> bool {
+        below.is_empty() || rustix::fs::statat(&self.mount, below, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// The cgroup that was read last.
+    fn last_path(&self) -> &str {
+        &self.path[..self.cgroup]
+    }
+}
+
+/// Quota and throttling; `None` without a quota.
+fn read_cpu(files: &mut CgroupFiles, version: u8, below: &str) -> Result<Option<Values>, Errno> {
+    let (quota, period) = if version == 1 {
+        // −1 is no quota.
+        let Some(quota) = number(files.read(below, "cpu.cfs_quota_us")?) else { return Ok(None) };
+        (quota, files.read_if_there(below, "cpu.cfs_period_us")?.and_then(number))
+    } else {
+        let Some((quota, period)) = parse_cpu_max(files.read(below, "cpu.max")?) else { return Ok(None) };
+        (quota, period)
+    };
+    let stat = files.read(below, "cpu.stat")?;
+    let throttled_us = match version {
+        1 => value_of(stat, "throttled_time").map(|ns| ns / 1000),
+        _ => value_of(stat, "throttled_usec"),
+    };
+    let (periods, throttled) = (value_of(stat, "nr_periods"), value_of(stat, "nr_throttled"));
+    Ok(Some([Some(quota), period, periods, throttled, throttled_us, None, None]))
+}
+
+/// Limits, usage and events; `None` without a limit.
+///
+/// The v1 kernel counts oom_kill in the victim's own cgroup only, which may lie below the one whose limit was hit. Of v2 the
+/// hits are the cgroup's own where the kernel tells them apart (memory.events.local), oom_kill those in and below it: the
+/// limit is often the pod's and the victim in a container's cgroup.
+fn read_memory(files: &mut CgroupFiles, version: u8, below: &str) -> Result<Option<Values>, Errno> {
+    if version == 1 {
+        let Some(limit) = number(files.read(below, "memory.limit_in_bytes")?).filter(|&n| n < NO_LIMIT) else {
+            return Ok(None);
+        };
+        let usage = number(files.read(below, "memory.usage_in_bytes")?);
+        let hits = files.read_if_there(below, "memory.failcnt")?.and_then(number);
+        let oom_kill = files.read_if_there(below, "memory.oom_control")?.and_then(|text| value_of(text, "oom_kill"));
+        return Ok(Some([Some(limit), None, usage, hits, None, None, oom_kill]));
+    }
+    let limit = number(files.read(below, "memory.max")?);
+    let high = files.read_if_there(below, "memory.high")?.and_then(number);
+    if limit.is_none() && high.is_none() {
+        return Ok(None);
+    }
+    let usage = number(files.read(below, "memory.current")?);
+    let mut events = [None; 4];
+    if let Some(text) = files.read_if_there(below, "memory.events")? {
+        events = ["max", "high", "oom", "oom_kill"].map(|key| value_of(text, key));
+    }
+    if let Some(text) = files.read_if_there(below, "memory.events.local")? {
+        for (event, key) in events.iter_mut().zip(["max", "high", "oom"]) {
+            *event = value_of(text, key);
+        }
+    }
+    Ok(Some([limit, high, usage, events[0], events[1], events[2], events[3]]))
+}
+
+/// `200000 100000` or `max 100000`; `None` for no quota.
+fn parse_cpu_max(text: &str) -> Option<(u64, Option<u64>)> {
+    let mut fields = text.split_whitespace();
+    let quota = fields.next()?.parse().ok()?;
+    Some((quota, fields.next().and_then(|p| p.parse().ok())))
+}
+
+/// A file with one number; `max` and −1 are none.
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quotas_and_limits_are_told_from_none() {
+        assert_eq!(parse_cpu_max("max 100000\n"), None);
+        assert_eq!(parse_cpu_max("200000 100000\n"), Some((200_000, Some(100_000))));
+        assert_eq!(number("-1\n"), None);
+        assert_eq!(number("max\n"), None);
+        assert!(number("9223372036854771712\n").unwrap() >= NO_LIMIT, "4 KiB pages");
+        assert!(number("9223372036854710272\n").unwrap() >= NO_LIMIT, "64 KiB pages");
+    }
+
+    #[test]
+    fn usage_is_told_when_it_moved_by_a_hundredth_of_the_limit() {
+        assert!(!is_news(Source::CgroupMemory, USAGE, 500, 509, Some(1000)));
+        assert!(is_news(Source::CgroupMemory, USAGE, 500, 511, Some(1000)));
+        assert!(is_news(Source::CgroupMemory, 6, 0, 1, Some(1000)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "\\PC*", key in "[a-z_]{0,8}") {
+            parse_cpu_max(&text);
+            number(&text);
+            value_of(&text, &key);
+            value_of(&format!("{key} {text}"), &key);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Cgroups v1, v2 and hybrid: where they are mounted, how many there are, and which of them limit their processes.
+//!
+//! Three looks of different cost, so that the caller can pace them:
+//! - [`Cgroups::look`]: the kernel's counts, and the census of directories when these moved and a walk is affordable.
+//! - [`Cgroups::look_control`]: CPU throttling and memory limits of cgroups that have processes.
+//! - [`Cgroups::start_stat_read`], [`Cgroups::collect_stat_read`]: one guarded, timed read of the root's memory statistics.
+
+mod census;
+mod control;
+mod mounts;
+mod stat_read;
+
+#[cfg(test)]
+mod host_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use coroner_evidence::{CgroupCensus, CgroupMount, Evidence, Source, Time, probe};
+use rustix::time::ClockId;
+
+use crate::Root;
+use crate::root::{clock, now};
+use census::{Counts, MAX_DIRECTORIES, Populated};
+use control::Control;
+pub use control::Reread;
+use mounts::Hierarchy;
+use stat_read::StatReader;
+
+/// A walk is repeated only after so many times its CPU time: it may take 2 % of a core at most.
+const WALK_SHARE: u32 = 50;
+
+/// On v1 a directory that is removed but stays as a zombie moves no count of the kernel's. So the walk is repeated now and
+/// then without a sign, for at most 0.2 % of a core.
+const UNPROMPTED_WALK_SHARE: u32 = 500;
+const UNPROMPTED_WALK_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct Cgroups {
+    root: Root,
+    /// `None` before the first look.
+    found: Option<Found>,
+    last_walk: Option<LastWalk>,
+    told: Told,
+    control: Control,
+    stat_reader: StatReader,
+}
+
+#[derive(Debug)]
+struct Found {
+    mounts: Vec<CgroupMount>,
+    memory: Option<Hierarchy>,
+    cpu: Option<Hierarchy>,
+}
+
+#[derive(Debug)]
+struct LastWalk {
+    at: Time,
+    cpu: Duration,
+    counts: Counts,
+}
+
+/// The values of the CgroupTree counters that were written last.
+#[derive(Debug, Default)]
+struct Told {
+    tracked: Option<u64>,
+    live: Option<u64>,
+    dying: Option<u64>,
+}
+
+impl Cgroups {
+    pub fn new(root: Root) -> Cgroups {
+        Cgroups {
+            root,
+            found: None,
+            last_walk: None,
+            told: Told::default(),
+            control: Control::default(),
+            stat_reader: StatReader::default(),
+        }
+    }
+
+    /// Mounts at the first look; the kernel's counts; a census when they moved and it is affordable.
+    ///
+    /// `populated` are the memory cgroups of all processes, as in /proc/PID/cgroup; `None` if not all could be seen.
+    pub fn look(&mut self, at: Time, populated: Option<&HashSet<String>>, evidence: &mut Evidence) {
+        self.find(evidence);
+        let Some(memory) = self.found.as_ref().and_then(|f| f.memory.clone()) else { return };
+        let counts = match Counts::read(&self.root, &memory) {
+            Ok(counts) => counts,
+            Err(e) => {
+                evidence.unseen(
+                    probe::CGROUPS,
+                    "how many memory cgroups the kernel tracks",
+                    e.to_string(),
+                    "run on the host with its /proc and /sys/fs/cgroup",
+                );
+                Counts::default()
+            }
+        };
+        let due = match &self.last_walk {
+            None => true,
+            Some(last) => {
+                let passed = at.since(last.at);
+                let moved = counts != last.counts && passed >= last.cpu.saturating_mul(WALK_SHARE);
+                let unprompted = memory.version == 1
+                    && passed >= last.cpu.saturating_mul(UNPROMPTED_WALK_SHARE).max(UNPROMPTED_WALK_EVERY);
+                moved || unprompted
+            }
+        };
+        if due {
+            self.take_census(at, &memory, counts, populated, evidence);
+        } else {
+            self.told.tell(at, &memory, counts.tracked, counts.live, counts.dying, evidence);
+        }
+    }
+
+    /// CPU throttling and memory limits of the cgroups of processes and of all their ancestors. The paths are those of
+    /// /proc/PID/cgroup in the hierarchies with the cpu and the memory controller.
+    pub fn look_control(
+        &mut self,
+        at: Time,
+        cpu_paths: &HashSet<String>,
+        memory_paths: &HashSet<String>,
+        reread: Reread,
+        evidence: &mut Evidence,
+    ) {
+        self.find(evidence);
+        let Some(found) = &self.found else { return };
+        self.control.look(
+            &self.root,
+            at,
+            found.cpu.as_ref().map(|h| (h, cpu_paths)),
+            found.memory.as_ref().map(|h| (h, memory_paths)),
+            reread,
+            evidence,
+        );
+    }
+
+    /// Starts one read of the root's memory statistics on a thread of its own, unless one is out already or it would itself
+    /// hurt the node; then it says so.
+    pub fn start_stat_read(&mut self, at: Time, evidence: &mut Evidence) {
+        self.find(evidence);
+        let Some(memory) = self.found.as_ref().and_then(|f| f.memory.as_ref()) else { return };
+        self.stat_reader.start(&self.root, memory, at, evidence);
+    }
+
+    /// Appends the reads that have come back. One that is overdue is told once as unfinished, and once more should it come
+    /// back after all. Never waits; true if nothing more is to come.
+    pub fn collect_stat_read(&mut self, evidence: &mut Evidence) -> bool {
+        self.stat_reader.collect(evidence)
+    }
+
+    /// The mounts, once they have been looked at.
+    pub fn mounts(&self) -> &[CgroupMount] {
+        self.found.as_ref().map_or(&[], |f| &f.mounts)
+    }
+
+    fn find(&mut self, evidence: &mut Evidence) {
+        if self.found.is_some() {
+            return;
+        }
+        let mounts = mounts::find(&self.root, evidence);
+        let memory = mounts::with_controller(&self.root, &mounts, "memory");
+        let cpu = mounts::with_controller(&self.root, &mounts, "cpu");
+        if !mounts.is_empty() {
+            for (hierarchy, controller, what) in [
+                (&memory, "memory", "memory cgroups: how many there are, how many are dead, their limits"),
+                (&cpu, "cpu", "CPU throttling by cgroup quotas"),
+            ] {
+                if hierarchy.is_none() {
+                    evidence.unseen(
+                        probe::CGROUPS,
+                        what,
+                        format!("no cgroup mount has the {controller} controller"),
+                        format!("run on the host; boot without cgroup_disable={controller}"),
+                    );
+                }
+            }
+        }
+        if let Some(h) = &memory
+            && !h.whole
+        {
+            evidence.unseen(
+                probe::CGROUPS,
+                "cgroups outside this container",
+                format!("{} shows only a part of the node's hierarchy", h.mount_point),
+                "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
+            );
+        }
+        evidence.cgroup_mounts.extend(mounts.iter().cloned());
+        self.found = Some(Found { mounts, memory, cpu });
+    }
+
+    fn take_census(
+        &mut self,
+        at: Time,
+        memory: &Hierarchy,
+        counts: Counts,
+        populated: Option<&HashSet<String>>,
+        evidence: &mut Evidence,
+    ) {
+        // Where a cgroup namespace hides names, processes cannot be matched with directories.
+        let populated = populated.filter(|_| memory.paths_match());
+        let processes = Populated::of_paths(populated.into_iter().flatten(), memory);
+        let top = self.root.path(&memory.mount_point);
+        let started = now();
+        let cpu_started = clock(ClockId::ThreadCPUTime);
+
+        // Count and directories must belong together: walk once more if the count moved meanwhile.
+        let mut counts = counts;
+        let mut walked = census::walk(&top, &processes, MAX_DIRECTORIES);
+        let after = Counts::read(&self.root, memory).unwrap_or_default();
+        if after != counts {
+            walked = census::walk(&top, &processes, MAX_DIRECTORIES);
+            counts = Counts::read(&self.root, memory).unwrap_or_default();
+        }
+        let took_ns = now().0.saturating_sub(started.0);
+        let cpu = Duration::from_nanos(clock(ClockId::ThreadCPUTime).0.saturating_sub(cpu_started.0));
+        self.last_walk = Some(LastWalk { at, cpu, counts });
+
+        let walk = match walked {
+            Ok(walk) => walk,
+            Err(e) => {
+                let why = format!("{}: {e}", memory.mount_point);
+                evidence.unseen(probe::CGROUPS, "how many memory cgroups there are", why, "run as root");
+                self.told.tell(at, memory, counts.tracked, counts.live, counts.dying, evidence);
+                return;
+            }
+        };
+        if let Some(why) = &walk.unreadable_why {
+            evidence.unseen(
+                probe::CGROUPS,
+                format!("the cgroups below {} directories that may not be listed", walk.unreadable),
+                why.clone(),
+                "run as root",
+            );
+        }
+        let (dying, dying_source) = match memory.version {
+            1 => (dying_of_v1(memory, &counts, &walk, evidence), "/proc/cgroups − directories".to_owned()),
+            _ => {
+                if counts.dying.is_none() {
+                    evidence.unseen(
+                        probe::CGROUPS,
+                        "how many dead cgroups there are",
+                        format!("{} does not say (before Linux 4.14)", memory.file("cgroup.stat")),
+                        "a newer kernel",
+                    );
+                }
+                let key = if counts.dying_is_of_memory { "nr_dying_subsys_memory" } else { "nr_dying_descendants" };
+                (counts.dying, format!("cgroup.stat {key}"))
+            }
+        };
+        let live = if walk.truncated { counts.live.unwrap_or(0).max(walk.live) } else { walk.live };
+        let crowded = walk
+            .crowded
+            .into_iter()
+            .map(|mut parent| {
+                if memory.version == 2 {
+                    parent.dying = census::dying_below(&self.root, memory, &parent.path);
+                }
+                parent.empty = parent.empty.filter(|_| populated.is_some());
+                parent.path = memory.full_path(&parent.path);
+                parent
+            })
+            .collect();
+        self.told.tell(at, memory, counts.tracked, Some(live), dying, evidence);
+        evidence.cgroup_censuses.push(CgroupCensus {
+            at,
+            version: memory.version,
+            mount_point: memory.mount_point.clone(),
+            live,
+            tracked: counts.tracked,
+            dying,
+            dying_source,
+            empty: populated.map(|_| walk.empty),
+            crowded,
+            truncated: walk.truncated,
+            took_ns,
+        });
+    }
+}
+
+/// v1 does not say how many are dying: it is what the kernel tracks without a directory, if both speak of the whole node.
+fn dying_of_v1(memory: &Hierarchy, counts: &Counts, walk: &census::Walk, evidence: &mut Evidence) -> Option<u64> {
+    let (why, how) = match counts.tracked {
+        None => ("/proc/cgroups does not count the memory controller".to_owned(), "a kernel with CONFIG_MEMCG_V1"),
+        Some(_) if !memory.whole => (
+            format!("/proc/cgroups counts the whole node, {} shows only a part of it", memory.mount_point),
+            "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
+        ),
+        Some(_) if walk.unreadable > 0 => ("not all directories may be listed".to_owned(), "run as root"),
+        Some(_) if walk.truncated => (format!("there are more than {MAX_DIRECTORIES} directories"), "remove them"),
+        Some(tracked) => return Some(tracked.saturating_sub(walk.live)),
+    };
+    evidence.unseen(probe::CGROUPS, "how many dead memory cgroups there are", why, how);
+    None
+}
+
+impl Told {
+    fn tell(
+        &mut self,
+        at: Time,
+        hierarchy: &Hierarchy,
+        tracked: Option<u64>,
+        live: Option<u64>,
+        dying: Option<u64>,
+        evidence: &mut Evidence,
+    ) {
+        let subject = if hierarchy.version == 1 { "memory" } else { "unified" };
+        for (name, last, value) in
+            [("tracked", &mut self.tracked, tracked), ("live", &mut self.live, live), ("dying", &mut self.dying, dying)]
+        {
+            if let Some(value) = value
+                && *last != Some(value)
+            {
+                *last = Some(value);
+                evidence.counters.push(Source::CgroupTree, subject, name, at, value);
+            }
+        }
+    }
+}
