@@ -1,0 +1,85 @@
+//! NAPI threads by their name, `napi/DEVICE-ID` (net/core/dev.c, `napi_kthread_create`).
+
+use crate::root::Root;
+
+/// A kernel thread that polls a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NapiThread {
+    pub tid: u32,
+    pub comm: String,
+}
+
+/// Before 5.17 a kernel thread's name ends after 15 bytes (TASK_COMM_LEN is 16).
+const COMM_LENGTH: usize = 15;
+/// No node runs more kernel threads than this; bounds the scan.
+const MAX_THREADS: usize = 100_000;
+
+impl NapiThread {
+    /// Whether it may be a thread of this device, and its NAPI id where the name still has it.
+    ///
+    /// The inner `None`: the name was cut. Then another device with the same beginning matches too.
+    pub fn of_device(&self, device: &str) -> Option<Option<u32>> {
+        let rest = self.comm.strip_prefix("napi/")?;
+        if let Some(id) = rest.strip_prefix(device).and_then(|r| r.strip_prefix('-')) {
+            if let Ok(id) = id.parse::<u32>() {
+                return Some((self.comm.len() != COMM_LENGTH).then_some(id));
+            }
+        }
+        let cut = self.comm.len() == COMM_LENGTH && format!("{device}-").starts_with(rest);
+        cut.then_some(None)
+    }
+}
+
+/// All NAPI threads of the node. Empty where the pid namespace has no kernel threads.
+pub fn scan(root: &Root) -> Vec<NapiThread> {
+    kernel_threads(root)
+        .into_iter()
+        .filter_map(|tid| {
+            let comm = root.read_line(&format!("/proc/{tid}/comm"))?;
+            comm.starts_with("napi/").then_some(NapiThread { tid, comm })
+        })
+        .collect()
+}
+
+/// The children of kthreadd, in one read where the kernel has CONFIG_PROC_CHILDREN, else every process.
+fn kernel_threads(root: &Root) -> Vec<u32> {
+    if root.read_line("/proc/2/comm").as_deref() == Some("kthreadd") {
+        if let Ok(children) = root.read("/proc/2/task/2/children") {
+            return children.split_ascii_whitespace().filter_map(|p| p.parse().ok()).take(MAX_THREADS).collect();
+        }
+    }
+    let names = root.list("/proc").unwrap_or_default();
+    names.iter().filter_map(|name| name.parse().ok()).take(MAX_THREADS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(comm: &str, device: &str) -> Option<Option<u32>> {
+        NapiThread { tid: 1, comm: comm.to_owned() }.of_device(device)
+    }
+
+    #[test]
+    fn a_name_tells_device_and_id_unless_it_was_cut() {
+        assert_eq!(of("napi/vb-259", "vb"), Some(Some(259)));
+        assert_eq!(of("napi/vb-259", "v"), None);
+        assert_eq!(of("napi/a-b-7", "a-b"), Some(Some(7)));
+        assert_eq!(of("napi/a-b-7", "a"), None);
+        assert_eq!(of("napi/enp0s31f6-8193", "enp0s31f6"), Some(Some(8193)), "a whole name, as since 5.17");
+        assert_eq!(of("napi/enp0s31f6-", "enp0s31f6"), Some(None), "cut after 15 bytes");
+        assert_eq!(of("napi/eth0-81930", "eth0"), Some(None), "15 bytes: the id may go on");
+        assert_eq!(of("napi/enp0s31f6n", "enp0s31f6np0"), Some(None));
+        assert_eq!(of("napi/enp0s31f6n", "enp0s31f6"), None);
+        assert_eq!(of("ksoftirqd/0", "eth0"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_read(comm in ".{0,20}", device in ".{0,15}") {
+            let _ = of(&comm, &device);
+            let _ = of(&format!("napi/{comm}"), &device);
+        }
+    }
+}
