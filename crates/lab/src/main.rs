@@ -1,1 +1,150 @@
-fn main() {}
+//! `coroner-lab list | run NAME | clean`
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use coroner_lab::actors::Actor;
+use coroner_lab::crowd::{self, Crowd};
+use coroner_lab::scenarios::{self, Scenario, systemd_root};
+use coroner_lab::stage::Stage;
+use coroner_lab::{interrupt, leftovers};
+use serde_json::json;
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Makes incidents with a known cause on this machine, for real, and says as JSON what a diagnosis must find.
+///
+/// Exit code 0: fine; 1: it could not make the trouble; 2: usage.
+#[derive(Debug, Parser)]
+#[command(name = "coroner-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The scenarios.
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes the trouble of one scenario, holds it, cleans up.
+    Run {
+        name: String,
+        /// How long to hold the trouble once it is there.
+        #[arg(long, default_value_t = 30)]
+        seconds: u64,
+        /// Decides names, cores and counts; drawn if not given.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// How many (scenarios that make many of something).
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Removes what earlier runs left whose runner was killed.
+    Clean,
+    /// Makes the root file system that scenarios with systemd need, if it is not there, and prints where it is.
+    Root,
+    /// A crowded node for benchmarks.
+    #[command(hide = true)]
+    Crowd(Crowd),
+    #[command(hide = true)]
+    Actor {
+        #[command(subcommand)]
+        actor: Actor,
+    },
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    if let Command::Actor { actor } = command {
+        return exit_code(actor.perform());
+    }
+    interrupt::listen();
+    // A panic unwinds through the guards; its message is on standard error already.
+    match catch_unwind(|| perform(command)) {
+        Ok(code) => code,
+        Err(_) => ExitCode::from(1),
+    }
+}
+
+fn exit_code(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("coroner-lab: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn perform(command: Command) -> ExitCode {
+    match command {
+        Command::List { json } => {
+            list(json);
+            ExitCode::SUCCESS
+        }
+        Command::Run { name, seconds, seed, count } => {
+            let Some(scenario) = scenarios::find(&name) else {
+                eprintln!("coroner-lab: there is no scenario {name}; see `coroner-lab list`");
+                return ExitCode::from(2);
+            };
+            let seed = seed.unwrap_or_else(any_seed);
+            exit_code(run(scenario, Stage::new(scenario.name, seed, Duration::from_secs(seconds), count)))
+        }
+        Command::Clean => clean(),
+        Command::Root => exit_code(systemd_root::build().map(|root| println!("{}", root.display()))),
+        Command::Crowd(crowd) => {
+            clean();
+            exit_code(crowd::gather(crowd))
+        }
+        Command::Actor { actor } => exit_code(actor.perform()),
+    }
+}
+
+fn any_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Short enough to type.
+    (u64::from(now.subsec_nanos()) ^ u64::from(std::process::id())) % 1_000_000
+}
+
+fn run(scenario: &Scenario, mut stage: Stage) -> Result<()> {
+    for need in scenario.needs {
+        need.check().map_err(|why| why.context(format!("cannot run {}", scenario.name)))?;
+    }
+    clean();
+    (scenario.perform)(&mut stage).map_err(|why| why.context(format!("{} (seed {})", scenario.name, stage.seed)))
+}
+
+fn clean() -> ExitCode {
+    let (removed, failed) = leftovers::clean();
+    for leftover in removed {
+        eprintln!("coroner-lab: removed a leftover: {leftover}");
+    }
+    for (leftover, error) in &failed {
+        eprintln!("coroner-lab: could not remove {leftover}: {error:#}");
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+fn list(as_json: bool) {
+    let needs = |s: &Scenario| s.needs.iter().map(|n| n.text()).collect::<Vec<_>>();
+    if as_json {
+        let entry = |s: &Scenario| json!({"name": s.name, "summary": s.summary, "expects": s.expects, "needs": needs(s)});
+        println!("{}", json!(scenarios::ALL.iter().map(entry).collect::<Vec<_>>()));
+        return;
+    }
+    let or_dash = |list: Vec<String>| if list.is_empty() { "-".to_owned() } else { list.join(", ") };
+    let rows = scenarios::ALL.iter().map(|s| {
+        let expects = s.expects.iter().map(|&e| e.to_owned()).collect();
+        [s.name.to_owned(), or_dash(expects), or_dash(needs(s)), s.summary.to_owned()]
+    });
+    let header = ["scenario", "expects", "needs", "what it does"].map(str::to_owned);
+    let rows: Vec<[String; 4]> = std::iter::once(header).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
+    let (w0, w1, w2) = (width(0), width(1), width(2));
+    for [name, expects, needs, summary] in &rows {
+        println!("{name:w0$}  {expects:w1$}  {needs:w2$}  {summary}");
+    }
+}

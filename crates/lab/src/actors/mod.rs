@@ -1,0 +1,119 @@
+//! The processes that make the trouble: this binary again, with the hidden subcommand `actor`, so that the lab needs neither a
+//! compiler nor a scripting language. They run until they are killed; their parent's death kills them.
+
+mod net;
+mod spin;
+mod systemd;
+mod zombies;
+
+use crate::live::lab_binary;
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use std::ffi::OsString;
+use std::net::SocketAddrV4;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+#[derive(Debug, Subcommand)]
+pub enum Actor {
+    /// Burns user time: one thread per core given, or one thread anywhere.
+    Spin {
+        #[arg(long)]
+        comm: String,
+        #[arg(long, value_delimiter = ',')]
+        cores: Vec<u32>,
+        /// SCHED_FIFO with this priority.
+        #[arg(long)]
+        fifo: Option<i32>,
+        /// A cgroup directory to join first.
+        #[arg(long)]
+        join: Option<PathBuf>,
+    },
+    /// An ordinary thread that wants a core for a millisecond, again and again.
+    Victim {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        core: u32,
+    },
+    /// Makes memory cgroups and removes them, each pinned by a page in a tmpfs.
+    Zombies {
+        #[arg(long)]
+        parent: PathBuf,
+        #[arg(long)]
+        tmpfs: PathBuf,
+        #[arg(long)]
+        count: u64,
+    },
+    /// Sends UDP packets through a veth device.
+    Flood {
+        #[arg(long)]
+        netns: PathBuf,
+        #[arg(long)]
+        device: String,
+        #[arg(long)]
+        to: SocketAddrV4,
+        #[arg(long)]
+        rate: u64,
+    },
+    /// Gives a veth device a NAPI thread, and receives.
+    Sink {
+        #[arg(long)]
+        netns: PathBuf,
+        #[arg(long)]
+        device: String,
+        #[arg(long)]
+        port: u16,
+    },
+    /// Joins cgroups, then becomes the command.
+    Enter {
+        #[arg(long)]
+        join: Vec<PathBuf>,
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
+    /// As the first process of new namespaces: mounts a root file system and becomes systemd.
+    Systemd {
+        #[arg(long)]
+        lower: PathBuf,
+        #[arg(long)]
+        scratch: PathBuf,
+        #[arg(long)]
+        hostname: String,
+    },
+}
+
+impl Actor {
+    pub fn perform(self) -> Result<()> {
+        match self {
+            Actor::Spin { comm, cores, fifo, join } => spin::spin(&comm, &cores, fifo, join.as_deref()),
+            Actor::Victim { comm, core } => spin::want_a_little(&comm, core),
+            Actor::Zombies { parent, tmpfs, count } => zombies::make(&parent, &tmpfs, count),
+            Actor::Flood { netns, device, to, rate } => net::flood(&netns, &device, to, rate),
+            Actor::Sink { netns, device, port } => net::sink(&netns, &device, port),
+            Actor::Enter { join, command } => enter(&join, &command),
+            Actor::Systemd { lower, scratch, hostname } => systemd::boot(&lower, &scratch, &hostname),
+        }
+    }
+}
+
+/// The command that performs an actor; start it with [`crate::Child::spawn`].
+pub fn command(actor: &str) -> Command {
+    let mut command = Command::new(lab_binary());
+    command.args(["actor", actor]).stdout(Stdio::null());
+    command
+}
+
+pub(crate) fn join_cgroup(dir: &Path) -> Result<()> {
+    std::fs::write(dir.join("cgroup.procs"), "0").with_context(|| format!("cannot join the cgroup {}", dir.display()))
+}
+
+fn enter(join: &[PathBuf], command: &[OsString]) -> Result<()> {
+    for dir in join {
+        join_cgroup(dir)?;
+    }
+    let (program, args) = command.split_first().context("no command given")?;
+    let error = Command::new(program).args(args).exec();
+    Err(error).with_context(|| format!("cannot run {}", program.to_string_lossy()))
+}

@@ -1,0 +1,104 @@
+//! A real systemd as PID 1 of its own namespaces, with writable cgroups.
+//!
+//! systemd-nspawn would mount v1 controllers read-only, so that units get no memory cgroup of their own: hence by hand.
+
+use crate::hierarchy::Hierarchy;
+use anyhow::{Context, Result};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What systemd wants of v1; it mounts others itself if it likes.
+const CONTROLLERS: [&str; 4] = ["memory", "pids", "devices", "name=systemd"];
+
+pub fn boot(lower: &Path, scratch: &Path, hostname: &str) -> Result<()> {
+    let hierarchies = Hierarchy::all()?;
+    let m = scratch.join("m");
+    let dirs = ["up", "wk"].map(|d| scratch.join(d).display().to_string());
+    let layers = format!("lowerdir={},upperdir={},workdir={}", lower.display(), dirs[0], dirs[1]);
+    put("overlay", &m, Some(&layers))?;
+    put("proc", &m.join("proc"), None)?;
+    put("sysfs", &m.join("sys"), None)?;
+    mount_cgroups(&hierarchies, &m.join("sys/fs/cgroup"))?;
+    populate_dev(&m.join("dev"))?;
+    put("tmpfs", &m.join("run"), Some("mode=755"))?;
+    put("tmpfs", &m.join("tmp"), None)?;
+    // It shall not turn the node's own knobs.
+    let sysctl = m.join("proc/sys");
+    mount_bind(&sysctl, &sysctl).context("/proc/sys")?;
+    for read_only in [&sysctl, &m.join("sys")] {
+        mount_remount(read_only, MountFlags::BIND | MountFlags::RDONLY, "").context("make read-only")?;
+    }
+    rustix::system::sethostname(hostname.as_bytes()).context("sethostname")?;
+
+    std::env::set_current_dir(&m)?;
+    fs::create_dir_all(".old")?;
+    rustix::process::pivot_root(".", ".old").context("pivot_root")?;
+    std::env::set_current_dir("/")?;
+    unmount("/.old", UnmountFlags::DETACH).context("leave the old root")?;
+    // Services get mount namespaces of their own; shared, an unmount reaches them, and the pages in a tmpfs are freed.
+    mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC).context("share mounts")?;
+
+    let mut systemd = Command::new("/lib/systemd/systemd");
+    systemd.args(["--system", "--log-target=journal"]);
+    if hierarchies.iter().any(|h| h.version == 1 && has(h, "memory")) {
+        systemd.arg("systemd.unified_cgroup_hierarchy=0");
+    }
+    systemd.env_clear().env("container", "coroner-lab").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TERM", "dumb");
+    systemd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Err(systemd.exec()).context("cannot become systemd")
+}
+
+fn has(hierarchy: &Hierarchy, controller: &str) -> bool {
+    hierarchy.controllers.iter().any(|c| c == controller)
+}
+
+/// Mounts a fresh file system; makes the directory if need be.
+fn put(kind: &str, at: &Path, options: Option<&str>) -> Result<()> {
+    if !at.is_dir() {
+        fs::create_dir_all(at).with_context(|| at.display().to_string())?;
+    }
+    let options = options.map(CString::new).transpose()?;
+    mount(kind, at, kind, MountFlags::empty(), options.as_deref())
+        .with_context(|| format!("cannot mount {kind} at {}", at.display()))
+}
+
+/// In a cgroup namespace a fresh mount shows our own cgroup as the root.
+fn mount_cgroups(hierarchies: &[Hierarchy], at: &Path) -> Result<()> {
+    if !hierarchies.iter().any(|h| h.version == 1 && has(h, "memory")) {
+        return put("cgroup2", at, None);
+    }
+    put("tmpfs", at, Some("mode=755"))?;
+    for h in hierarchies {
+        if h.version == 2 {
+            put("cgroup2", &at.join("unified"), None)?;
+        } else if CONTROLLERS.iter().any(|c| has(h, c)) {
+            let listed = h.controllers.join(",");
+            let dir = at.join(listed.trim_start_matches("name="));
+            let named = listed.starts_with("name=");
+            put("cgroup", &dir, Some(&if named { format!("none,{listed}") } else { listed }))?;
+        }
+    }
+    Ok(())
+}
+
+fn populate_dev(dev: &Path) -> Result<()> {
+    put("tmpfs", dev, Some("mode=755"))?;
+    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+        let at = dev.join(name);
+        fs::write(&at, "")?;
+        mount_bind(Path::new("/dev").join(name), &at).with_context(|| format!("/dev/{name}"))?;
+    }
+    put("devpts", &dev.join("pts"), Some("newinstance,ptmxmode=0666"))?;
+    put("tmpfs", &dev.join("shm"), None)?;
+    for (to, name) in [("pts/ptmx", "ptmx"), ("/proc/self/fd", "fd"), ("null", "console")] {
+        symlink(to, dev.join(name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! A process of our own.
+
+use crate::syscalls;
+use anyhow::{Context, Result, bail};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+
+/// A process that never outlives this value, nor the thread that started it (even if that is killed).
+#[derive(Debug)]
+pub struct Child {
+    name: String,
+    inner: std::process::Child,
+}
+
+impl Child {
+    /// Starts it in a process group of its own, so that Ctrl-C reaches only the runner, which then ends it in order.
+    pub fn spawn(name: impl Into<String>, command: &mut Command) -> Result<Child> {
+        let name = name.into();
+        command.stdin(Stdio::null()).process_group(0);
+        syscalls::die_with_parent(command);
+        let inner = command
+            .spawn()
+            .with_context(|| format!("cannot start {name} ({})", command.get_program().to_string_lossy()))?;
+        Ok(Child { name, inner })
+    }
+
+    /// The same, with its standard output to read from; the command must have asked for a pipe.
+    pub fn spawn_with_stdout(name: impl Into<String>, command: &mut Command) -> Result<(Child, ChildStdout)> {
+        let mut child = Child::spawn(name, command)?;
+        let stdout = child.inner.stdout.take().context("its standard output is not piped")?;
+        Ok((child, stdout))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.inner.id()
+    }
+
+    /// `spin-ab12[4711]`
+    pub fn label(&self) -> String {
+        format!("{}[{}]", self.name, self.pid())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.inner.try_wait().with_context(|| format!("cannot wait for {}", self.name))
+    }
+
+    /// An error if it ended, for those that shall run until dropped.
+    pub fn expect_running(&mut self) -> Result<()> {
+        match self.ended()? {
+            Some(status) => bail!("{} ended by itself: {status}", self.label()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Its pid cannot be anyone else's: only the wait below gives it back.
+        let _ = self.inner.kill();
+        let _ = self.inner.wait();
+    }
+}

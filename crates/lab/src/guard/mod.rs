@@ -1,0 +1,18 @@
+//! What a scenario makes, each thing as a value whose drop undoes it: on success, failure, panic and Ctrl-C alike.
+//!
+//! Locals drop in reverse order: make the cgroup or namespace first, then what lives in it.
+
+mod cgroup;
+mod child;
+mod mount;
+mod netns;
+
+pub use cgroup::{Cgroup, Visit, remove_tree};
+pub use child::Child;
+pub use mount::{TmpfsMount, remove_runtime_dir};
+pub use netns::{NETNS_DIR, Netns, ip, remove_netns};
+
+/// A guard cannot return an error from its drop, but it must not be silent either.
+fn complain(what: &str, error: &dyn std::fmt::Display) {
+    eprintln!("coroner-lab: could not clean up {what}: {error}; `coroner-lab clean` tries again");
+}

@@ -1,0 +1,27 @@
+//! Tests that make trouble on the node take turns.
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+pub const LOCK_FILE: &str = "/tmp/coroner-host-tests.lock";
+
+/// Held by the one test that may trouble the node now; the kernel gives it back when the process dies.
+#[derive(Debug)]
+pub struct HostLock {
+    _file: File,
+}
+
+impl HostLock {
+    /// Waits for its turn.
+    pub fn take() -> Result<HostLock> {
+        let path = Path::new(LOCK_FILE);
+        // Reading is enough for flock, and works on a file that another user made.
+        let file = File::open(path)
+            .or_else(|_| OpenOptions::new().create(true).append(true).open(path))
+            .with_context(|| path.display().to_string())?;
+        flock(&file, FlockOperation::LockExclusive).with_context(|| path.display().to_string())?;
+        Ok(HostLock { _file: file })
+    }
+}

@@ -1,0 +1,98 @@
+//! A scenario running beside a test.
+
+use crate::guard::Child;
+use crate::truth::Truth;
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The runner as a process, with its trouble up. Its drop ends it and waits until it has cleaned up.
+#[derive(Debug)]
+pub struct LiveScenario {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    pub truth: Truth,
+}
+
+impl LiveScenario {
+    /// `start("zombies", &["--seconds", "20", "--count", "500"])`; returns when the trouble is there.
+    pub fn start(scenario: &str, args: &[&str]) -> Result<LiveScenario> {
+        let mut command = Command::new(lab_binary());
+        command.args(["run", scenario]).args(args).stdout(Stdio::piped());
+        let (child, stdout) = Child::spawn_with_stdout(format!("coroner-lab run {scenario}"), &mut command)?;
+        let mut live = LiveScenario { child, lines: BufReader::new(stdout), truth: Truth::default() };
+        let ready = live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} could not make its trouble"))?;
+        live.truth = serde_json::from_value(ready["truth"].clone()).with_context(|| ready.to_string())?;
+        Ok(live)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    fn next_line(&mut self) -> Result<Option<Value>> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        serde_json::from_str(&line).map(Some).with_context(|| line.clone())
+    }
+
+    /// Waits until it ends by itself and has cleaned up; what it measured.
+    pub fn finish(mut self) -> Result<Value> {
+        let ended = self.next_line()?.ok_or_else(|| anyhow!("it ended without saying what it measured"))?;
+        self.wait()?;
+        Ok(ended["measured"].clone())
+    }
+
+    /// Ends it now, as Ctrl-C does; what it measured until then.
+    pub fn stop(self) -> Result<Value> {
+        self.signal(Signal::INT);
+        self.finish()
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.pid() as i32) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < limit {
+            match self.child.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{}: {status}", self.child.label()),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        bail!("{} does not end", self.child.label())
+    }
+}
+
+impl Drop for LiveScenario {
+    fn drop(&mut self) {
+        if matches!(self.child.ended(), Ok(None)) {
+            self.signal(Signal::TERM);
+            let _ = self.wait();
+        }
+    }
+}
+
+/// This binary if it is the lab's; else the one that `cargo build -p coroner-lab` puts beside the tests; or `CORONER_LAB_BIN`.
+pub fn lab_binary() -> PathBuf {
+    const NAME: &str = "coroner-lab";
+    if let Some(path) = std::env::var_os("CORONER_LAB_BIN") {
+        return path.into();
+    }
+    let Ok(this) = std::env::current_exe() else { return NAME.into() };
+    if this.file_name().is_some_and(|n| n == NAME) {
+        return this;
+    }
+    // Tests run from target/PROFILE/deps.
+    this.ancestors().skip(1).take(2).map(|d| d.join(NAME)).find(|p| p.is_file()).unwrap_or_else(|| NAME.into())
+}

@@ -1,0 +1,94 @@
+//! Nodes on which nothing is wrong: the ones a diagnosis must leave in peace.
+
+use super::{PATIENCE, REAL_NS, Scenario};
+use crate::actors;
+use crate::guard::Child;
+use crate::node::{self, CoreTimes};
+use crate::stage::Stage;
+use crate::truth::Truth;
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::fs;
+
+pub const BUSY: Scenario = Scenario {
+    name: "busy-healthy",
+    summary: "one ordinary busy thread on every core; nobody waits long",
+    expects: &[],
+    needs: &[],
+    perform: |stage| {
+        let cores = node::allowed_cores()?;
+        perform_busy(stage, &cores)
+    },
+};
+
+pub const ONE_THREAD: Scenario = Scenario {
+    name: "one-busy-thread",
+    summary: "one ordinary busy thread on one core; the others have room",
+    expects: &[],
+    needs: &[],
+    perform: |stage| {
+        let cores = node::allowed_cores()?;
+        let core = stage.draw.one_of(&cores).context("this process may use no core")?;
+        perform_busy(stage, &[core])
+    },
+};
+
+pub const IDLE: Scenario = Scenario {
+    name: "idle",
+    summary: "nothing at all",
+    expects: &[],
+    needs: &[],
+    perform: |stage| {
+        stage.ready(&all_is_well(json!({})))?;
+        let before = CoreTimes::now()?;
+        stage.hold(|| Ok(()))?;
+        stage.ended(json!({"busy_percent": CoreTimes::now()?.busy_percent_since(&before)}))
+    },
+};
+
+/// Whatever else goes on, these are what a busy or idle node is mistaken for.
+fn all_is_well(facts: serde_json::Value) -> Truth {
+    let mistaken = ["core-monopolised", "nic-core-starved", "cpu-throttled", "kernel-stall", "unit-crashloop"];
+    Truth::new(facts).forbid(&mistaken).at_most("info")
+}
+
+fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
+    let comm = format!("train-{}", stage.draw.tag());
+    let list: Vec<String> = cores.iter().map(u32::to_string).collect();
+    let mut command = actors::command("spin");
+    let mut job = Child::spawn(&comm, command.args(["--comm", &comm, "--cores", &list.join(",")]))?;
+    let threads = stage.until("every thread has run on its core", PATIENCE, || {
+        job.expect_running()?;
+        let threads = threads_of(job.pid());
+        let ran = |t: &&u32| node::thread_times(**t).is_ok_and(|times| times.ran_ns >= REAL_NS);
+        Ok((threads.len() == cores.len() && threads.iter().all(|t| ran(&t))).then_some(threads))
+    })?;
+    let mut facts = json!({"cores": cores, "pid": job.pid(), "comm": comm, "tids": threads});
+    if let [core] = cores {
+        facts["core"] = json!(core);
+    }
+    stage.ready(&all_is_well(facts))?;
+    let before = (CoreTimes::now()?, total(&threads)?);
+    stage.hold(|| job.expect_running())?;
+    let after = total(&threads)?;
+    stage.ended(json!({
+        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.0),
+        "ran_ms": super::ms(after.0 - before.1.0),
+        "waited_ms": super::ms(after.1 - before.1.1),
+    }))
+}
+
+fn threads_of(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tids: Vec<u32> = tasks.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable();
+    tids
+}
+
+/// What all threads ran and waited.
+fn total(tids: &[u32]) -> Result<(u64, u64)> {
+    tids.iter().try_fold((0, 0), |sum, &tid| {
+        let times = node::thread_times(tid)?;
+        Ok((sum.0 + times.ran_ns, sum.1 + times.waited_ns))
+    })
+}

@@ -1,0 +1,132 @@
+//! The scenarios, one file each (the healthy ones share one).
+
+mod cpu_throttle;
+mod crashloop;
+mod healthy;
+mod nic_starved;
+mod rt_monopoly;
+pub mod systemd_root;
+mod zombies;
+
+use crate::actors;
+use crate::draw::Draw;
+use crate::guard::Child;
+use crate::node;
+use crate::stage::Stage;
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
+
+pub struct Scenario {
+    pub name: &'static str,
+    /// One line for the table.
+    pub summary: &'static str,
+    /// The codes that a diagnosis must give.
+    pub expects: &'static [&'static str],
+    pub needs: &'static [Need],
+    pub perform: fn(&mut Stage) -> Result<()>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    Root,
+    /// One to trouble, one for everybody else.
+    TwoCores,
+    /// A program on the PATH, and the package that has it.
+    Program(&'static str, &'static str),
+}
+
+impl Need {
+    pub fn text(self) -> String {
+        match self {
+            Need::Root => "root".to_owned(),
+            Need::TwoCores => "two cores".to_owned(),
+            Need::Program(program, _) => program.to_owned(),
+        }
+    }
+
+    /// Says in words why the scenario cannot run here.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Need::Root if !rustix::process::geteuid().is_root() => bail!("needs root"),
+            Need::TwoCores => {
+                let cores = node::allowed_cores()?.len();
+                if cores < 2 {
+                    bail!("needs two cores: one to trouble, one for everybody else; this process may use only one");
+                }
+            }
+            Need::Program(program, package) if !on_path(program) => bail!("needs {program}: install {package}"),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+pub const ALL: &[Scenario] = &[
+    rt_monopoly::SCENARIO,
+    cpu_throttle::SCENARIO,
+    zombies::SCENARIO,
+    nic_starved::SCENARIO,
+    crashloop::SCENARIO,
+    healthy::BUSY,
+    healthy::ONE_THREAD,
+    healthy::IDLE,
+];
+
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|s| s.name == name)
+}
+
+/// How long a scenario tries to make its trouble. Long: the node may be busy already.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Trouble that lasted this long is really there.
+const REAL_NS: u64 = 200_000_000;
+
+/// A core to trouble; the runner itself, and all it starts from now on, stays on the others.
+fn take_core(draw: &mut Draw) -> Result<u32> {
+    let cores = node::allowed_cores()?;
+    let core = draw.one_of(&cores).context("this process may use no core")?;
+    let others: Vec<u32> = cores.into_iter().filter(|&c| c != core).collect();
+    node::pin(None, &others)?;
+    Ok(core)
+}
+
+const FIFO_PRIORITY: u32 = 50;
+
+/// A SCHED_FIFO thread that spins on a core.
+fn start_fifo_spinner(stage: &Stage, comm: String, core: u32) -> Result<Child> {
+    check_rt_budget(stage)?;
+    let mut command = actors::command("spin");
+    command.args(["--comm", &comm, "--cores", &core.to_string(), "--fifo", &FIFO_PRIORITY.to_string()]);
+    Child::spawn(comm, &mut command)
+}
+
+/// The kernel leaves ordinary threads a little of a core that real-time threads want whole, unless it was told not to. Then a
+/// long hold would lock the core up for good (the watchdog barks after 20 s).
+fn check_rt_budget(stage: &Stage) -> Result<()> {
+    let path = "/proc/sys/kernel/sched_rt_runtime_us";
+    let unlimited = std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "-1");
+    if unlimited && stage.hold_for > Duration::from_secs(10) {
+        bail!("{path} is -1: this would lock up a core; use --seconds 10 or less");
+    }
+    Ok(())
+}
+
+/// Waits until the spinner has had its core for a while, in its class.
+fn await_fifo_spinner(stage: &Stage, spinner: &mut Child, core: u32) -> Result<()> {
+    stage.until("the spinner has its core", PATIENCE, || {
+        spinner.expect_running()?;
+        let stat = node::task_stat(spinner.pid()).context("the spinner is gone")?;
+        let ran = node::thread_times(spinner.pid())?.ran_ns;
+        Ok((stat.core == core && stat.policy == 1 && ran >= REAL_NS).then_some(()))
+    })
+}
+
+fn ms(ns: u64) -> u64 {
+    ns / 1_000_000
+}

@@ -1,0 +1,121 @@
+//! The few calls that need `unsafe`, each with its argument.
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Makes the command die with SIGKILL when the thread that started it ends, however that ends.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = getpid();
+    let arm = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have died before the line above; the signal would then never come.
+        if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    };
+    // SAFETY: the closure runs between fork and exec and makes two plain system calls; it neither allocates nor locks
+    // (`from_raw_os_error` stores the number in place).
+    unsafe { command.pre_exec(arm) };
+}
+
+/// Calls `handler` on SIGINT, SIGTERM and SIGHUP. It must be async-signal-safe: store to an atomic, nothing else.
+pub fn handle_end_signals(handler: extern "C" fn(libc::c_int)) {
+    for signal in END_SIGNALS {
+        // SAFETY: the handler is a plain function that lives as long as the program. No SA_RESTART: a sleep shall end early.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+const END_SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// SCHED_FIFO for the calling thread.
+pub fn become_fifo(priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: `param` outlives the call, which only reads it.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// A mount namespace of its own for the calling thread (of a process with one thread).
+pub fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: only unsharing the descriptor table (FILES) can confuse other threads; this does not.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(io::Error::from)
+}
+
+/// A network namespace of its own for the calling thread.
+pub fn unshare_network() -> io::Result<()> {
+    // SAFETY: as above.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
+}
+
+/// The switches of `ethtool -K` that veth needs, from linux/ethtool.h.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Offload {
+    TxChecksum = 0x17,
+    Tso = 0x1f,
+    Gso = 0x24,
+    Gro = 0x2c,
+}
+
+#[repr(C)]
+struct EthtoolValue {
+    cmd: u32,
+    data: u32,
+}
+
+/// Switches one offload of a device of the network namespace in which `socket` was opened.
+pub fn set_offload(socket: BorrowedFd<'_>, device: &str, offload: Offload, on: bool) -> io::Result<()> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let mut value = EthtoolValue { cmd: offload as u32, data: u32::from(on) };
+    // SAFETY: all-zero bytes are a valid `ifreq`: it holds only integers, arrays of them and a raw pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if device.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the kernel reads and writes one `ethtool_value` behind ifr_data for these commands (net/ethtool/ioctl.c); both
+    // structures outlive the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Forks a child that runs `body` and then sleeps until it is killed; it dies with its parent. Returns the child's pid.
+///
+/// Only for a process with one thread: the child then owns a consistent copy of everything, and may allocate.
+pub fn fork_sleeper(body: impl FnOnce()) -> io::Result<Pid> {
+    let parent = getpid();
+    // SAFETY: the caller has one thread, so no lock is held by a thread that does not exist in the child. The child never
+    // returns from this function: no guard of the parent is dropped twice.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_error()),
+        0 => {
+            for signal in END_SIGNALS {
+                // SAFETY: restores the default action in the child.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            let armed = set_parent_process_death_signal(Some(Signal::KILL)).is_ok() && getppid() == Some(parent);
+            if armed && std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok() {
+                loop {
+                    // SAFETY: no arguments, no memory.
+                    unsafe { libc::pause() };
+                }
+            }
+            // SAFETY: ends the child at once, without running destructors that belong to the parent.
+            unsafe { libc::_exit(1) }
+        }
+        pid => Pid::from_raw(pid).ok_or_else(last_error),
+    }
+}
+
+fn last_error() -> io::Error {
+    io::Error::last_os_error()
+}

@@ -1,0 +1,97 @@
+//! What a diagnosis must find in a scenario, and what it must not.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Truth {
+    /// Each must be found.
+    pub expect: Vec<Expected>,
+    /// Codes that must not be found at all.
+    pub forbid: Vec<String>,
+    /// Nothing worse than this may be found; absent where trouble is expected.
+    pub max_severity: Option<String>,
+    /// What the scenario made: core, pid, comm, cgroup, count, device …
+    #[serde(flatten)]
+    pub facts: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Expected {
+    pub code: String,
+    /// Absent: any subject.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub subject: Option<Subject>,
+    pub severity_at_least: String,
+    /// Whose fault it is, as title, detail or evidence must name it: `spin-ab12[4711]`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub culprit: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    pub kind: String,
+    pub name: String,
+}
+
+impl Expected {
+    /// At least a warning.
+    pub fn new(code: &str) -> Expected {
+        Expected { code: code.to_owned(), subject: None, severity_at_least: "warning".to_owned(), culprit: None }
+    }
+
+    pub fn about(self, kind: &str, name: impl Into<String>) -> Expected {
+        Expected { subject: Some(Subject { kind: kind.to_owned(), name: name.into() }), ..self }
+    }
+
+    pub fn severity(self, at_least: &str) -> Expected {
+        Expected { severity_at_least: at_least.to_owned(), ..self }
+    }
+
+    pub fn by(self, culprit: impl Into<String>) -> Expected {
+        Expected { culprit: Some(culprit.into()), ..self }
+    }
+}
+
+impl Truth {
+    /// `facts` must be a JSON object.
+    pub fn new(facts: Value) -> Truth {
+        let facts = if let Value::Object(facts) = facts { facts } else { Map::new() };
+        Truth { facts, ..Truth::default() }
+    }
+
+    pub fn expect(mut self, expected: Expected) -> Truth {
+        self.expect.push(expected);
+        self
+    }
+
+    pub fn forbid(mut self, codes: &[&str]) -> Truth {
+        self.forbid.extend(codes.iter().map(|&c| c.to_owned()));
+        self
+    }
+
+    pub fn at_most(mut self, severity: &str) -> Truth {
+        self.max_severity = Some(severity.to_owned());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn facts_stand_beside_what_is_expected() {
+        let truth = Truth::new(json!({"core": 1, "comm": "spin-ab12"}))
+            .expect(Expected::new("core-saturated").about("core", "1").by("spin-ab12[7]"))
+            .forbid(&["oom-kill"]);
+        let text = serde_json::to_value(&truth).unwrap();
+        let expected = json!({
+            "expect": [{"code": "core-saturated", "subject": {"kind": "core", "name": "1"}, "severity_at_least": "warning",
+                        "culprit": "spin-ab12[7]"}],
+            "forbid": ["oom-kill"], "max_severity": null, "core": 1, "comm": "spin-ab12"});
+        assert_eq!(text, expected);
+        assert_eq!(serde_json::from_value::<Truth>(text).unwrap(), truth);
+    }
+}
