@@ -1,6 +1,284 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Does one thread keep others off a core?
+//!
+//! core-saturated speaks of the core, this of the thread: who it is, by what right it stays (scheduling class, priority,
+//! affinity, or code in the kernel that cannot be preempted), and who could not run.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::cores::owners::{Owner, OwnerKind};
+use crate::cores::threads::Who;
+use crate::cores::timeline::Saturation;
+use crate::cores::waits::Harm;
+use crate::cores::words::{percent, percent_value, span};
+use crate::cores::{Cores, FullCore};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::rules::core_saturated::{elsewhere, owner_facts, victim_fact, victims_text};
+use coroner_evidence::{Evidence, probe};
+
+/// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
+const REAL_TIME_SHARE: f64 = 0.5;
+/// An ordinary thread is only to blame if hardly anybody else ran: otherwise the core is crowded, not monopolised.
+const ORDINARY_SHARE: f64 = 0.8;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let cores = Cores::of(evidence);
+    if !cores.timeline.lasts() {
+        let unseen = evidence.why_unseen(probe::CORES);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
+        };
+    }
+    let mut full = cores.full(Saturation::Busy, |f| monopolist(f).is_some());
+    full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
+    let findings: Vec<Finding> =
+        full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(&cores, f, owner, who))).collect();
+    if !findings.is_empty() {
+        return Answer::Findings(findings);
+    }
+    let any_full = cores.timeline.stretches(Saturation::Busy);
+    if any_full.is_empty() {
+        return Answer::Fine("no core was full for a second, so nobody was kept off one".to_owned());
+    }
+    match cores.waits_hidden() {
+        Some((because, how_to_see)) => Answer::CannotTell {
+            because: format!("{} cores were full, and who waited for them cannot be told: {because}", any_full.len()),
+            how_to_see,
+        },
+        None => Answer::Fine(format!(
+            "core {} was full, and no thread waited long behind a single other one",
+            any_full[0].core
+        )),
+    }
+}
+
+/// The thread that keeps others off, if it is one.
+fn monopolist(full: &FullCore) -> Option<(&Owner, &Who)> {
+    let owner = full.ownership.owner()?;
+    let OwnerKind::Thread(who) = &owner.kind else { return None };
+    let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
+    let to_blame = if who.class.is_real_time() {
+        owner.share >= REAL_TIME_SHARE && (full.is_outranked() || full.others_have_room())
+    } else {
+        owner.share >= ORDINARY_SHARE && full.others_have_room()
+    };
+    (starved && to_blame).then_some((owner, who))
+}
+
+fn longest_wait(full: &FullCore) -> u64 {
+    full.victims.iter().map(|v| v.waited_ns).max().unwrap_or(0)
+}
+
+fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding {
+    let starved: Vec<_> = full.victims.iter().filter(|v| v.harm == Harm::Starved).cloned().collect();
+    let network = starved
+        .iter()
+        .any(|v| v.who.is_napi() || (v.who.is_ksoftirqd_of(full.core) && !cores.queues(full.core).is_empty()));
+    let others = match starved.len() {
+        1 => starved[0].who.name(),
+        n => format!("{n} threads"),
+    };
+    let in_kernel = owner.system_share.filter(|s| *s >= 0.9).is_some();
+    let mut detail = format!(
+        "{}{} ran as {} and had {} of core {} for {}.",
+        who.name(),
+        who.belongs_to(),
+        who.scheduling(),
+        percent(owner.share * full.stretch.shares.busy()),
+        full.core,
+        span(full.stretch.window.length().as_nanos() as u64),
+    );
+    detail.push_str(&format!(" Kept off: {}.", victims_text(&starved)));
+    if let Some(affinity) = &who.affinity {
+        match affinity.single() {
+            Some(core) => detail.push_str(&format!(" It is pinned to core {core}.")),
+            None => detail.push_str(&format!(" It may run on cores {affinity}.")),
+        }
+    }
+    if who.class.is_real_time() {
+        detail.push_str(" A real-time thread runs before every ordinary one, for as long as it likes; the kernel leaves the others 5 % at most.");
+    } else if in_kernel {
+        detail.push_str(" It was in the kernel nearly all the time, where it may not be preemptible.");
+    }
+
+    let mut evidence = vec![Fact::new("core", full.core, "", "/proc/stat")];
+    evidence.push(Fact::new("busy", percent_value(full.stretch.shares.busy()), "%", "/proc/stat"));
+    evidence.extend(owner_facts(full));
+    if let Some(affinity) = &who.affinity {
+        evidence.push(Fact::new("owner's affinity", affinity.to_string(), "", format!("/proc/{}/status", who.tid)));
+    }
+    evidence.extend(starved.iter().map(victim_fact));
+
+    Finding {
+        code: Code::CoreMonopolised,
+        severity: if network { Severity::Critical } else { Severity::Warning },
+        subject: Subject::new(SubjectKind::Process, subject(who)),
+        title: format!(
+            "{} ({}) kept {others} off core {} for up to {}",
+            who.name(),
+            who.scheduling(),
+            full.core,
+            span(longest_wait(full))
+        ),
+        detail,
+        evidence,
+        remedy: remedy(cores, full, who, in_kernel),
+    }
+}
+
+/// `spin[4711]`, and the process if the thread is not its main one: `worker[4712] of python3[4700]`.
+fn subject(who: &Who) -> String {
+    match who.pid {
+        Some(pid) if pid != who.tid => format!("{} of process {pid}", who.name()),
+        _ => who.name(),
+    }
+}
+
+fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String {
+    let (tid, core) = (who.tid, full.core);
+    let mut steps = Vec::new();
+    if who.kernel {
+        steps.push(format!(
+            "It is a kernel thread: do not change its class. See what it works on: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
+        ));
+        return steps.join(" ");
+    }
+    if who.class.is_real_time() {
+        steps.push(format!("Make it an ordinary thread: `chrt -o -p 0 {tid}`. It then takes turns with the others."));
+    } else if who.nice < 0 {
+        steps.push(format!("Take away its precedence: `renice -n 0 -p {tid}`."));
+    } else if in_kernel {
+        steps.push(format!(
+            "See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
+        ));
+    }
+    if cores.timeline.lines.len() > 1 {
+        steps.push(format!("Or move it to cores that nobody needs: `taskset -pc {} {tid}`.", elsewhere(cores, core)));
+    }
+    steps.push(
+        "Neither lasts beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
+    );
+    if in_kernel && who.class.is_real_time() {
+        steps.push("If it stays in the kernel without a preemption point, its class makes no difference.".into());
+    }
+    steps.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+
+    fn findings(evidence: &Evidence) -> Vec<Finding> {
+        match examine(evidence) {
+            Answer::Findings(findings) => findings,
+            Answer::Fine(_) => Vec::new(),
+            Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
+        }
+    }
+
+    fn spinner() -> Actor {
+        Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 })
+    }
+
+    fn scene() -> Scene {
+        Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 0.95).load(1, 0.0, 5.0, Kind::System, 0.04)
+    }
+
+    /// Waits 950 ms of every second and works off what came meanwhile in many short slices.
+    fn throttled_victim(tid: u32, comm: &str) -> Actor {
+        let mut actor = Actor::kernel(tid, comm, 1);
+        for second in 0..5 {
+            let s = f64::from(second);
+            actor =
+                actor.until(s + 0.95, Doing::Wait).until(s + 1.0, Doing::Turns { run: 0.5, wait: 0.0, slices: 4000.0 });
+        }
+        actor
+    }
+
+    #[test]
+    fn the_thread_its_class_and_its_victims_are_named() {
+        let found = findings(&scene().with(spinner()).with(throttled_victim(31, "kworker/1:1")).evidence());
+        assert_eq!(found.len(), 1);
+        let f = &found[0];
+        assert_eq!((f.subject.kind, f.subject.name.as_str()), (SubjectKind::Process, "spin[4711]"));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.title.contains("SCHED_FIFO 50") && f.title.contains("core 1"), "{}", f.title);
+        assert!(f.detail.contains("pinned to core 1"), "{}", f.detail);
+        assert!(f.remedy.contains("`chrt -o -p 0 4711`") && f.remedy.contains("`taskset -pc 0 4711`"), "{}", f.remedy);
+        let waited = f.evidence.iter().find(|f| f.what == "kworker/1:1[31] waited").unwrap().value.as_u64().unwrap();
+        assert!((4000..=4800).contains(&waited), "{waited}");
+    }
+
+    #[test]
+    fn a_starved_softirq_thread_of_a_nic_is_critical() {
+        let scene = scene().with(spinner()).with(throttled_victim(22, "ksoftirqd/1"));
+        assert_eq!(findings(&scene.nic("eth0", 1).evidence())[0].severity, Severity::Critical);
+    }
+
+    #[test]
+    fn a_thread_that_stays_in_the_kernel_is_a_monopolist_without_any_rank() {
+        let evidence = Scene::new(4, 5.0)
+            .load(2, 1.0, 4.0, Kind::System, 1.0)
+            .with(
+                Actor::new(77, "cadvisor", 2)
+                    .of_process(70, "kubelet")
+                    .in_kernel()
+                    .until(1.0, Doing::Sleep)
+                    .until(4.0, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+            .with(
+                Actor::kernel(31, "kworker/2:1", 2)
+                    .until(1.2, Doing::Sleep)
+                    .until(3.9, Doing::Wait)
+                    .until(4.0, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+            .evidence();
+        let found = findings(&evidence);
+        assert_eq!(found[0].subject.name, "cadvisor[77] of process 70");
+        assert!(found[0].remedy.contains("/proc/77/stack"), "{}", found[0].remedy);
+    }
+
+    #[test]
+    fn the_kernels_own_threads_are_not_to_be_reranked() {
+        let evidence = Scene::new(4, 5.0)
+            .load(2, 0.0, 5.0, Kind::System, 1.0)
+            .with(Actor::kernel(40, "kswapd0", 2).until(99.0, Doing::Run))
+            .with(Actor::kernel(31, "kworker/2:1", 2).until(99.0, Doing::Wait))
+            .evidence();
+        let remedy = &findings(&evidence)[0].remedy;
+        assert!(remedy.contains("do not change its class") && !remedy.contains("chrt"), "{remedy}");
+    }
+
+    #[test]
+    fn without_victims_nobody_monopolises() {
+        assert_eq!(findings(&scene().with(spinner()).evidence()), []);
+        let idle = Scene::new(2, 5.0).evidence();
+        assert!(matches!(examine(&idle), Answer::Fine(why) if why.contains("no core was full")));
+    }
+
+    #[test]
+    fn a_full_node_of_equals_has_no_monopolist() {
+        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        for n in 0..6 {
+            scene = scene.with(
+                Actor::new(100 + n, "cc1plus", n % 2).until(99.0, Doing::Turns { run: 0.3, wait: 0.6, slices: 25.0 }),
+            );
+        }
+        assert_eq!(findings(&scene.evidence()), []);
+    }
+
+    #[test]
+    fn a_short_spike_is_fine_and_blindness_is_not() {
+        let spike = Scene::new(2, 5.0)
+            .load(1, 1.0, 1.6, Kind::User, 1.0)
+            .with(Actor::new(4711, "spin", 1).fifo(50).until(1.0, Doing::Sleep).until(1.6, Doing::Run))
+            .evidence();
+        assert_eq!(findings(&spike), []);
+        let mut blind = scene().with(spinner()).evidence();
+        blind.thread_samples.clear();
+        assert!(matches!(examine(&blind), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Evidence::default()), Answer::CannotTell { .. }));
+    }
 }

@@ -1,6 +1,658 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Is one core full, and does it hurt, while the node looks healthy?
+//!
+//! The average hides it: one core of 96 at 100 % is 1 % of the node. A core that is full of one user thread is at work, not
+//! ill; it is ill if it is stuck in the kernel (what runs there can often not be preempted, and interrupts are served late) or
+//! if somebody else needs it and cannot get it.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::cores::owners::OwnerKind;
+use crate::cores::timeline::{Saturation, Shares};
+use crate::cores::waits::{Harm, Victim};
+use crate::cores::words::{listed, percent, percent_value, span};
+use crate::cores::{Cores, FullCore};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use coroner_evidence::{Evidence, probe};
+
+/// More cores than this are counted, not listed: nobody reads fifty findings.
+const MOST_FINDINGS: usize = 8;
+/// Victims named in a sentence; all others are counted.
+const MOST_VICTIMS: usize = 3;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let cores = Cores::of(evidence);
+    if !cores.timeline.lasts() {
+        let unseen = evidence.why_unseen(probe::CORES);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
+        };
+    }
+    let mut full = cores.full(Saturation::Kernel, FullCore::others_have_room);
+    let kernel: Vec<u32> = full.iter().map(|f| f.core).collect();
+    let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_outranked());
+    full.extend(cores.full(Saturation::Busy, hurts).into_iter().filter(|f| !kernel.contains(&f.core)));
+
+    if full.is_empty() {
+        // Nobody waits yet, but whoever comes will.
+        full = cores.full(Saturation::Busy, |f| {
+            f.ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.class.is_real_time() && !who.kernel)
+        });
+    }
+    if full.is_empty() {
+        return nothing_found(&cores);
+    }
+    // Those that serve a NIC first, then the longest.
+    full.sort_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
+    let more = full.len().saturating_sub(MOST_FINDINGS);
+    let mut findings: Vec<Finding> = full.iter().take(MOST_FINDINGS).map(|f| finding(&cores, f)).collect();
+    if more > 0
+        && let Some(last) = findings.last_mut()
+    {
+        last.detail.push_str(&format!(" {more} more cores were in the same state."));
+    }
+    Answer::Findings(findings)
+}
+
+fn nothing_found(cores: &Cores) -> Answer {
+    let busy = cores.full(Saturation::Busy, FullCore::others_have_room);
+    if let Some(longest) = busy.iter().max_by_key(|f| f.total_ns) {
+        let full = format!(
+            "core {} was {} busy for {}",
+            longest.core,
+            percent(longest.stretch.shares.busy()),
+            span(longest.total_ns)
+        );
+        if let Some((because, how_to_see)) = cores.waits_hidden() {
+            return Answer::CannotTell {
+                because: format!("{full}, and whether others waited for it cannot be told: {because}"),
+                how_to_see,
+            };
+        }
+        let owner = longest.ownership.owner().map_or_else(String::new, |o| format!(" with {}", o.name()));
+        return Answer::Fine(format!("{full}{owner}, {} in user code, and nobody waited long for it", {
+            percent(longest.stretch.shares.user)
+        }));
+    }
+    let (Some((core, kernel)), Some((busiest, busy))) =
+        (cores.timeline.worst(Shares::kernel), cores.timeline.worst(Shares::busy))
+    else {
+        return Answer::Fine("no core was busy".to_owned());
+    };
+    let all_full = cores.timeline.stretches(Saturation::Busy).len();
+    let node_wide =
+        if all_full > 0 { "; cores were full only when the whole node was, and nobody was kept off" } else { "" };
+    Answer::Fine(format!(
+        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}{node_wide}",
+        percent(kernel),
+        percent(busy)
+    ))
+}
+
+fn finding(cores: &Cores, full: &FullCore) -> Finding {
+    let shares = &full.stretch.shares;
+    let queues = cores.queue_names(full.core);
+    let kernel = full.stretch.saturation == Saturation::Kernel;
+    let (core, long) = (full.core, span(full.stretch.window.length().as_nanos() as u64));
+
+    let mut title = if kernel {
+        format!("core {core} was stuck in the kernel for {long} ({})", percent(shares.kernel()))
+    } else {
+        format!("core {core} was {} busy for {long}", percent(shares.busy()))
+    };
+    if let Some(owner) = full.ownership.owner() {
+        title.push_str(&format!(", owned by {}", owner.name()));
+    }
+    if !full.victims.is_empty() {
+        title.push_str(&format!("; {} waited for it", listed(&victim_names(&full.victims), 1)));
+    }
+
+    let mut detail = format!("Core {core}: {}.", shares_text(shares));
+    match &full.ownership {
+        crate::cores::owners::Ownership::Owned(owner) => {
+            detail.push_str(&format!(" {} had {} of its busy time", owner.described(), percent(owner.share)));
+            if let Some(who) = owner.who() {
+                detail.push_str(&format!(", as {}", who.scheduling()));
+            }
+            detail.push('.');
+        }
+        crate::cores::owners::Ownership::Unknown(why) => {
+            detail.push_str(&format!(" Nobody can be named as its owner: {why}."));
+        }
+    }
+    if !full.victims.is_empty() {
+        detail.push_str(&format!(" Waiting for it: {}.", victims_text(&full.victims)));
+    }
+    match full.others {
+        Some(others) if full.others_have_room() => detail.push_str(&format!(
+            " The node's average was {}, which hides it; the other cores were {} busy.",
+            percent(full.node.busy()),
+            percent(others.busy())
+        )),
+        Some(others) => detail.push_str(&format!(" The other cores were {} busy.", percent(others.busy()))),
+        None => detail.push_str(" The node has no other core."),
+    }
+    if !queues.is_empty() {
+        detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
+    }
+    if full.stretches > 1 {
+        detail.push_str(&format!(" This happened {} times, {} in all.", full.stretches, span(full.total_ns)));
+    }
+
+    let stat = "/proc/stat";
+    let mut evidence = vec![
+        Fact::new("core", full.core, "", stat),
+        Fact::new("busy", percent_value(shares.busy()), "%", stat),
+        Fact::new("system, irq and softirq", percent_value(shares.kernel()), "%", stat),
+        Fact::new("lasted", full.stretch.window.length().as_millis() as u64, "ms", stat),
+        Fact::new("average of all cores", percent_value(full.node.busy()), "%", stat),
+    ];
+    if let Some(others) = full.others {
+        evidence.push(Fact::new("average of the other cores", percent_value(others.busy()), "%", stat));
+    }
+    evidence.extend(owner_facts(full));
+    evidence.extend(full.victims.iter().map(victim_fact));
+    if !queues.is_empty() {
+        evidence.push(Fact::new("serves", queues.join(", "), "", "NIC queue map"));
+    }
+
+    Finding {
+        code: Code::CoreSaturated,
+        severity: match (kernel || !full.victims.is_empty(), queues.is_empty()) {
+            (false, _) => Severity::Info,
+            (true, true) => Severity::Warning,
+            (true, false) => Severity::Critical,
+        },
+        subject: Subject::new(SubjectKind::Core, full.core.to_string()),
+        title,
+        detail,
+        evidence,
+        remedy: remedy(cores, full),
+    }
+}
+
+/// `user 0 %, system 99 %, softirq 1 %`; what is nothing is left out, but for user and system.
+pub(crate) fn shares_text(shares: &Shares) -> String {
+    let mut parts = vec![format!("user {}", percent(shares.user)), format!("system {}", percent(shares.system))];
+    for (name, share) in
+        [("irq", shares.irq), ("softirq", shares.softirq), ("steal", shares.steal), ("iowait", shares.iowait)]
+    {
+        if share >= 0.005 {
+            parts.push(format!("{name} {}", percent(share)));
+        }
+    }
+    parts.join(", ")
+}
+
+fn victim_names(victims: &[Victim]) -> Vec<String> {
+    victims.iter().map(|v| v.who.name()).collect()
+}
+
+/// `ksoftirqd/1[22] 2.9 s (still waiting), kworker/1:0[31] 1.2 s and 3 more`
+pub(crate) fn victims_text(victims: &[Victim]) -> String {
+    let each: Vec<String> = victims
+        .iter()
+        .map(|v| {
+            let how = match (v.harm, v.still_waiting) {
+                (_, true) => " (still waiting)",
+                (Harm::Crowded, _) => " (taking turns, and it may run nowhere else)",
+                (Harm::Starved, _) => "",
+            };
+            format!("{}{} {}{how}", v.who.name(), v.who.belongs_to(), span(v.waited_ns))
+        })
+        .collect();
+    listed(&each, MOST_VICTIMS)
+}
+
+pub(crate) fn owner_facts(full: &FullCore) -> Vec<Fact> {
+    match full.ownership.owner() {
+        Some(owner) => {
+            let source = match owner.who() {
+                Some(who) => format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid),
+                None => "/proc/stat, /proc/softirqs, /proc/interrupts".to_owned(),
+            };
+            let mut facts = vec![
+                Fact::new("owner", owner.name(), "", source.clone()),
+                Fact::new("owner's share of the busy time", percent_value(owner.share), "%", source.clone()),
+            ];
+            if let Some(who) = owner.who() {
+                facts.push(Fact::new("owner's scheduling class", who.scheduling(), "", source));
+            }
+            facts
+        }
+        None => Vec::new(),
+    }
+}
+
+pub(crate) fn victim_fact(victim: &Victim) -> Fact {
+    let who = &victim.who;
+    let source = format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid);
+    Fact::new(format!("{} waited", who.name()), victim.waited_ns / 1_000_000, "ms", source)
+}
+
+fn remedy(cores: &Cores, full: &FullCore) -> String {
+    let core = full.core;
+    let mut steps = Vec::new();
+    match full.ownership.owner().map(|o| (&o.kind, o.who())) {
+        Some((OwnerKind::Hypervisor, _)) => {
+            steps.push("The hypervisor gave this core to others: ask the provider, or move to a dedicated instance.".into());
+        }
+        Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => steps.push(format!(
+            "See which device it is: `grep -E 'CPU|:' /proc/interrupts`, then spread its queues or turn on RPS; `perf record -C {core} -g -- sleep 5` shows the code."
+        )),
+        Some((_, Some(who))) if full.stretch.saturation == Saturation::Kernel => steps.push(format!(
+            "See what {} does in the kernel: `perf record -C {core} -g -- sleep 5` and `perf report`, or `cat /proc/{}/stack`.",
+            who.name(),
+            who.tid
+        )),
+        Some((_, Some(who))) => steps.push(format!(
+            "Let {} run elsewhere or rank lower: `taskset -pc {} {}`; core-monopolised says more if it keeps others off.",
+            who.name(),
+            elsewhere(cores, core),
+            who.tid
+        )),
+        _ => steps.push(format!("Find out who runs there: `perf record -C {core} -g -- sleep 5` and `perf report`.")),
+    }
+    if full.victims.iter().any(|v| v.harm == Harm::Crowded) {
+        steps.push(format!(
+            "Several busy threads are pinned to core {core}: correct their affinity (taskset, OMP_PLACES, cpuset)."
+        ));
+    }
+    if let Some((nic, queue)) = cores.queues(core).first() {
+        match queue.irq.filter(|_| queue.napi_tid.is_none()) {
+            Some(irq) => steps.push(format!(
+                "To give {} {} another core meanwhile: `echo {} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back).",
+                nic.display_name(),
+                queue.label(),
+                elsewhere(cores, core)
+            )),
+            None => steps.push(format!("{} {} needs this core.", nic.display_name(), queue.label())),
+        }
+    }
+    steps.join(" ")
+}
+
+/// All cores but one, for taskset and smp_affinity_list.
+pub(crate) fn elsewhere(cores: &Cores, core: u32) -> String {
+    let others = coroner_evidence::CoreSet::new(cores.timeline.lines.keys().copied().filter(|c| *c != core));
+    if others.is_empty() { core.to_string() } else { others.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene, nic};
+    use coroner_evidence::{RayProcess, Source};
+
+    fn findings(evidence: &Evidence) -> Vec<Finding> {
+        match examine(evidence) {
+            Answer::Findings(findings) => findings,
+            Answer::Fine(_) => Vec::new(),
+            Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
+        }
+    }
+
+    fn fact<'f>(finding: &'f Finding, what: &str) -> &'f serde_json::Value {
+        &finding.evidence.iter().find(|f| f.what == what).unwrap_or_else(|| panic!("no fact {what}")).value
+    }
+
+    /// The incident: one of 96 cores in the kernel for six seconds.
+    fn incident() -> Scene {
+        Scene::new(96, 10.0)
+            .all_cores(Kind::User, 0.02)
+            .load(39, 2.0, 8.6, Kind::System, 0.98)
+            .with(
+                Actor::new(4711, "kubelet", 39)
+                    .in_kernel()
+                    .until(2.0, Doing::Sleep)
+                    .until(8.6, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+            .with(
+                Actor::kernel(222, "ksoftirqd/39", 39)
+                    .until(2.1, Doing::Sleep)
+                    .until(8.6, Doing::Wait)
+                    .until(8.7, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+    }
+
+    #[test]
+    fn one_bad_core_of_96_is_found_with_its_owner_and_the_average_that_hides_it() {
+        let found = findings(&incident().evidence());
+        assert_eq!(found.len(), 1);
+        let f = &found[0];
+        assert_eq!((f.subject.kind, f.subject.name.as_str(), f.severity), (SubjectKind::Core, "39", Severity::Warning));
+        assert_eq!(fact(f, "owner"), "kubelet[4711]");
+        assert!(fact(f, "owner's share of the busy time").as_f64().unwrap() > 95.0);
+        assert!(f.title.contains("kubelet[4711]"), "{}", f.title);
+        assert!(f.detail.contains("average was 3 %, which hides it"), "{}", f.detail);
+        assert!(f.detail.contains("ksoftirqd/39[222]"), "{}", f.detail);
+        let lasted = fact(f, "lasted").as_u64().unwrap();
+        assert!((6500..=6700).contains(&lasted), "{lasted}");
+    }
+
+    #[test]
+    fn it_is_critical_if_the_core_serves_a_nic() {
+        let found = findings(&incident().nic("eth0", 39).evidence());
+        assert_eq!(found[0].severity, Severity::Critical);
+        assert!(found[0].detail.contains("eth0 rx-0"), "{}", found[0].detail);
+        assert!(found[0].remedy.contains("/proc/irq/38/smp_affinity_list"), "{}", found[0].remedy);
+        // Another core's NIC changes nothing, and neither does a queue that others can serve as well.
+        let mut elsewhere = incident().nic("eth0", 38).evidence();
+        assert_eq!(findings(&elsewhere)[0].severity, Severity::Warning);
+        elsewhere.nics[0].queues[0].irq_cores = Some(coroner_evidence::CoreSet::new([38, 39]));
+        assert_eq!(findings(&elsewhere)[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn kernel_time_can_be_told_without_any_thread() {
+        let mut evidence = incident().evidence();
+        evidence.thread_samples.clear();
+        evidence.threads.clear();
+        let found = findings(&evidence);
+        assert_eq!(found[0].subject.name, "39");
+        assert!(found[0].detail.contains("no threads were sampled"), "{}", found[0].detail);
+        assert!(found[0].evidence.iter().all(|f| f.what != "owner"));
+    }
+
+    /// A real-time spinner on core 1 for three seconds, and a kernel worker that needs the core.
+    fn real_time_spinner(throttled: bool) -> Scene {
+        let (busy, waits) = if throttled { (0.95, 2.85) } else { (1.0, 3.0) };
+        Scene::new(2, 5.0)
+            .load(1, 1.0, 4.0, Kind::User, busy)
+            .load(1, 1.0, 4.0, Kind::System, if throttled { 0.01 } else { 0.0 })
+            .load(0, 0.0, 5.0, Kind::User, 0.1)
+            .with(
+                Actor::new(4711, "spin", 1)
+                    .fifo(50)
+                    .pinned()
+                    .until(1.0, Doing::Sleep)
+                    .until(4.0, Doing::Turns { run: busy, wait: 1.0 - busy, slices: 1.0 })
+                    .until(99.0, Doing::Sleep),
+            )
+            .with(
+                Actor::kernel(31, "kworker/1:1", 1)
+                    .until(1.0, Doing::Sleep)
+                    .until(1.0 + waits, Doing::Wait)
+                    .until(4.05, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+    }
+
+    #[test]
+    fn a_real_time_spinner_with_a_victim_is_found_throttled_or_not() {
+        for throttled in [true, false] {
+            let found = findings(&real_time_spinner(throttled).evidence());
+            assert_eq!(found.len(), 1, "throttled: {throttled}");
+            assert_eq!(found[0].subject.name, "1");
+            assert_eq!(found[0].severity, Severity::Warning);
+            assert_eq!(fact(&found[0], "owner"), "spin[4711]");
+            assert!(found[0].title.contains("kworker/1:1[31]"), "{}", found[0].title);
+            assert!(found[0].detail.contains("SCHED_FIFO 50"), "{}", found[0].detail);
+        }
+    }
+
+    #[test]
+    fn total_starvation_is_seen_while_it_lasts() {
+        // sched_rt_runtime_us = -1: the victim never gets to run, so its wait is in no counter.
+        let evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
+            .with(Actor::kernel(31, "kworker/1:1", 1).until(0.5, Doing::Sleep).until(99.0, Doing::Wait))
+            .evidence();
+        let found = findings(&evidence);
+        assert!(
+            found[0].detail.contains("kworker/1:1[31] (a kernel thread) 4.4 s (still waiting)"),
+            "{}",
+            found[0].detail
+        );
+    }
+
+    #[test]
+    fn a_real_time_spinner_is_found_on_a_full_node_too() {
+        let evidence = real_time_spinner(true).load(0, 0.0, 5.0, Kind::User, 0.9).evidence();
+        let found = findings(&evidence);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].detail.contains("The other cores were 100 % busy"), "{}", found[0].detail);
+        assert!(!found[0].detail.contains("hides"), "{}", found[0].detail);
+    }
+
+    #[test]
+    fn a_spinner_for_which_nobody_waits_is_at_work() {
+        let evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
+            .evidence();
+        assert_eq!(findings(&evidence), []);
+        let Answer::Fine(why) = examine(&evidence) else { panic!() };
+        assert!(why.contains("core 1 was 100 % busy") && why.contains("train[4711]"), "{why}");
+    }
+
+    #[test]
+    fn many_short_waits_of_background_threads_are_not_starvation() {
+        // 40 wake-ups a second, 4 ms each: 160 ms in every second, and yet only a matter of turns.
+        let evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
+            .with(Actor::kernel(31, "kworker/1:1", 1).until(99.0, Doing::Turns { run: 0.01, wait: 0.16, slices: 40.0 }))
+            .with(Actor::kernel(22, "ksoftirqd/1", 1).until(99.0, Doing::Turns { run: 0.05, wait: 0.3, slices: 100.0 }))
+            .evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn a_busy_healthy_node_is_fine() {
+        // stress-ng --cpu 8 on two cores: everybody waits long, and everybody has a turn.
+        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        for n in 0..8 {
+            scene = scene.with(
+                Actor::new(100 + n, "stress-ng-cpu", n % 2)
+                    .until(99.0, Doing::Turns { run: 0.25, wait: 0.75, slices: 30.0 }),
+            );
+        }
+        assert_eq!(findings(&scene.evidence()), []);
+    }
+
+    #[test]
+    fn an_idle_node_is_fine_with_its_numbers() {
+        let Answer::Fine(why) = examine(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::System, 0.34).evidence()) else {
+            panic!()
+        };
+        assert!(why.contains("worst core 2 at 34 %"), "{why}");
+    }
+
+    #[test]
+    fn a_spike_of_six_tenths_of_a_second_is_fine() {
+        let evidence = Scene::new(2, 5.0).load(1, 1.0, 1.6, Kind::System, 1.0).evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn a_node_that_is_in_the_kernel_as_a_whole_is_not_one_core() {
+        let evidence = Scene::new(8, 5.0).all_cores(Kind::System, 1.0).evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn the_room_of_the_others_decides() {
+        for (others, expected) in [(0.79, 1), (0.81, 0)] {
+            let evidence = Scene::new(2, 5.0)
+                .load(1, 0.0, 5.0, Kind::System, 1.0)
+                .load(0, 0.0, 5.0, Kind::User, others)
+                .evidence();
+            assert_eq!(findings(&evidence).len(), expected, "{others}");
+        }
+    }
+
+    #[test]
+    fn a_victim_is_one_from_a_tenth_of_a_second_on() {
+        for (wait, expected) in [(0.09, 0), (0.25, 1)] {
+            let evidence = Scene::new(2, 5.0)
+                .load(1, 0.0, 5.0, Kind::User, 1.0)
+                .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
+                .with(
+                    Actor::kernel(31, "kworker/1:1", 1)
+                        .until(2.0, Doing::Sleep)
+                        .until(2.0 + wait, Doing::Wait)
+                        .until(2.0 + wait + 0.01, Doing::Run)
+                        .until(99.0, Doing::Sleep),
+                )
+                .evidence();
+            let warnings = findings(&evidence).iter().filter(|f| f.severity >= Severity::Warning).count();
+            assert_eq!(warnings, expected, "{wait}");
+        }
+    }
+
+    #[test]
+    fn throttled_threads_are_not_victims_of_a_core() {
+        let quota = |evidence: &mut Evidence, us: u64| {
+            let (from, to) = (crate::cores::scene::time(0.0), crate::cores::scene::time(5.0));
+            evidence.counters.push(Source::CgroupCpu, "/kubepods/pod1", "throttled_us", from, 100);
+            evidence.counters.push(Source::CgroupCpu, "/kubepods/pod1", "throttled_us", to, 100 + us);
+        };
+        let scene = || {
+            Scene::new(4, 5.0)
+                .load(1, 0.0, 5.0, Kind::User, 1.0)
+                .with(Actor::new(50, "other", 1).until(99.0, Doing::Run))
+                .with(
+                    Actor::new(51, "limited", 1)
+                        .in_cgroup("/kubepods/pod1/c")
+                        .until(99.0, Doing::Turns { run: 0.2, wait: 0.8, slices: 10.0 }),
+                )
+                .evidence()
+        };
+        let mut limited = scene();
+        quota(&mut limited, 4_000_000);
+        assert_eq!(findings(&limited), []);
+        let mut hardly_limited = scene();
+        quota(&mut hardly_limited, 1_000);
+        assert_eq!(findings(&hardly_limited).len(), 1);
+    }
+
+    #[test]
+    fn threads_crowded_on_one_core_by_their_affinity_are_found() {
+        let mut scene = Scene::new(8, 5.0).load(3, 0.0, 5.0, Kind::User, 1.0);
+        for n in 0..4 {
+            scene = scene.with(
+                Actor::new(100 + n, "rank", 3)
+                    .pinned()
+                    .until(99.0, Doing::Turns { run: 0.25, wait: 0.75, slices: 80.0 }),
+            );
+        }
+        let found = findings(&scene.evidence());
+        assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "3"));
+        assert!(found[0].detail.contains("shared by 4 threads"), "{}", found[0].detail);
+        assert!(found[0].remedy.contains("affinity"), "{}", found[0].remedy);
+    }
+
+    #[test]
+    fn softirqs_own_a_core_by_their_name() {
+        let mut evidence = Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::Softirq, 1.0).evidence();
+        for (name, rate) in [("TIMER", 5000), ("NET_RX", 900), ("BLOCK", 3)] {
+            evidence.counters.push(Source::Softirqs, "cpu2", name, crate::cores::scene::time(0.0), 10);
+            evidence.counters.push(Source::Softirqs, "cpu2", name, crate::cores::scene::time(5.0), 10 + rate);
+        }
+        let found = findings(&evidence);
+        assert_eq!(fact(&found[0], "owner"), "softirq NET_RX");
+    }
+
+    #[test]
+    fn an_owner_is_named_with_process_unit_and_ray_job() {
+        let evidence = Scene::new(8, 5.0)
+            .load(3, 0.0, 5.0, Kind::System, 1.0)
+            .with(
+                Actor::new(4712, "ray::worker", 3)
+                    .of_process(4700, "python3")
+                    .in_kernel()
+                    .about(|p| {
+                        p.command = Some("python3 train.py".into());
+                        p.owner.unit = Some("ray.service".into());
+                        p.ray = Some(RayProcess { job_id: Some("02000000".into()), ..RayProcess::default() });
+                    })
+                    .until(99.0, Doing::Run)
+                    .rarely_sampled(),
+            )
+            .evidence();
+        let found = findings(&evidence);
+        let expected =
+            "ray::worker[4712] (python3 train.py, a thread of process 4700, unit ray.service, Ray job 02000000)";
+        assert!(found[0].detail.contains(expected), "{}", found[0].detail);
+    }
+
+    #[test]
+    fn a_full_core_without_sight_of_waits_is_not_called_fine() {
+        let blind = |change: fn(&mut Evidence)| {
+            let mut evidence = Scene::new(2, 5.0)
+                .load(1, 0.0, 5.0, Kind::User, 1.0)
+                .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
+                .evidence();
+            change(&mut evidence);
+            examine(&evidence)
+        };
+        for change in [
+            (|e| e.thread_samples.clear()) as fn(&mut Evidence),
+            |e| e.thread_samples.iter_mut().for_each(|s| s.sched = None),
+            |e| e.threads.iter_mut().for_each(|t| t.kernel = false),
+        ] {
+            let Answer::CannotTell { because, how_to_see } = blind(change) else { panic!() };
+            assert!(because.contains("core 1 was 100 % busy"), "{because}");
+            assert!(!how_to_see.is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_seen_is_not_fine() {
+        let mut evidence = Evidence::default();
+        assert!(matches!(examine(&evidence), Answer::CannotTell { .. }));
+        evidence.unseen(probe::CORES, "cores", "/proc/stat: Permission denied", "run as root");
+        let Answer::CannotTell { because, .. } = examine(&evidence) else { panic!() };
+        assert!(because.contains("Permission denied"));
+    }
+
+    #[test]
+    fn our_own_threads_are_victims_only_of_rank() {
+        let scene = |owner: Actor| {
+            Scene::new(2, 5.0)
+                .load(1, 0.0, 5.0, Kind::User, 1.0)
+                .with(owner.pinned().until(99.0, Doing::Run))
+                .with(Actor::new(90, "sampler", 1).of_process(89, "coroner").until(99.0, Doing::Wait))
+                .evidence()
+        };
+        assert_eq!(findings(&scene(Actor::new(4711, "spin", 1))), []);
+        assert_eq!(findings(&scene(Actor::new(4711, "spin", 1).fifo(50)))[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_real_time_thread_that_fills_a_core_is_worth_knowing_even_if_nobody_waits() {
+        let evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
+            .nic("eth0", 1)
+            .evidence();
+        let found = findings(&evidence);
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Info));
+    }
+
+    #[test]
+    fn who_asked_to_be_last_is_no_victim_of_its_equals() {
+        let evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
+            .with(Actor::new(90, "khugepaged", 1).nice(19).until(99.0, Doing::Wait))
+            .evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn fifty_bad_cores_are_not_fifty_findings() {
+        let mut scene = Scene::new(192, 5.0);
+        for core in 0..50 {
+            scene = scene.load(core, 0.0, 5.0, Kind::System, 1.0);
+        }
+        scene.evidence.nics.push(nic("eth0", 49));
+        let found = findings(&scene.evidence());
+        assert_eq!(found.len(), MOST_FINDINGS);
+        assert_eq!(found[0].subject.name, "49", "the one that serves a NIC comes first");
+        assert!(found[MOST_FINDINGS - 1].detail.contains("42 more cores"));
+    }
 }

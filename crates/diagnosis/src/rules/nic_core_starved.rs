@@ -1,6 +1,538 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Could a NIC's queue not be served because its core was taken?
+//!
+//! Packets are polled in softirq context: on the way out of an interrupt, then by ksoftirqd/N if there is much to do, or by a
+//! NAPI thread where that is switched on. ksoftirqd and NAPI threads are ordinary threads: a real-time thread, or a loop in
+//! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::cores::owners::Ownership;
+use crate::cores::timeline::Saturation;
+use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
+use crate::cores::words::{listed, percent, percent_value, span};
+use crate::cores::{Cores, FullCore};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::rules::core_saturated::{elsewhere, shares_text, victim_fact};
+use coroner_evidence::{Evidence, NicQueue, QueueKind, Source, Time, Window, probe};
+use std::collections::BTreeMap;
+
+/// Softirqs this much of the time mean that the core is busy with serving its queues.
+const SERVING: f64 = 0.5;
+/// A thread that waits on a core that was not even this busy waits for something else.
+const TAKEN: f64 = 0.5;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let cores = Cores::of(evidence);
+    let mut cases = waiting_pollers(&cores);
+    let found: Vec<u32> = cases.iter().map(|c| c.core).collect();
+    let mut idle_while_full = Vec::new();
+    for full in cores.full(Saturation::Kernel, |f| f.stretch.shares.softirq < SERVING) {
+        if found.contains(&full.core) {
+            continue;
+        }
+        let queues: Vec<_> =
+            cores.queues(full.core).into_iter().filter(|(_, queue)| queue.napi_tid.is_none()).collect();
+        for (nic, queue) in queues {
+            match polled(evidence, full.core, queue, full.stretch.window) {
+                Polled::No => cases.push(Case::not_polled(nic.display_name(), queue, &full, true)),
+                Polled::Unknown => cases.push(Case::not_polled(nic.display_name(), queue, &full, false)),
+                Polled::Yes | Polled::Quiet => idle_while_full.push(full.core),
+            }
+        }
+    }
+    if !cases.is_empty() {
+        let mut by_subject: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+        for case in cases {
+            by_subject.entry(case.subject.clone()).or_default().push(case);
+        }
+        let mut findings: Vec<Finding> =
+            by_subject.into_iter().map(|(subject, cases)| finding(&cores, subject, cases)).collect();
+        findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+        return Answer::Findings(findings);
+    }
+    if let Some((because, how_to_see)) = cores.waits_hidden() {
+        return Answer::CannotTell {
+            because: format!("whether the threads that poll NICs had to wait cannot be told: {because}"),
+            how_to_see,
+        };
+    }
+    if cores.nics.is_empty()
+        && let Some(unseen) = evidence.why_unseen(probe::NICS)
+    {
+        return Answer::CannotTell {
+            because: format!("which core serves which NIC could not be seen ({})", unseen.why),
+            how_to_see: unseen.how_to_see.clone(),
+        };
+    }
+    let longest = cores.waits.longest_ns(|core, line| is_poller(&cores, core, line));
+    let mut why = format!("no thread that polls a NIC waited longer than {} at a time", span(longest));
+    if let Some(core) = idle_while_full.first() {
+        why.push_str(&format!("; core {core} was full, and its queues were served or had nothing to do"));
+    }
+    Answer::Fine(why)
+}
+
+/// One queue, or one poller of several queues, that could not be served.
+struct Case {
+    subject: String,
+    /// Without the device: `rx-0`.
+    queues: Vec<String>,
+    irq: Option<u32>,
+    core: u32,
+    /// The thread that waited; `None` if the core itself was stuck.
+    poller: Option<Victim>,
+    ownership: Ownership,
+    window: Window,
+    /// False if it could not be seen whether the queue was polled.
+    proven: bool,
+    busy: String,
+}
+
+impl Case {
+    fn not_polled(subject: String, queue: &NicQueue, full: &FullCore, proven: bool) -> Case {
+        Case {
+            subject,
+            queues: vec![queue.label()],
+            irq: queue.irq,
+            core: full.core,
+            poller: None,
+            ownership: full.ownership.clone(),
+            window: full.stretch.window,
+            proven,
+            busy: shares_text(&full.stretch.shares),
+        }
+    }
+
+    fn lasted_ns(&self) -> u64 {
+        self.poller.as_ref().map_or(self.window.length().as_nanos() as u64, |p| p.waited_ns)
+    }
+}
+
+/// NAPI threads, and the ksoftirqd of a core that a NIC needs or steers its packets to.
+fn is_poller(cores: &Cores, core: u32, line: usize) -> bool {
+    let who = cores.threads.lines[line].who();
+    let is_napi_thread = cores.nics.iter().flat_map(|n| &n.queues).any(|q| q.napi_tid == Some(who.tid));
+    who.is_napi() || is_napi_thread || (who.is_ksoftirqd_of(core) && !served_by_softirq(cores, core).is_empty())
+}
+
+/// (device, queue) pairs whose packets are handled by softirqs on this core.
+fn served_by_softirq<'a>(cores: &Cores<'a>, core: u32) -> Vec<(String, &'a NicQueue)> {
+    cores
+        .nics
+        .iter()
+        .flat_map(|nic| nic.queues.iter().map(move |queue| (nic, queue)))
+        .filter(|(_, queue)| {
+            let steered = queue.kind != QueueKind::Tx && queue.steering.as_ref().is_some_and(|s| s.contains(core));
+            steered || (queue.napi_tid.is_none() && queue.needs_core(core))
+        })
+        .map(|(nic, queue)| (nic.display_name(), queue))
+        .collect()
+}
+
+fn waiting_pollers(cores: &Cores) -> Vec<Case> {
+    let times = || cores.evidence.thread_samples.iter().map(|s| s.at);
+    let (Some(from), Some(to)) = (times().min(), times().max()) else { return Vec::new() };
+    let mut cases = Vec::new();
+    for core in cores.waits.cores() {
+        let victims = cores.waits.victims(&cores.threads, core, Window { from, to }, |_| 0.0);
+        for victim in victims {
+            if victim.harm != Harm::Starved || !is_poller(cores, core, victim.line) {
+                continue;
+            }
+            let shares = cores.timeline.shares(core, victim.window);
+            if shares.is_some_and(|s| s.busy() < TAKEN) {
+                continue;
+            }
+            let ownership = cores.owner(core, victim.window);
+            // The poller itself had the core for most of the time: it is at work.
+            if ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.tid == victim.who.tid) {
+                continue;
+            }
+            let window = victim.window;
+            let busy = shares.map_or_else(String::new, |s| shares_text(&s));
+            let case = |subject, queues, irq, victim| Case {
+                subject,
+                queues,
+                irq,
+                core,
+                poller: Some(victim),
+                ownership: ownership.clone(),
+                window,
+                proven: true,
+                busy: busy.clone(),
+            };
+            if victim.who.is_ksoftirqd_of(core) {
+                let mut by_nic: BTreeMap<String, Vec<&NicQueue>> = BTreeMap::new();
+                for (nic, queue) in served_by_softirq(cores, core) {
+                    by_nic.entry(nic).or_default().push(queue);
+                }
+                for (nic, queues) in by_nic {
+                    let labels = queues.iter().map(|q| q.label()).collect();
+                    cases.push(case(nic, labels, queues.iter().find_map(|q| q.irq), victim.clone()));
+                }
+            } else {
+                let (subject, queues) = device_of(cores, &victim);
+                cases.push(case(subject, queues, None, victim));
+            }
+        }
+    }
+    cases
+}
+
+/// The device a NAPI thread polls: by its number, else by its name (`napi/eth0-8193`, net/core/dev.c, napi_kthread_create) if
+/// only one device has it. The thread's own name if the device cannot be seen: it may live in a namespace of its own.
+fn device_of(cores: &Cores, victim: &Victim) -> (String, Vec<String>) {
+    let by_number: Vec<_> = cores
+        .nics
+        .iter()
+        .flat_map(|nic| nic.queues.iter().map(move |queue| (nic, queue)))
+        .filter(|(_, queue)| queue.napi_tid == Some(victim.who.tid))
+        .collect();
+    if let Some((nic, _)) = by_number.first() {
+        return (nic.display_name(), by_number.iter().map(|(_, queue)| queue.label()).collect());
+    }
+    let device = victim.who.comm.strip_prefix("napi/").and_then(|rest| rest.rsplit_once('-')).map(|(device, _)| device);
+    let named: Vec<_> = cores.nics.iter().filter(|nic| Some(nic.name.as_str()) == device).collect();
+    match named.as_slice() {
+        [only] => (only.display_name(), Vec::new()),
+        _ => (victim.who.comm.clone(), Vec::new()),
+    }
+}
+
+enum Polled {
+    /// Packets were handled on that core meanwhile.
+    Yes,
+    /// None were, though some were before or after, or interrupts came.
+    No,
+    /// None were in the whole window: there is no traffic to be hurt.
+    Quiet,
+    Unknown,
+}
+
+/// Whether a core handled packets (softirq NET_RX) during a stretch.
+fn polled(evidence: &Evidence, core: u32, queue: &NicQueue, stretch: Window) -> Polled {
+    let subject = format!("cpu{core}");
+    // Only series that moved are written down, so the times of all of them together are the times of the looks.
+    let mut looks: Vec<Time> = evidence
+        .counters
+        .iter()
+        .filter(|(series, _)| series.source == Source::Softirqs)
+        .flat_map(|(_, points)| points.iter().map(|p| p.at))
+        .collect();
+    looks.sort_unstable();
+    looks.dedup();
+    let within: Vec<Time> = looks.into_iter().filter(|at| stretch.contains(*at)).collect();
+    let points = evidence.counters.points(Source::Softirqs, &subject, "NET_RX");
+    let (Some(first), Some(last), Some(start), Some(end)) =
+        (within.first(), within.last(), points.first(), points.last())
+    else {
+        return Polled::Unknown;
+    };
+    // Looks that cover less than half of the stretch cannot tell.
+    if last.since(*first) * 2 < stretch.length() {
+        return Polled::Unknown;
+    }
+    let value_at = |at: Time| points.iter().rev().find(|p| p.at <= at).unwrap_or(start).value;
+    if value_at(*last) > value_at(*first) {
+        return Polled::Yes;
+    }
+    let interrupted = queue.irq.is_some_and(|irq| {
+        let points = evidence.counters.points(Source::Interrupts, &subject, &irq.to_string());
+        let at = |at: Time| points.iter().rev().find(|p| p.at <= at).map(|p| p.value);
+        at(*last).zip(at(*first)).is_some_and(|(last, first)| last > first)
+    });
+    if end.value > start.value || interrupted { Polled::No } else { Polled::Quiet }
+}
+
+fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
+    cases.sort_by_key(|c| std::cmp::Reverse((c.proven, c.lasted_ns())));
+    let worst = &cases[0];
+    let queues_of = |case: &Case| match case.queues.as_slice() {
+        [] => String::new(),
+        queues => format!(" {}", listed(queues, 4)),
+    };
+    let behind = |case: &Case| match case.ownership.owner() {
+        Some(owner) => format!(" behind {}", owner.name()),
+        None => String::new(),
+    };
+    let title = match &worst.poller {
+        Some(poller) => format!(
+            "{subject}{} was not served: {} waited {} for core {}{}",
+            queues_of(worst),
+            poller.who.name(),
+            span(poller.waited_ns),
+            worst.core,
+            behind(worst)
+        ),
+        None if worst.proven => format!(
+            "{subject}{} was not served for {}: core {} was stuck in the kernel{}",
+            queues_of(worst),
+            span(worst.lasted_ns()),
+            worst.core,
+            behind(worst)
+        ),
+        None => format!(
+            "{subject}{} may not have been served for {}: core {} was stuck in the kernel{}",
+            queues_of(worst),
+            span(worst.lasted_ns()),
+            worst.core,
+            behind(worst)
+        ),
+    };
+
+    let mut detail = String::new();
+    let mut evidence = Vec::new();
+    for case in &cases {
+        match &case.poller {
+            Some(poller) => {
+                let still = if poller.still_waiting { ", and still does" } else { "" };
+                detail.push_str(&format!(
+                    "{}, which polls {subject}{}, waited {} for core {}{still}; the longest wait was at least {}. ",
+                    poller.who.name(),
+                    queues_of(case),
+                    span(poller.waited_ns),
+                    case.core,
+                    span(poller.longest_ns)
+                ));
+                evidence.push(victim_fact(poller));
+            }
+            None => {
+                let what = if case.proven {
+                    "no packet was handled there, though there was traffic before or after"
+                } else {
+                    "whether packets were handled there could not be seen"
+                };
+                detail.push_str(&format!(
+                    "Core {} serves {subject}{} and was full for {}; {what}. ",
+                    case.core,
+                    queues_of(case),
+                    span(case.lasted_ns())
+                ));
+            }
+        }
+        match &case.ownership {
+            Ownership::Owned(owner) => {
+                detail.push_str(&format!(
+                    "Meanwhile {} had {} of core {}'s busy time{} ({}). ",
+                    owner.described(),
+                    percent(owner.share),
+                    case.core,
+                    owner.who().map_or_else(String::new, |who| format!(" as {}", who.scheduling())),
+                    case.busy
+                ));
+                evidence.push(Fact::new("culprit", owner.name(), "", "/proc/PID/task/TID/schedstat"));
+                evidence.push(Fact::new(
+                    "culprit's share of the busy time",
+                    percent_value(owner.share),
+                    "%",
+                    "/proc/PID/task/TID/schedstat",
+                ));
+            }
+            Ownership::Unknown(why) => {
+                detail.push_str(&format!("Who had core {} cannot be named: {why} ({}). ", case.core, case.busy));
+            }
+        }
+        evidence.push(Fact::new("core", case.core, "", "/proc/stat"));
+        if !case.queues.is_empty() {
+            evidence.push(Fact::new("queues", case.queues.join(", "), "", "NIC queue map"));
+        }
+    }
+    detail.push_str("Packets are dropped meanwhile; after some seconds (ENA: 5) the driver resets the device.");
+
+    Finding {
+        code: Code::NicCoreStarved,
+        severity: if worst.proven { Severity::Critical } else { Severity::Warning },
+        remedy: remedy(cores, worst, &subject),
+        subject: Subject::new(SubjectKind::Nic, subject),
+        title,
+        detail,
+        evidence,
+    }
+}
+
+fn remedy(cores: &Cores, case: &Case, subject: &str) -> String {
+    let core = case.core;
+    let mut steps = Vec::new();
+    match case.ownership.owner().and_then(|o| o.who()) {
+        Some(who) if who.class.is_real_time() && !who.kernel => {
+            steps.push(format!("Make {} an ordinary thread: `chrt -o -p 0 {}`,", who.name(), who.tid));
+            steps.push(format!("or move it off core {core}: `taskset -pc {} {}`.", elsewhere(cores, core), who.tid));
+        }
+        Some(who) if !who.kernel => {
+            steps.push(format!(
+                "Move {} off core {core}: `taskset -pc {} {}`.",
+                who.name(),
+                elsewhere(cores, core),
+                who.tid
+            ));
+        }
+        _ => steps.push(format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")),
+    }
+    let others = elsewhere(cores, core);
+    match (&case.poller, case.irq) {
+        (Some(poller), _) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
+            "Or let the NAPI thread run elsewhere: `taskset -pc {others} {}`; that moves the work, the culprit stays.",
+            poller.who.tid
+        )),
+        (_, Some(irq)) => steps.push(format!(
+            "Or give {subject} another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list`; irqbalance may move it back, and the culprit stays."
+        )),
+        _ => {}
+    }
+    debug_assert!(case.lasted_ns() >= VICTIM_WAITED_NS || case.poller.is_none());
+    steps.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use coroner_evidence::CoreSet;
+
+    fn findings(evidence: &Evidence) -> Vec<Finding> {
+        match examine(evidence) {
+            Answer::Findings(findings) => findings,
+            Answer::Fine(_) => Vec::new(),
+            Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
+        }
+    }
+
+    fn spinner() -> Actor {
+        Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run)
+    }
+
+    fn full_core() -> Scene {
+        Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 1.0)
+    }
+
+    fn waits(actor: Actor) -> Actor {
+        actor.until(1.0, Doing::Sleep).until(4.0, Doing::Wait).until(4.1, Doing::Run).until(99.0, Doing::Sleep)
+    }
+
+    #[test]
+    fn a_starved_napi_thread_is_named_with_core_and_culprit() {
+        let scene = full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));
+        // Its device lives in a namespace that could not be entered.
+        let mut evidence = scene.evidence();
+        let found = findings(&evidence);
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Critical));
+        assert_eq!((found[0].subject.kind, found[0].subject.name.as_str()), (SubjectKind::Nic, "napi/vb-8195"));
+        for word in ["napi/vb-8195[300]", "core 1", "spin[4711]", "3.0 s"] {
+            assert!(found[0].title.contains(word), "{word}: {}", found[0].title);
+        }
+        assert!(found[0].remedy.contains("`chrt -o -p 0 4711`"), "{}", found[0].remedy);
+        assert!(found[0].remedy.contains("`taskset -pc 0 300`"), "{}", found[0].remedy);
+
+        // With the device in sight, its number tells which queue it is.
+        let mut nic = crate::cores::scene::nic("vb", 0);
+        nic.netns = Some("blue".into());
+        nic.queues[0].napi_tid = Some(300);
+        nic.queues[0].napi_cores = Some(CoreSet::new([1]));
+        evidence.nics.push(nic.clone());
+        let found = findings(&evidence);
+        assert_eq!(found[0].subject.name, "vb in netns blue");
+        assert!(found[0].title.starts_with("vb in netns blue rx-0"), "{}", found[0].title);
+
+        // Without the number, its name does.
+        evidence.nics[0].queues[0].napi_tid = None;
+        assert_eq!(findings(&evidence)[0].subject.name, "vb in netns blue");
+    }
+
+    #[test]
+    fn ksoftirqd_counts_on_the_core_of_a_nic_only() {
+        let scene = || full_core().with(spinner()).with(waits(Actor::kernel(22, "ksoftirqd/1", 1)));
+        let found = findings(&scene().nic("eth0", 1).evidence());
+        assert_eq!((found[0].subject.name.as_str(), found[0].severity), ("eth0", Severity::Critical));
+        assert!(found[0].remedy.contains("/proc/irq/38/smp_affinity_list"), "{}", found[0].remedy);
+        assert_eq!(findings(&scene().nic("eth0", 0).evidence()), []);
+    }
+
+    #[test]
+    fn a_tenth_of_a_second_is_the_limit_and_turns_do_not_count() {
+        let napi = |doing, until| {
+            let napi = Actor::kernel(300, "napi/eth0-8195", 1).until(1.0, Doing::Sleep).until(until, doing);
+            let napi = napi.until(until + 0.01, Doing::Run).until(99.0, Doing::Sleep);
+            findings(&full_core().with(spinner()).with(napi).evidence()).len()
+        };
+        assert_eq!(napi(Doing::Wait, 1.09), 0);
+        assert_eq!(napi(Doing::Wait, 1.12), 1);
+        assert_eq!(napi(Doing::Turns { run: 0.4, wait: 0.6, slices: 200.0 }, 4.0), 0);
+    }
+
+    /// Core 1 serves eth0 and is in the kernel from 1 to 4 s; NET_RX there as given, looked at every half second.
+    fn stuck(net_rx: impl Fn(f64) -> u64) -> Evidence {
+        let mut evidence = Scene::new(4, 5.0)
+            .load(1, 1.0, 4.0, Kind::System, 1.0)
+            .with(
+                Actor::new(50, "kubelet", 1)
+                    .in_kernel()
+                    .until(1.0, Doing::Sleep)
+                    .until(4.0, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            )
+            .nic("eth0", 1)
+            .evidence();
+        for look in 0..=10 {
+            let second = f64::from(look) / 2.0;
+            evidence.counters.push(Source::Softirqs, "cpu0", "TIMER", time(second), 100 * (look as u64 + 1));
+            evidence.counters.push(Source::Softirqs, "cpu1", "NET_RX", time(second), net_rx(second));
+        }
+        evidence
+    }
+
+    #[test]
+    fn a_stuck_core_is_a_starved_nic_only_if_packets_stopped() {
+        let silent = stuck(|s| {
+            if s < 1.0 {
+                100
+            } else if s <= 4.0 {
+                150
+            } else {
+                500
+            }
+        });
+        let found = findings(&silent);
+        assert_eq!((found[0].subject.name.as_str(), found[0].severity), ("eth0", Severity::Critical));
+        assert!(found[0].title.contains("kubelet[50]"), "{}", found[0].title);
+        assert_eq!(findings(&stuck(|s| (s * 1000.0) as u64)), [], "packets went on");
+        assert_eq!(findings(&stuck(|_| 100)), [], "there was no traffic at all");
+    }
+
+    #[test]
+    fn what_could_not_be_seen_is_a_warning_in_careful_words() {
+        let mut evidence = stuck(|_| 0);
+        evidence.counters = Default::default();
+        let found = findings(&evidence);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert!(found[0].title.contains("may not have been served"), "{}", found[0].title);
+    }
+
+    #[test]
+    fn a_core_full_of_softirqs_is_serving() {
+        let evidence = Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::Softirq, 1.0).nic("eth0", 1).evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn a_busy_user_thread_on_the_core_of_a_nic_is_fine() {
+        let evidence = full_core().with(Actor::new(50, "train", 1).until(99.0, Doing::Run)).nic("eth0", 1).evidence();
+        let Answer::Fine(why) = examine(&evidence) else { panic!() };
+        assert!(why.contains("0 ms"), "{why}");
+    }
+
+    #[test]
+    fn a_wait_on_an_idle_core_is_not_for_the_core() {
+        let evidence = Scene::new(2, 5.0).with(waits(Actor::kernel(300, "napi/vb-8195", 1))).evidence();
+        assert_eq!(findings(&evidence), []);
+    }
+
+    #[test]
+    fn without_sight_there_is_no_fine() {
+        let mut evidence = full_core().with(spinner()).nic("eth0", 1).evidence();
+        evidence.thread_samples.clear();
+        assert!(matches!(examine(&evidence), Answer::CannotTell { .. }));
+        let mut no_nics = full_core().with(spinner()).evidence();
+        no_nics.unseen(probe::NICS, "NICs", "/sys/class/net: Permission denied", "run as root");
+        let Answer::CannotTell { because, .. } = examine(&no_nics) else { panic!() };
+        assert!(because.contains("Permission denied"), "{because}");
+    }
 }

@@ -1,6 +1,280 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Did the kernel drop received packets because a core could not take them off its backlog?
+//!
+//! /proc/net/softnet_stat, per core. `dropped` counts packets that found the backlog queue full (net.core.netdev_max_backlog;
+//! net/core/dev.c, enqueue_to_backlog): loopback, veth, tunnels, RPS. Drivers that poll with NAPI drop in their own rings,
+//! before this counter. `time_squeeze` counts polls that ended by budget with work left (net_rx_action): normal under load.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::cores::words::{listed, percent_value};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use coroner_evidence::{Evidence, Source, probe};
+
+/// Fewer in one window are worth a note: a burst that a retransmission repairs.
+const SOME_DROPS: u64 = 10;
+/// From here on jobs feel it …
+const MANY_DROPS: u64 = 1_000;
+/// … if it is also this part of the core's packets: TCP throughput collapses at about one per cent of loss.
+const MANY_PART: f64 = 0.01;
+/// A core's polls run out of budget this often per second only if it cannot keep up; a few are normal.
+const MANY_SQUEEZES_PER_SECOND: f64 = 100.0;
+/// More cores than this are one finding about the node.
+const MOST_CORES: usize = 4;
+
+struct Core<'a> {
+    /// `cpu3`
+    subject: &'a str,
+    processed: u64,
+    dropped: u64,
+    squeezed: u64,
+    seconds: f64,
+}
+
+impl Core<'_> {
+    fn number(&self) -> &str {
+        self.subject.strip_prefix("cpu").unwrap_or(self.subject)
+    }
+
+    /// Dropped packets are not part of the processed ones.
+    fn part(&self) -> f64 {
+        self.dropped as f64 / (self.dropped as f64 + self.processed as f64).max(1.0)
+    }
+
+    fn severity(&self) -> Severity {
+        match self.dropped {
+            d if d >= MANY_DROPS && self.part() >= MANY_PART => Severity::Critical,
+            d if d >= SOME_DROPS => Severity::Warning,
+            _ => Severity::Info,
+        }
+    }
+
+    fn squeezes_per_second(&self) -> f64 {
+        self.squeezed as f64 / self.seconds
+    }
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let moved = |subject: &str, name: &str| evidence.counters.moved(Source::Softnet, subject, name);
+    let mut cores: Vec<Core> = evidence
+        .counters
+        .subjects(Source::Softnet)
+        .into_iter()
+        .filter_map(|subject| {
+            Some(Core {
+                subject,
+                processed: moved(subject, "processed").unwrap_or(0),
+                dropped: moved(subject, "dropped")?,
+                squeezed: moved(subject, "time_squeeze").unwrap_or(0),
+                seconds: 0.0,
+            })
+        })
+        .collect();
+    if cores.is_empty() {
+        let unseen = evidence.why_unseen(probe::SOFTNET);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "/proc/net/softnet_stat was not read".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(|| "watch the node itself".to_owned(), |u| u.how_to_see.clone()),
+        };
+    }
+    // From the first to the last look: a counter that did not move is written down only once.
+    let times = || {
+        let softnet = evidence.counters.iter().filter(|(series, _)| series.source == Source::Softnet);
+        softnet.flat_map(|(_, points)| points.iter().map(|p| p.at))
+    };
+    let looked = times().max().zip(times().min()).map_or(0.0, |(last, first)| last.since(first).as_secs_f64());
+    let watched = evidence.window().map_or(0.0, |w| w.length().as_secs_f64());
+    let seconds = looked.max(watched);
+    if seconds <= 0.0 {
+        return Answer::CannotTell {
+            because: "/proc/net/softnet_stat was read only once".to_owned(),
+            how_to_see: "watch for some seconds: --for 5s".to_owned(),
+        };
+    }
+    for core in &mut cores {
+        core.seconds = seconds;
+    }
+    let processed: u64 = cores.iter().map(|c| c.processed).fold(0, u64::saturating_add);
+
+    let mut dropping: Vec<&Core> = cores.iter().filter(|c| c.dropped > 0).collect();
+    dropping.sort_by_key(|c| std::cmp::Reverse(c.dropped));
+    let mut findings = if dropping.len() > MOST_CORES {
+        vec![dropped_everywhere(&dropping)]
+    } else {
+        dropping.iter().map(|core| dropped(core)).collect()
+    };
+    let mut squeezed: Vec<&Core> =
+        cores.iter().filter(|c| c.squeezes_per_second() >= MANY_SQUEEZES_PER_SECOND).collect();
+    squeezed.sort_by_key(|c| std::cmp::Reverse(c.squeezed));
+    if let Some(worst) = squeezed.first() {
+        findings.push(squeezes(worst, squeezed.len()));
+    }
+    Answer::from_findings(findings, || {
+        let squeezes: u64 = cores.iter().map(|c| c.squeezed).fold(0, u64::saturating_add);
+        format!(
+            "0 of {processed} packets dropped on {} cores in {seconds:.1} s; polls out of budget: {squeezes}",
+            cores.len()
+        )
+    })
+}
+
+const SOURCE: &str = "/proc/net/softnet_stat";
+
+fn facts(core: &Core) -> Vec<Fact> {
+    vec![
+        Fact::new("dropped", core.dropped, "packets", SOURCE),
+        Fact::new("processed", core.processed, "packets", SOURCE),
+        Fact::new("part dropped", percent_value(core.part()), "%", SOURCE),
+        Fact::new("polls out of budget", core.squeezed, "", SOURCE),
+        Fact::new("watched", (core.seconds * 1000.0) as u64, "ms", SOURCE),
+    ]
+}
+
+fn remedy(core: &str) -> String {
+    format!(
+        "See first whether something else holds core {core} (core-saturated, nic-core-starved): then that is the cause. \
+         Else give the backlog room for bursts: `sysctl -w net.core.netdev_max_backlog=5000` (until reboot), or spread the \
+         work: RPS in /sys/class/net/DEV/queues/rx-N/rps_cpus. A longer backlog does not help a core that is always full."
+    )
+}
+
+fn dropped(core: &Core) -> Finding {
+    let number = core.number();
+    Finding {
+        code: Code::SoftnetDrop,
+        severity: core.severity(),
+        subject: Subject::new(SubjectKind::Core, number),
+        title: format!("core {number} dropped {} received packets in {:.1} s", core.dropped, core.seconds),
+        detail: format!(
+            "The backlog of core {number} was full {} times while it handled {} packets ({} % lost). These packets had \
+             already been received: loopback, veth, tunnels or packets steered by RPS.",
+            core.dropped,
+            core.processed,
+            percent_value(core.part())
+        ),
+        evidence: facts(core),
+        remedy: remedy(number),
+    }
+}
+
+fn dropped_everywhere(cores: &[&Core]) -> Finding {
+    let all: u64 = cores.iter().map(|c| c.dropped).fold(0, u64::saturating_add);
+    let each: Vec<String> = cores.iter().map(|c| format!("core {}: {}", c.number(), c.dropped)).collect();
+    let mut evidence = vec![Fact::new("dropped", all, "packets", SOURCE)];
+    for core in cores.iter().take(MOST_CORES) {
+        evidence.push(Fact::new(format!("dropped on core {}", core.number()), core.dropped, "packets", SOURCE));
+    }
+    Finding {
+        code: Code::SoftnetDrop,
+        severity: cores.iter().map(|c| c.severity()).max().unwrap_or(Severity::Info).max(if all >= SOME_DROPS {
+            Severity::Warning
+        } else {
+            Severity::Info
+        }),
+        subject: Subject::new(SubjectKind::Node, "node"),
+        title: format!("{} cores dropped {all} received packets", cores.len()),
+        detail: format!("The backlogs of {} cores were full: {}.", cores.len(), listed(&each, MOST_CORES)),
+        evidence,
+        remedy: remedy(cores[0].number()),
+    }
+}
+
+fn squeezes(core: &Core, cores: usize) -> Finding {
+    let number = core.number();
+    let more = if cores > 1 { format!(" {} more cores did, too.", cores - 1) } else { String::new() };
+    Finding {
+        code: Code::SoftnetDrop,
+        severity: Severity::Info,
+        subject: Subject::new(SubjectKind::Core, number),
+        title: format!(
+            "core {number} often ran out of its budget for packets ({:.0} times a second)",
+            core.squeezes_per_second()
+        ),
+        detail: format!(
+            "{} polls ended with packets left over in {:.1} s.{more} This is not loss: the rest is handled in the next \
+             round. It says that packets come faster than net.core.netdev_budget (300 packets) or netdev_budget_usecs \
+             (2 ms) allows in one go, so latency grows.",
+            core.squeezed, core.seconds
+        ),
+        evidence: facts(core),
+        remedy: "Nothing, unless packets are dropped or latency matters: then spread the queues over more cores \
+                 (`ethtool -L DEV combined N`), or `sysctl -w net.core.netdev_budget=600`."
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::Time;
+
+    /// (core, processed, dropped, squeezed) within five seconds; all had counted before.
+    fn seen(cores: &[(u32, u64, u64, u64)]) -> Evidence {
+        let mut evidence = Evidence::default();
+        for (core, processed, dropped, squeezed) in cores {
+            let subject = format!("cpu{core}");
+            for (name, amount) in [("processed", processed), ("dropped", dropped), ("time_squeeze", squeezed)] {
+                evidence.counters.push(Source::Softnet, &subject, name, Time::from_secs(10), 7_000);
+                if *amount > 0 {
+                    evidence.counters.push(Source::Softnet, &subject, name, Time::from_secs(15), 7_000 + amount);
+                }
+            }
+        }
+        evidence
+    }
+
+    fn findings(evidence: &Evidence) -> Vec<Finding> {
+        match examine(evidence) {
+            Answer::Findings(findings) => findings,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn drops_are_found_on_their_core_and_graded() {
+        for (processed, dropped, severity) in [
+            (1_000_000, 1, Severity::Info),
+            (1_000_000, 9, Severity::Info),
+            (1_000_000, 10, Severity::Warning),
+            (1_000_000, 5_000, Severity::Warning),
+            (50_000, 5_000, Severity::Critical),
+            (0, 999, Severity::Warning),
+        ] {
+            let found = findings(&seen(&[(0, 500, 0, 0), (3, processed, dropped, 0)]));
+            assert_eq!(found.len(), 1);
+            assert_eq!((found[0].subject.name.as_str(), found[0].severity), ("3", severity), "{processed} {dropped}");
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_before_we_looked_is_not_news() {
+        let Answer::Fine(why) = examine(&seen(&[(0, 500, 0, 3), (1, 200, 0, 0)])) else { panic!() };
+        assert!(why.contains("0 of 700 packets") && why.contains("5.0 s"), "{why}");
+    }
+
+    #[test]
+    fn squeezes_are_a_note_and_only_if_many() {
+        assert!(matches!(examine(&seen(&[(0, 90_000, 0, 499)])), Answer::Fine(_)));
+        let found = findings(&seen(&[(0, 90_000, 0, 500)]));
+        assert_eq!(found[0].severity, Severity::Info);
+    }
+
+    #[test]
+    fn drops_on_many_cores_are_one_finding() {
+        let cores: Vec<_> = (0..96).map(|core| (core, 1_000, 20, 0)).collect();
+        let found = findings(&seen(&cores));
+        assert_eq!((found.len(), found[0].subject.kind, found[0].severity), (1, SubjectKind::Node, Severity::Warning));
+        assert!(found[0].title.contains("1920"), "{}", found[0].title);
+    }
+
+    #[test]
+    fn unread_or_read_once_is_not_fine() {
+        assert!(matches!(examine(&Evidence::default()), Answer::CannotTell { .. }));
+        let mut once = Evidence::default();
+        once.counters.push(Source::Softnet, "cpu0", "dropped", Time::from_secs(1), 5);
+        assert!(matches!(examine(&once), Answer::CannotTell { .. }));
+        let mut denied = Evidence::default();
+        denied.unseen(probe::SOFTNET, "drops", "/proc/net/softnet_stat: Permission denied", "run as root");
+        assert!(
+            matches!(examine(&denied), Answer::CannotTell { because, .. } if because.contains("Permission denied"))
+        );
+    }
 }

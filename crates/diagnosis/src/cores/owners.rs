@@ -1,0 +1,319 @@
+//! Who owned a core over a stretch of time.
+//!
+//! A thread's run time between two samples is charged to the core it was seen on at both; if it moved, half to each. Within
+//! those two samples the time is laid where the core was busy: a thread that ran 3 s between samples 5 s apart, on a core
+//! that was busy for those 3 s and idle before, ran in those 3 s.
+
+use super::threads::{Threads, Who};
+use super::timeline::{Shares, Timeline};
+use super::words::percent;
+use coroner_evidence::{Evidence, Source, Window};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Who has half of the busy time owns the core; nobody else can have more.
+pub const OWNER_SHARE: f64 = 0.5;
+/// Softirqs that do work of their own. The others (TIMER, SCHED, RCU) fire on every tick and cost next to nothing.
+const WORKING_SOFTIRQS: [&str; 7] = ["NET_RX", "NET_TX", "BLOCK", "IRQ_POLL", "TASKLET", "HI", "HRTIMER"];
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnerKind {
+    Thread(Box<Who>),
+    /// No single thread, but those of one process together.
+    Process {
+        who: Box<Who>,
+        threads: usize,
+    },
+    /// `NET_RX`
+    Softirq(Option<String>),
+    /// Its number or letters in /proc/interrupts.
+    Interrupt(Option<String>),
+    Hypervisor,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Owner {
+    pub kind: OwnerKind,
+    /// Of the core's busy time.
+    pub share: f64,
+    /// How much of the owner's own time was spent in the kernel. `None` if its ticks do not tell.
+    pub system_share: Option<f64>,
+}
+
+impl Owner {
+    /// `spin[4711]`, `softirq NET_RX`, `interrupt 38`.
+    pub fn name(&self) -> String {
+        match &self.kind {
+            OwnerKind::Thread(who) => who.name(),
+            OwnerKind::Process { who, .. } => format!("{}[{}]", who.comm, who.pid.unwrap_or(who.tid)),
+            OwnerKind::Softirq(Some(name)) => format!("softirq {name}"),
+            OwnerKind::Softirq(None) => "softirqs".to_owned(),
+            OwnerKind::Interrupt(Some(name)) => format!("interrupt {name}"),
+            OwnerKind::Interrupt(None) => "interrupts".to_owned(),
+            OwnerKind::Hypervisor => "the hypervisor".to_owned(),
+        }
+    }
+
+    pub fn who(&self) -> Option<&Who> {
+        match &self.kind {
+            OwnerKind::Thread(who) | OwnerKind::Process { who, .. } => Some(who),
+            _ => None,
+        }
+    }
+
+    /// Name, and where it belongs.
+    pub fn described(&self) -> String {
+        match &self.kind {
+            OwnerKind::Thread(who) => format!("{}{}", who.name(), who.belongs_to()),
+            OwnerKind::Process { who, threads } => {
+                format!("{} with {threads} threads{}", self.name(), who.belongs_to())
+            }
+            _ => self.name(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ownership {
+    Owned(Owner),
+    /// Why nobody can be named.
+    Unknown(String),
+}
+
+impl Ownership {
+    pub fn owner(&self) -> Option<&Owner> {
+        match self {
+            Ownership::Owned(owner) => Some(owner),
+            Ownership::Unknown(_) => None,
+        }
+    }
+
+    pub fn name(&self) -> String {
+        self.owner().map_or_else(|| "nobody in particular".to_owned(), Owner::name)
+    }
+}
+
+/// Run time of one thread on one core between two samples.
+#[derive(Debug, Clone, Copy)]
+struct Charge {
+    line: usize,
+    window: Window,
+    run_ns: f64,
+    user_ticks: f64,
+    system_ticks: f64,
+}
+
+/// All run time, by core.
+#[derive(Debug, Default)]
+pub struct Charges {
+    by_core: BTreeMap<u32, Vec<Charge>>,
+}
+
+impl Charges {
+    pub fn of(threads: &Threads) -> Charges {
+        let mut charges = Charges::default();
+        for (line, thread) in threads.lines.iter().enumerate() {
+            for pair in thread.samples.windows(2) {
+                let [before, after] = pair else { continue };
+                let user_ticks = after.user_ticks.saturating_sub(before.user_ticks) as f64;
+                let system_ticks = after.system_ticks.saturating_sub(before.system_ticks) as f64;
+                let run_ns = match (before.sched, after.sched) {
+                    (Some(b), Some(a)) => a.run_ns.saturating_sub(b.run_ns) as f64,
+                    _ => (user_ticks + system_ticks) * 1e7,
+                };
+                if run_ns <= 0.0 {
+                    continue;
+                }
+                let window = Window { from: before.at, to: after.at };
+                let run_ns = run_ns.min(window.length().as_nanos() as f64);
+                let charge = Charge { line, window, run_ns, user_ticks, system_ticks };
+                match thread.only_core() {
+                    Some(core) => charges.add(core, charge, 1.0),
+                    None if before.core == after.core => charges.add(after.core, charge, 1.0),
+                    None => {
+                        charges.add(before.core, charge, 0.5);
+                        charges.add(after.core, charge, 0.5);
+                    }
+                }
+            }
+        }
+        charges
+    }
+
+    fn add(&mut self, core: u32, charge: Charge, part: f64) {
+        self.by_core.entry(core).or_default().push(Charge {
+            run_ns: charge.run_ns * part,
+            user_ticks: charge.user_ticks * part,
+            system_ticks: charge.system_ticks * part,
+            ..charge
+        });
+    }
+
+    /// Run time of a thread on a core within a window.
+    pub fn run_ns(&self, timeline: &Timeline, core: u32, line: usize, window: Window) -> f64 {
+        self.within(timeline, core, window).filter(|c| c.line == line).map(|c| c.run_ns).sum()
+    }
+
+    /// The charges of a core, cut to a window.
+    fn within<'c>(
+        &'c self,
+        timeline: &'c Timeline,
+        core: u32,
+        window: Window,
+    ) -> impl Iterator<Item = Charge> + use<'c> {
+        let line = timeline.lines.get(&core);
+        self.by_core.get(&core).into_iter().flatten().filter_map(move |charge| {
+            let overlap = Window { from: charge.window.from.max(window.from), to: charge.window.to.min(window.to) };
+            if overlap.from >= overlap.to {
+                return None;
+            }
+            let by_time = overlap.length().as_nanos() as f64 / charge.window.length().as_nanos().max(1) as f64;
+            let part = match line.map(|l| (l.busy_ns(overlap), l.busy_ns(charge.window))) {
+                Some((here, all)) if all > 0.0 => here / all,
+                _ => by_time,
+            };
+            Some(Charge {
+                run_ns: (charge.run_ns * part).min(overlap.length().as_nanos() as f64),
+                user_ticks: charge.user_ticks * part,
+                system_ticks: charge.system_ticks * part,
+                ..*charge
+            })
+        })
+    }
+
+    /// Who owned the core.
+    pub fn owner(
+        &self,
+        evidence: &Evidence,
+        threads: &Threads,
+        timeline: &Timeline,
+        core: u32,
+        window: Window,
+    ) -> Ownership {
+        let Some(shares) = timeline.shares(core, window) else {
+            return Ownership::Unknown(format!("core {core} was not seen"));
+        };
+        let owned = |kind, share| Ownership::Owned(Owner { kind, share, system_share: None });
+        let busy = shares.busy();
+        if busy <= 0.0 {
+            return Ownership::Unknown("the core was idle".to_owned());
+        }
+        if shares.steal / busy >= OWNER_SHARE {
+            return owned(OwnerKind::Hypervisor, shares.steal / busy);
+        }
+        // Interrupts come first: their time is also in the run time of whichever thread they interrupt.
+        if shares.interrupts() / busy >= OWNER_SHARE {
+            return owned(interrupt_owner(evidence, core, window, &shares), shares.interrupts() / busy);
+        }
+
+        #[derive(Default, Clone, Copy)]
+        struct Total {
+            run_ns: f64,
+            user_ticks: f64,
+            system_ticks: f64,
+        }
+        let mut by_thread: HashMap<usize, Total> = HashMap::new();
+        for charge in self.within(timeline, core, window) {
+            let total = by_thread.entry(charge.line).or_default();
+            total.run_ns += charge.run_ns;
+            total.user_ticks += charge.user_ticks;
+            total.system_ticks += charge.system_ticks;
+        }
+        let busy_ns = timeline.lines.get(&core).map_or(0.0, |l| l.busy_ns(window)).max(1.0);
+        let owner = |kind, total: Total| {
+            let ticks = total.user_ticks + total.system_ticks;
+            Ownership::Owned(Owner {
+                kind,
+                share: (total.run_ns / busy_ns).min(1.0),
+                // A few ticks do not tell.
+                system_share: (ticks >= 5.0).then(|| total.system_ticks / ticks),
+            })
+        };
+        // Equal ones in the order of their numbers, so that the same evidence gives the same answer.
+        let longest = |a: &(usize, Total), b: &(usize, Total)| a.1.run_ns.total_cmp(&b.1.run_ns).then(b.0.cmp(&a.0));
+        if let Some((line, total)) = by_thread.iter().map(|(l, t)| (*l, *t)).max_by(longest)
+            && total.run_ns >= OWNER_SHARE * busy_ns
+        {
+            return owner(OwnerKind::Thread(Box::new(threads.lines[line].who())), total);
+        }
+
+        let mut by_process: BTreeMap<u32, (usize, usize, Total)> = BTreeMap::new();
+        for (line, thread_total) in &by_thread {
+            let about = &threads.lines[*line];
+            let pid = about.about.map_or(about.key.tid, |t| t.pid);
+            let (main, count, total) = by_process.entry(pid).or_insert((*line, 0, Total::default()));
+            *main = (*main).min(*line);
+            *count += 1;
+            total.run_ns += thread_total.run_ns;
+            total.user_ticks += thread_total.user_ticks;
+            total.system_ticks += thread_total.system_ticks;
+        }
+        if let Some((main, count, total)) = by_process.values().max_by(|a, b| a.2.run_ns.total_cmp(&b.2.run_ns))
+            && total.run_ns >= OWNER_SHARE * busy_ns
+        {
+            let line = &threads.lines[*main];
+            let mut who = line.who();
+            if let Some(process) = line.process {
+                who.comm = process.comm.clone();
+            }
+            return owner(OwnerKind::Process { who: Box::new(who), threads: *count }, *total);
+        }
+
+        let explained: f64 = by_thread.values().map(|t| t.run_ns).sum();
+        Ownership::Unknown(if threads.lines.is_empty() {
+            "no threads were sampled".to_owned()
+        } else if explained >= OWNER_SHARE * busy_ns {
+            let mut names: Vec<(usize, Total)> = by_thread.iter().map(|(l, t)| (*l, *t)).collect();
+            names.sort_by(|a, b| longest(b, a));
+            let (line, total) = names[0];
+            format!(
+                "it was shared by {} threads, the largest being {} with {}",
+                by_thread.len(),
+                threads.lines[line].who().name(),
+                percent(total.run_ns / busy_ns)
+            )
+        } else {
+            format!(
+                "the sampled threads explain only {} of its busy time: short-lived processes, or threads hidden from us",
+                percent(explained / busy_ns)
+            )
+        })
+    }
+}
+
+/// Which interrupt or softirq came most often on that core.
+fn interrupt_owner(evidence: &Evidence, core: u32, window: Window, shares: &Shares) -> OwnerKind {
+    let subject = format!("cpu{core}");
+    let most = |source: Source, of: &dyn Fn(&str) -> bool| {
+        evidence
+            .counters
+            .names(source, &subject)
+            .into_iter()
+            .filter(|name| of(name))
+            .map(|name| (moved_around(evidence, source, &subject, name, window), name))
+            .max_by_key(|(moved, _)| *moved)
+            .filter(|(moved, _)| *moved > 0)
+            .map(|(_, name)| name.to_owned())
+    };
+    if shares.softirq >= shares.irq {
+        OwnerKind::Softirq(
+            most(Source::Softirqs, &|name| WORKING_SOFTIRQS.contains(&name))
+                .or_else(|| most(Source::Softirqs, &|_| true)),
+        )
+    } else {
+        // Numbers are devices. Letters are the kernel's own, of which the timer (LOC) comes always.
+        OwnerKind::Interrupt(
+            most(Source::Interrupts, &|name| name != "LOC").or_else(|| most(Source::Interrupts, &|_| true)),
+        )
+    }
+}
+
+/// How much a counter moved from the last point before a window to the first after it.
+pub fn moved_around(evidence: &Evidence, source: Source, subject: &str, name: &str, window: Window) -> u64 {
+    let points = evidence.counters.points(source, subject, name);
+    let before = points.iter().rev().find(|p| p.at <= window.from).or(points.first());
+    let after = points.iter().find(|p| p.at >= window.to).or(points.last());
+    before.zip(after).map_or(0, |(b, a)| a.value.saturating_sub(b.value))
+}
