@@ -9,6 +9,7 @@ pub mod cores;
 pub mod finding;
 pub mod log_events;
 pub mod rules;
+pub mod words;
 
 pub use code::Code;
 pub use finding::{Answer, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose};

@@ -1,6 +1,156 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Is the table of tracked connections full?
+//!
+//! When it is, the kernel drops the first packet of every new connection: DNS fails, health checks fail, and nothing else looks
+//! wrong.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events::{self, Event, Family};
+use crate::words::{count, percent, plural};
+use coroner_evidence::{Evidence, Source};
+
+/// A table this full has little room for the next burst: a node that opens 1,000 connections a second fills the last 5 % of the
+/// usual 262,144 in 13 s.
+const NEARLY_FULL: f64 = 0.95;
+
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let log = log_events::recent(evidence, Family::Conntrack);
+    // The fullest moment that was watched.
+    let used = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count").iter().map(|p| p.value).max();
+    let max = evidence.counters.last(Source::Conntrack, "", "nf_conntrack_max").filter(|m| *m > 0);
+    let table = used.zip(max);
+    let share = table.map(|(used, max)| used as f64 / max as f64);
+
+    let events = log.as_ref().map(|l| l.events.as_slice()).unwrap_or_default();
+    let nearly_full = share.is_some_and(|s| s >= NEARLY_FULL);
+    let mut facts = Vec::new();
+    if let (Some(first), Some(last)) = (events.first(), events.last()) {
+        facts.push(Fact::new("lines about dropped packets", events.len() as u64, "", "kernel log"));
+        facts.push(Fact::new("first", first.age_words(), "", "kernel log"));
+        facts.push(Fact::new("last", last.age_words(), "", "kernel log"));
+        let namespaces: Vec<&str> = events
+            .iter()
+            .filter_map(|e| match &e.event {
+                Event::ConntrackFull { netns } => netns.as_deref(),
+                _ => None,
+            })
+            .collect();
+        if let Some(netns) = namespaces.last() {
+            facts.push(Fact::new("network namespace", *netns, "", "kernel log"));
+        }
+    }
+    if let Some((used, max)) = table {
+        facts.push(Fact::new("tracked connections, at most", used, "", COUNT));
+        facts.push(Fact::new("room for", max, "", MAX));
+    }
+    let now =
+        table.zip(share).map(|((used, max), share)| format!("{} of {} ({})", count(used), count(max), percent(share)));
+
+    if let Some(last) = events.last() {
+        let still = match &now {
+            Some(now) if nearly_full => format!(" It is full or nearly so now: {now}."),
+            Some(now) => format!(" While we watched it held {now}."),
+            None => String::new(),
+        };
+        return found(
+            Severity::Critical,
+            format!("The connection table overflowed: packets were dropped, last {}", last.age_words()),
+            format!(
+                "The kernel tracks every connection (nf_conntrack) and had no room for new ones, so it dropped their packets. It printed {} \
+                 about it; the printing is rate-limited, so far more packets were lost.{still}",
+                plural(events.len() as u64, "line", "lines"),
+            ),
+            facts,
+        );
+    }
+    if nearly_full && let Some(now) = now {
+        return found(
+            Severity::Warning,
+            format!("The connection table is nearly full: {now}"),
+            "The kernel tracks every connection (nf_conntrack). When the table is full, it drops the packets of new ones.".to_owned(),
+            facts,
+        );
+    }
+    match (now, log) {
+        (Some(now), Ok(log)) => {
+            Answer::Fine(format!("{now} connections tracked; no overflow in {}", log.reach_words()))
+        }
+        (Some(now), Err(unseen)) => {
+            Answer::Fine(format!("{now} connections tracked; {}, so earlier overflows are unknown", unseen.because))
+        }
+        // Without the module there is no table, and no file.
+        (None, Ok(log)) => Answer::Fine(format!("no overflow in {}; no connection table was seen", log.reach_words())),
+        (None, Err(unseen)) => Answer::CannotTell {
+            because: format!("{}; and no connection table was seen ({COUNT})", unseen.because),
+            how_to_see: unseen.how_to_see,
+        },
+    }
+}
+
+fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>) -> Answer {
+    Answer::Findings(vec![Finding {
+        code: Code::ConntrackFull,
+        severity,
+        subject: Subject::new(SubjectKind::Node, "connection table"),
+        title,
+        detail,
+        evidence,
+        remedy: "Give it room: `sysctl -w net.netfilter.nf_conntrack_max=NUMBER` (about 400 bytes of memory each; kube-proxy sets it from \
+                 conntrack.maxPerCore and may set it back). Then find who opens so many: `conntrack -L | awk '{print $5}' | sort | uniq -c | \
+                 sort -n | tail`, or count them per process with `ss -s` and `ss -tanp`."
+            .to_owned(),
+    }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, log, one, start, watched};
+
+    fn table(used: u64, max: u64) -> Evidence {
+        let mut evidence = watched(5);
+        evidence.log = log(&[]);
+        evidence.counters.push(Source::Conntrack, "", "nf_conntrack_count", start(5), used / 2);
+        evidence.counters.push(Source::Conntrack, "", "nf_conntrack_count", END, used);
+        evidence.counters.push(Source::Conntrack, "", "nf_conntrack_max", start(5), max);
+        evidence
+    }
+
+    #[test]
+    fn nearly_full_begins_at_95_percent() {
+        let f = one(examine(&table(95_000, 100_000)));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(fact(&f, "tracked connections"), 95_000);
+        assert!(fine(examine(&table(94_999, 100_000))).contains("94,999 of 100,000 (95 %)"));
+    }
+
+    #[test]
+    fn dropped_packets_are_critical_even_if_there_is_room_now() {
+        let mut evidence = table(10, 262_144);
+        evidence.log = log(&[
+            (7200, "nf_conntrack: nf_conntrack: table full in netns 4026531840, dropping packet"),
+            (7190, "nf_conntrack: nf_conntrack: table full, dropping packet"),
+        ]);
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Critical);
+        assert!(f.title.contains("last 1 h") || f.title.contains("last 2 h"), "{}", f.title);
+        assert!(f.detail.contains("10 of 262,144"));
+        assert_eq!(fact(&f, "network namespace"), "4026531840");
+    }
+
+    #[test]
+    fn without_a_table_the_log_answers_and_without_both_nothing_does() {
+        let mut evidence = watched(5);
+        cannot_tell(examine(&evidence));
+        evidence.log = log(&[]);
+        assert!(fine(examine(&evidence)).contains("no connection table"));
+        assert!(
+            fine(examine(&Evidence { log: Vec::new(), ..table(10, 100) })).contains("earlier overflows are unknown")
+        );
+        // A maximum of zero is no table to divide by.
+        assert!(fine(examine(&table(10, 0))).contains("no connection table"));
+    }
 }

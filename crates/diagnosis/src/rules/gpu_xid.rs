@@ -1,6 +1,289 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Did the NVIDIA driver report an error of a GPU?
+//!
+//! An Xid is the driver's error number. Some mean a broken GPU, some a broken program; the number alone decides what to do.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
+use crate::words::{list, times};
+use coroner_evidence::{Evidence, node::Gpu};
+use std::collections::BTreeMap;
+
+const SOURCE: &str = "kernel log";
+
+/// Where the trouble sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The GPU, its memory or its links: jobs will fail again on it.
+    Hardware,
+    /// Hardware that wore a little and coped; it wants a reset or watching.
+    Wear,
+    /// Driver or the GPU's firmware.
+    Driver,
+    /// The program that ran on it.
+    Application,
+    /// Follows from another Xid or from a killed program.
+    Consequence,
+}
+
+impl Fault {
+    fn severity(self) -> Severity {
+        match self {
+            Fault::Hardware | Fault::Driver => Severity::Critical,
+            Fault::Wear | Fault::Application => Severity::Warning,
+            Fault::Consequence => Severity::Info,
+        }
+    }
+}
+
+/// The Xids that people meet, after NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors).
+const XIDS: &[(u32, Fault, &str)] = &[
+    (8, Fault::Application, "the GPU stopped processing a program's work"),
+    (13, Fault::Application, "a program made the compute engine fault (often an access out of bounds)"),
+    (31, Fault::Application, "a program touched GPU memory that was not its own (page fault)"),
+    (32, Fault::Driver, "corrupted command stream: driver, or a bad PCIe link"),
+    (38, Fault::Driver, "driver firmware error"),
+    (43, Fault::Application, "a program's channel was reset after it faulted or hung"),
+    (44, Fault::Driver, "fault during a context switch"),
+    (45, Fault::Consequence, "the driver cleaned up after a program that ended or failed before"),
+    (46, Fault::Hardware, "the GPU stopped processing"),
+    (48, Fault::Hardware, "double-bit memory error that could not be corrected (ECC)"),
+    (54, Fault::Hardware, "the GPU's power cable is not connected"),
+    (61, Fault::Hardware, "the GPU's internal controller failed (breakpoint)"),
+    (62, Fault::Hardware, "the GPU's internal controller halted"),
+    (63, Fault::Wear, "a bad memory page or row was marked for replacement; it takes effect when the GPU is reset"),
+    (64, Fault::Hardware, "a bad memory page or row could not be replaced"),
+    (66, Fault::Driver, "illegal access by the driver"),
+    (68, Fault::Application, "fault in the video decoder"),
+    (69, Fault::Application, "a program sent an illegal command"),
+    (74, Fault::Hardware, "NVLink error: the link to another GPU or the switch failed"),
+    (79, Fault::Hardware, "the GPU has fallen off the bus: it no longer answers over PCIe"),
+    (92, Fault::Wear, "many corrected memory errors (single-bit ECC)"),
+    (94, Fault::Wear, "memory error that could not be corrected but was contained: it hit one program only"),
+    (
+        95,
+        Fault::Hardware,
+        "memory error that could not be corrected or contained: every program on the GPU is in doubt",
+    ),
+    (109, Fault::Driver, "a context switch timed out"),
+    (119, Fault::Driver, "the GPU's system processor (GSP) did not answer the driver"),
+    (120, Fault::Driver, "the GPU's system processor (GSP) failed"),
+    (121, Fault::Hardware, "error on the link between CPU and GPU (C2C)"),
+    (140, Fault::Hardware, "memory errors that could not be recovered (ECC)"),
+    (143, Fault::Hardware, "the GPU failed to initialise"),
+    (144, Fault::Hardware, "NVLink error (fifth generation)"),
+    (145, Fault::Hardware, "NVLink error (fifth generation)"),
+    (146, Fault::Hardware, "NVLink error (fifth generation)"),
+    (147, Fault::Hardware, "NVLink error (fifth generation)"),
+    (148, Fault::Hardware, "NVLink error (fifth generation)"),
+    (149, Fault::Hardware, "NVLink error (fifth generation)"),
+    (150, Fault::Hardware, "NVLink error (fifth generation)"),
+];
+
+/// Xid 154 states what the driver wants done: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`.
+const RECOVERY_ACTION: u32 = 154;
+
+fn meaning(event: &XidEvent) -> (Option<Fault>, String) {
+    if event.xid == RECOVERY_ACTION {
+        let action = event.message.rsplit_once('(').map(|(_, a)| a.trim_end_matches(['.', ')', ' ']));
+        return match action {
+            Some("None") => (Some(Fault::Consequence), "the driver no longer asks for a recovery".to_owned()),
+            Some(action) => (Some(Fault::Hardware), format!("the driver asks for: {action}")),
+            None => (Some(Fault::Hardware), "the driver asks for a recovery".to_owned()),
+        };
+    }
+    match XIDS.iter().find(|(xid, ..)| *xid == event.xid) {
+        Some((_, fault, words)) => (Some(*fault), (*words).to_owned()),
+        None => (None, "not in our table; see NVIDIA's Xid catalogue".to_owned()),
+    }
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let log = match log_events::recent(evidence, Family::Xid) {
+        Ok(log) => log,
+        Err(unseen) => return Answer::CannotTell { because: unseen.because, how_to_see: unseen.how_to_see },
+    };
+    let gpus = evidence.node.as_ref().map(|n| n.gpus.as_slice()).unwrap_or_default();
+    let fine = match gpus.len() {
+        0 => format!("no Xid in {}", log.reach_words()),
+        n => format!("{n} GPUs; no Xid in {}", log.reach_words()),
+    };
+    let by_gpu = log_events::group_by_key(log.events, |e| match &e.event {
+        Event::Xid(xid) => xid.bus.clone(),
+        _ => String::new(),
+    });
+    let findings = by_gpu.into_iter().filter_map(|(bus, events)| finding(gpus, &bus, &events)).collect();
+    Answer::from_findings(findings, || fine)
+}
+
+fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
+    let last = events.last()?;
+    // The driver prints 0000:17:00, sysfs has 0000:17:00.0.
+    let gpu = gpus.iter().find(|g| g.bus.to_ascii_lowercase().starts_with(bus));
+    let mut by_xid: BTreeMap<u32, Vec<(&LogEvent, &XidEvent)>> = BTreeMap::new();
+    for event in events {
+        if let Event::Xid(xid) = &event.event {
+            by_xid.entry(xid.xid).or_default().push((event, xid));
+        }
+    }
+    // Worst first; what it means decides, not how often it came.
+    let mut ranked: Vec<(Severity, Option<Fault>, String, u32, &[(&LogEvent, &XidEvent)])> = by_xid
+        .iter()
+        .filter_map(|(number, seen)| {
+            let (fault, words) = meaning(seen.last()?.1);
+            let severity = fault.map_or(Severity::Warning, Fault::severity);
+            Some((severity, fault, words, *number, seen.as_slice()))
+        })
+        .collect();
+    ranked.sort_by_key(|(severity, _, _, number, _)| (std::cmp::Reverse(*severity), *number));
+    let (severity, fault, words, worst, _) = ranked.first()?;
+
+    let mut facts = Vec::new();
+    for (_, _, words, number, seen) in &ranked {
+        let (latest, xid) = seen.last()?;
+        facts.push(Fact::new(format!("Xid {number} in the last 24 h: {words}"), seen.len() as u64, "times", SOURCE));
+        facts.push(Fact::new(format!("Xid {number}, last"), latest.age_words(), "", SOURCE));
+        if let Some(process) = process_words(xid) {
+            facts.push(Fact::new(format!("Xid {number}, process"), process, "", SOURCE));
+        }
+    }
+    facts.push(Fact::new("last line", last.line.text.chars().take(300).collect::<String>(), "", SOURCE));
+
+    let all: Vec<String> = ranked
+        .iter()
+        .map(|(_, _, words, number, seen)| format!("Xid {number} {}: {words}", times(seen.len() as u64)))
+        .collect();
+    let model = gpu.and_then(|g| g.model.as_deref()).map(|m| format!(" ({m})")).unwrap_or_default();
+    let name = gpu.map_or_else(|| bus.to_owned(), |g| g.bus.clone());
+    Some(Finding {
+        code: Code::GpuXid,
+        severity: *severity,
+        subject: Subject::new(SubjectKind::Gpu, name.clone()),
+        title: format!("GPU {name}{model}: Xid {worst}, {words}, last {}", last.age_words()),
+        detail: format!("{}. {}", list(&all, 6), place_words(*fault)),
+        evidence: facts,
+        remedy: remedy(*fault, *worst, &name),
+    })
+}
+
+fn process_words(xid: &XidEvent) -> Option<String> {
+    match (&xid.process, xid.pid) {
+        (Some(name), Some(pid)) => Some(format!("{name}[{pid}]")),
+        (Some(name), None) => Some(name.clone()),
+        (None, Some(pid)) => Some(format!("pid {pid}")),
+        (None, None) => None,
+    }
+}
+
+fn place_words(fault: Option<Fault>) -> &'static str {
+    match fault {
+        Some(Fault::Hardware) => "This is the GPU or its links: jobs on it fail again until it is reset or replaced.",
+        Some(Fault::Wear) => "The hardware coped this time; it wants a reset when the GPU is free, and watching.",
+        Some(Fault::Driver) => "This is the driver or the GPU's firmware; the GPU may not answer until it is reset.",
+        Some(Fault::Application) => {
+            "Almost always a fault of the program that ran, which was ended; the GPU is usable again."
+        }
+        Some(Fault::Consequence) => "A consequence, not a cause: look for what ended the program.",
+        None => "We cannot say where the trouble sits.",
+    }
+}
+
+fn remedy(fault: Option<Fault>, xid: u32, gpu: &str) -> String {
+    match fault {
+        Some(Fault::Hardware) => format!(
+            "Take the node out (`kubectl cordon`, drain), then `nvidia-smi -i {gpu} --gpu-reset`, or reboot if it no longer answers. \
+             Run `dcgmi diag -r 3`; if Xid {xid} comes back, have the GPU replaced."
+        ),
+        Some(Fault::Wear) => format!(
+            "Let the job end, then `nvidia-smi -i {gpu} --gpu-reset`. Watch `nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}`: a failed remapping \
+             or growing counts mean replacement."
+        ),
+        Some(Fault::Driver) => format!(
+            "Drain the node and reset the GPU (`nvidia-smi -i {gpu} --gpu-reset`), or reboot if that hangs. Check the driver's release notes \
+             for Xid {xid} and update the driver."
+        ),
+        Some(Fault::Application) => {
+            "Look at that process's log and code; run it under `compute-sanitizer`. Only if several different programs fail on this GPU and on \
+             no other, suspect the GPU: `dcgmi diag -r 3`."
+                .to_owned()
+        }
+        Some(Fault::Consequence) => "Nothing by itself. Look for an earlier Xid, an oom-kill, or who stopped the job.".to_owned(),
+        None => format!("Look up Xid {xid} at https://docs.nvidia.com/deploy/xid-errors/ and run `dcgmi diag -r 3`."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{cannot_tell, fact, findings, fine, log, one, watched};
+    use coroner_evidence::Node;
+
+    fn with(lines: &[(u64, &str)]) -> Evidence {
+        let gpu = Gpu { bus: "0000:17:00.0".into(), model: Some("NVIDIA H100 80GB HBM3".into()), driver: None };
+        Evidence { log: log(lines), node: Some(Node { gpus: vec![gpu], ..Node::default() }), ..watched(5) }
+    }
+
+    #[test]
+    fn a_lost_gpu_is_critical_and_named() {
+        let f = one(examine(&with(&[
+            (3000, "NVRM: Xid (PCI:0000:17:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+            (2999, "NVRM: Xid (PCI:0000:17:00): 45, pid=4711, name=python3, Ch 00000008"),
+        ])));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Gpu, "0000:17:00.0"));
+        assert!(f.title.contains("H100") && f.title.contains("fallen off the bus"), "{}", f.title);
+        assert_eq!(fact(&f, "Xid 45, process"), "python3[4711]");
+        assert!(f.remedy.contains("drain"));
+    }
+
+    #[test]
+    fn a_programs_fault_is_not_blamed_on_the_gpu() {
+        let line = "NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, Ch 00000008, intr 0. MMU Fault";
+        let f = one(examine(&with(&[(60, line), (59, line), (58, line)])));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.remedy.contains("compute-sanitizer"));
+        assert_eq!(fact(&f, "Xid 31 in the last 24 h"), 3);
+    }
+
+    #[test]
+    fn a_clean_up_alone_is_only_worth_knowing() {
+        let line = "NVRM: Xid (PCI:0000:17:00): 45, pid=4711, name=python3, Ch 00000008";
+        assert_eq!(one(examine(&with(&[(60, line)]))).severity, Severity::Info);
+    }
+
+    #[test]
+    fn the_drivers_own_wish_is_repeated() {
+        let want = |to: &str| {
+            let line = format!("NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to {to}");
+            one(examine(&with(&[(60, &line)])))
+        };
+        let reboot = want("0x2 (Node Reboot Required)");
+        assert_eq!(reboot.severity, Severity::Critical);
+        assert!(reboot.title.contains("Node Reboot Required"), "{}", reboot.title);
+        assert_eq!(want("0x0 (None)").severity, Severity::Info);
+    }
+
+    #[test]
+    fn an_unknown_number_is_told_as_such() {
+        let f = one(examine(&with(&[(60, "NVRM: Xid (PCI:0000:99:00): 4242, whatever")])));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.detail.contains("cannot say"));
+        assert_eq!(f.subject.name, "0000:99:00");
+    }
+
+    #[test]
+    fn two_gpus_are_two_findings_and_a_quiet_log_is_fine() {
+        let a = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=a, DBE";
+        let b = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=a, DBE";
+        assert_eq!(findings(examine(&with(&[(60, a), (59, b)]))).len(), 2);
+        assert!(fine(examine(&with(&[(90_000, a)]))).contains("1 GPUs; no Xid"));
+        cannot_tell(examine(&watched(5)));
+    }
+
+    #[test]
+    fn no_number_stands_twice_in_the_table() {
+        for (i, (xid, ..)) in XIDS.iter().enumerate() {
+            assert!(XIDS[i + 1..].iter().all(|(other, ..)| other != xid), "{xid}");
+        }
+    }
 }

@@ -23,6 +23,9 @@ pub mod softnet_drop;
 pub mod unit_crashloop;
 pub mod zombie_memcgs;
 
+#[cfg(test)]
+pub(crate) mod test_evidence;
+
 pub struct Rule {
     pub code: Code,
     pub examine: fn(&Evidence) -> Answer,

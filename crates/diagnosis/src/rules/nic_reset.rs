@@ -1,6 +1,503 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Did a network device hang or reset itself?
+//!
+//! A reset cuts every connection for seconds: jobs see timeouts and lost peers, not the reset. The driver says so in the
+//! kernel log, and counts it. Signs that precede a reset without one are a warning.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events::{self, Event, Family, LogEvent, NicEvent, NicStep};
+use crate::words::{self, duration_words, plural, times};
+use coroner_evidence::{Evidence, Nic, QueueKind, Source, probe};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Driver counters that stand for an outage, and what a person should understand by them. ENA's out-of-tree driver counts
+/// each reset under its reason (ena_ethtool.c, ena_stats_global_strings); gve, ixgbe, vmxnet3 and virtio name theirs otherwise.
+const OUTAGE_COUNTERS: &[(&str, &str)] = &[
+    ("total_resets", "resets"),
+    ("reset_cnt", "resets"),
+    ("reset_fail", "resets that failed"),
+    ("tx_timeout", "transmit timeouts"),
+    ("tx_timeouts", "transmit timeouts"),
+    ("tx_timeout_count", "transmit timeouts"),
+    ("tx timeout count", "transmit timeouts"),
+    ("wd_expired", "the device's sign of life (keep-alive) did not come"),
+    ("suspected_poll_starvation", "resets because the driver's poll did not get to run: its core was taken"),
+    ("missing_tx_cmpl", "resets because packets were not reported sent"),
+    ("missing_intr", "resets because an interrupt did not come"),
+    ("missing_first_intr", "resets because the first interrupt did not come"),
+    ("missing_admin_interrupt", "resets because the device's management interrupt did not come"),
+    ("os_netdev_wd", "resets because the kernel's transmit watchdog fired"),
+    ("admin_to", "resets because the device did not answer a management command"),
+    ("device_request_reset", "resets that the device asked for"),
+];
+
+/// Counts of packets that the device was late to report sent; the driver resets after some (128 on ENA).
+const PRECURSOR_SUFFIX: &str = "_missed_tx";
+
+const SOURCE_LOG: &str = "kernel log";
+
+struct CounterMove {
+    name: String,
+    meaning: &'static str,
+    by: u64,
+    outage: bool,
+    source: String,
+}
+
+#[derive(Default)]
+struct Trouble<'a> {
+    events: Vec<LogEvent<'a>>,
+    moves: Vec<CounterMove>,
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let log = log_events::recent(evidence, Family::Nic);
+    let devices_counted = devices_with_counters(evidence);
+    if let Err(unseen) = &log
+        && devices_counted.is_empty()
+    {
+        let counters = evidence.why_unseen(probe::NICS).map_or("no driver counters were read", |u| u.why.as_str());
+        return Answer::CannotTell {
+            because: format!("{}; and {counters}", unseen.because),
+            how_to_see: unseen.how_to_see.clone(),
+        };
+    }
+
+    let mut by_device: BTreeMap<String, Trouble> = BTreeMap::new();
+    let reach = log.as_ref().ok().map(|l| l.reach_words());
+    let mut aliases = BTreeMap::new();
+    let events = log.as_ref().map(|l| l.events.clone()).unwrap_or_default();
+    // A driver prints some lines with the interface's name and some with the bus address only.
+    for event in &events {
+        if let Event::Nic(NicEvent { device, .. }) = &event.event
+            && let (Some(bus), Some(interface)) = (&device.bus, &device.interface)
+        {
+            aliases.insert(bus.clone(), interface.clone());
+        }
+    }
+    for event in events {
+        let Event::Nic(nic) = &event.event else { continue };
+        let alias = nic.device.bus.as_ref().and_then(|b| aliases.get(b)).cloned();
+        let name = alias.or_else(|| nic.device.name(&evidence.nics)).unwrap_or_else(|| "unknown device".to_owned());
+        by_device.entry(name).or_default().events.push(event);
+    }
+    for device in &devices_counted {
+        let moves = counter_moves(evidence, device);
+        if !moves.is_empty() {
+            by_device.entry((*device).to_owned()).or_default().moves = moves;
+        }
+    }
+    let findings: Vec<Finding> =
+        by_device.into_iter().filter_map(|(device, trouble)| finding(evidence, &device, &trouble)).collect();
+    Answer::from_findings(findings, || {
+        let log = match (&reach, &log) {
+            (Some(reach), _) => format!("no reset or transmit timeout in {reach}"),
+            (None, Err(unseen)) => format!("{}, so earlier resets are unknown", unseen.because),
+            (None, Ok(_)) => String::new(),
+        };
+        match devices_counted.len() as u64 {
+            0 => format!("{log}; driver counters were not seen"),
+            n => format!("{log}; the driver counters of {} did not move", plural(n, "device", "devices")),
+        }
+    })
+}
+
+fn devices_with_counters(evidence: &Evidence) -> Vec<&str> {
+    let mut devices = evidence.counters.subjects(Source::Ethtool);
+    devices.extend(evidence.counters.subjects(Source::TxTimeout));
+    devices.sort_unstable();
+    devices.dedup();
+    devices
+}
+
+fn counter_moves(evidence: &Evidence, device: &str) -> Vec<CounterMove> {
+    let counters = &evidence.counters;
+    let mut moves = Vec::new();
+    for name in counters.names(Source::Ethtool, device) {
+        let plain = name.trim();
+        let meaning = match OUTAGE_COUNTERS.iter().find(|(n, _)| *n == plain) {
+            Some((_, meaning)) => Some((*meaning, true)),
+            // virtio: tx0_tx_timeouts, tx_queue_0_tx_timeouts
+            None if plain.ends_with("_tx_timeouts") => Some(("transmit timeouts", true)),
+            None if plain.ends_with(PRECURSOR_SUFFIX) => {
+                Some(("packets that the device was late to report sent", false))
+            }
+            None => None,
+        };
+        let by = counters.moved(Source::Ethtool, device, name).unwrap_or(0);
+        if let Some((meaning, outage)) = meaning
+            && by > 0
+        {
+            let source = format!("ethtool -S {device}");
+            moves.push(CounterMove { name: plain.to_owned(), meaning, by, outage, source });
+        }
+    }
+    for name in counters.names(Source::TxTimeout, device) {
+        let by = counters.moved(Source::TxTimeout, device, name).unwrap_or(0);
+        if by > 0 {
+            let source = format!("/sys/class/net/{device}/queues/{name}/tx_timeout");
+            moves.push(CounterMove { name: name.to_owned(), meaning: "transmit timeouts", by, outage: true, source });
+        }
+    }
+    moves
+}
+
+fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Finding> {
+    let Trouble { events, moves } = trouble;
+    let outages = count_outages(events);
+    let counted_now = moves.iter().any(|m| m.outage);
+    let outage = outages > 0 || counted_now;
+    let nic_events = || events.iter().filter_map(nic_of);
+    let poll_starved = nic_events().any(|e| e.step == NicStep::PollStarved)
+        || moves.iter().any(|m| m.name == "suspected_poll_starvation");
+    let since_napi = nic_events().filter_map(|e| e.since_napi).max();
+    let queue = nic_events().rev().find_map(|e| e.queue).or_else(|| {
+        let moved = moves.iter().find_map(|m| m.name.strip_prefix("tx-"));
+        moved.and_then(|n| n.parse().ok())
+    });
+    let core = core_of(evidence, device, queue, nic_events());
+
+    let when = match events.last() {
+        Some(last) => format!(", last {}", last.age_words()),
+        None => " while we watched".to_owned(),
+    };
+    let title = if outage {
+        let what = match outages {
+            0 => "was reset or hung".to_owned(),
+            n => format!("was reset or hung {}", times(n)),
+        };
+        match (poll_starved, since_napi) {
+            (true, Some(d)) => format!("{device} {what}{when}: its poll had not run for {}", duration_words(d)),
+            (true, None) => format!("{device} {what}{when}: its poll did not get to run"),
+            _ => format!("{device} {what}{when}"),
+        }
+    } else {
+        format!("{device} is near a reset: {}{when}", precursor_words(events, moves))
+    };
+
+    let mut detail = String::new();
+    if outage {
+        detail.push_str(
+            "While a network device resets, every connection over it stands still for seconds and packets are lost. ",
+        );
+    }
+    let mut explained: Vec<NicStep> = nic_events().map(|e| e.step).collect();
+    explained.sort_unstable();
+    explained.dedup();
+    for step in explained {
+        detail.push_str(step_words(step));
+    }
+    if let Some((core, how)) = &core {
+        detail.push_str(&format!("{} is served by core {core} ({how}). ", queue_words(device, queue)));
+    }
+    for m in moves {
+        detail.push_str(&format!("{} rose by {} while we watched: {}. ", m.name, words::count(m.by), m.meaning));
+    }
+
+    let mut facts = Vec::new();
+    if let (Some(first), Some(last)) = (events.first(), events.last()) {
+        let incidents = log_events::incidents(events).count();
+        facts.push(Fact::new("incidents in the last 24 h", incidents as u64, "", SOURCE_LOG));
+        facts.push(Fact::new("lines about it", events.len() as u64, "", SOURCE_LOG));
+        facts.push(Fact::new("first", first.age_words(), "", SOURCE_LOG));
+        facts.push(Fact::new("last", last.age_words(), "", SOURCE_LOG));
+        let telling = events.iter().rev().find(|e| nic_of(e).is_some_and(|n| n.queue.is_some())).unwrap_or(last);
+        facts.push(Fact::new("line", first_line(&telling.line.text), "", SOURCE_LOG));
+    }
+    if let Some(queue) = queue {
+        facts.push(Fact::new("queue", queue, "", if events.is_empty() { "driver counters" } else { SOURCE_LOG }));
+    }
+    if let Some((core, how)) = &core {
+        facts.push(Fact::new("core that serves the queue", *core, "", how.clone()));
+    }
+    if let Some(d) = since_napi {
+        facts.push(Fact::new("time since the poll (NAPI) last ran", millis(d), "ms", SOURCE_LOG));
+    }
+    if let Some(d) = nic_events().filter_map(|e| e.silent_for).max() {
+        facts.push(Fact::new("longest silence", millis(d), "ms", SOURCE_LOG));
+    }
+    for m in moves {
+        facts.push(Fact::new(format!("{} while we watched", m.name), m.by, "", m.source.clone()));
+    }
+
+    let poll_related = poll_starved || nic_events().any(|e| e.step == NicStep::TxTimeout);
+    let remedy = match (&core, poll_related) {
+        (Some((core, _)), true) => format!(
+            "Find what keeps core {core} from polling the device: `coroner cores` shows its owner; the findings core-saturated, \
+             core-monopolised and nic-core-starved name it when it happens while we watch. Until it is gone, move the queue's interrupt to \
+             a quiet core (/proc/irq/N/smp_affinity_list)."
+        ),
+        (None, true) => format!(
+            "Find which core serves the queue (`grep {device} /proc/interrupts`) and what kept it busy: `coroner cores`. The findings \
+             core-saturated, core-monopolised and nic-core-starved name it when it happens while we watch."
+        ),
+        (_, false) => format!(
+            "No line speaks of a starved core, so look at the device first: driver and firmware (`ethtool -i {device}`), the provider's health \
+             events for this machine; replace the node if it repeats."
+        ),
+    };
+    Some(Finding {
+        code: Code::NicReset,
+        severity: if outage { Severity::Critical } else { Severity::Warning },
+        subject: Subject::new(SubjectKind::Nic, device),
+        title,
+        detail: detail.trim_end().to_owned(),
+        evidence: facts,
+        remedy,
+    })
+}
+
+fn nic_of<'e>(event: &'e LogEvent) -> Option<&'e NicEvent> {
+    match &event.event {
+        Event::Nic(nic) => Some(nic),
+        _ => None,
+    }
+}
+
+/// Completed or failed resets, at least one for each incident with an outage: drivers print several lines for one.
+fn count_outages(events: &[LogEvent]) -> u64 {
+    log_events::incidents(events)
+        .map(|incident| {
+            let steps = || incident.iter().filter_map(nic_of).map(|n| n.step);
+            let ended = steps().filter(|s| matches!(s, NicStep::ResetDone | NicStep::ResetFailed)).count() as u64;
+            ended.max(u64::from(steps().any(NicStep::is_outage)))
+        })
+        .sum()
+}
+
+/// The core that serves the queue, and how we know.
+fn core_of<'e>(
+    evidence: &Evidence,
+    device: &str,
+    queue: Option<u32>,
+    events: impl DoubleEndedIterator<Item = &'e NicEvent>,
+) -> Option<(u32, String)> {
+    if let Some(core) = events.rev().find_map(|e| e.napi_core) {
+        return Some((core, "the driver named it in the kernel log".to_owned()));
+    }
+    let queue = queue?;
+    let nic: &Nic = evidence.nics.iter().rev().find(|n| n.netns.is_none() && n.name == device)?;
+    let tx_or_both = |k: QueueKind| k != QueueKind::Rx;
+    let served = nic.queues.iter().find(|q| q.index == queue && tx_or_both(q.kind) && q.cores().is_some())?;
+    Some((served.cores()?.single()?, "by the map queue → core as it is now".to_owned()))
+}
+
+fn queue_words(device: &str, queue: Option<u32>) -> String {
+    match queue {
+        Some(queue) => format!("Queue {queue} of {device}"),
+        None => device.to_owned(),
+    }
+}
+
+fn precursor_words(events: &[LogEvent], moves: &[CounterMove]) -> String {
+    let steps: Vec<NicStep> = events.iter().filter_map(nic_of).map(|e| e.step).collect();
+    if steps.contains(&NicStep::PollStarved) {
+        "its poll did not get to run".to_owned()
+    } else if steps.contains(&NicStep::CompletionsMissing) || !moves.is_empty() {
+        "packets were not reported sent in time".to_owned()
+    } else if steps.contains(&NicStep::QueueKicked) {
+        "a silent queue had to be woken".to_owned()
+    } else {
+        "the device reported an error".to_owned()
+    }
+}
+
+fn step_words(step: NicStep) -> &'static str {
+    match step {
+        NicStep::PollStarved => {
+            "The driver's poll (NAPI) was due and did not run: the core that should run it was taken by something else. "
+        }
+        NicStep::CompletionsMissing => "Packets were handed to the device and not reported sent in time. ",
+        NicStep::QueueKicked => "The driver woke a queue that had gone silent. ",
+        NicStep::HealthIssue => "The device or its firmware reported an error. ",
+        NicStep::KeepAliveLost => {
+            "The device stopped sending the sign of life (keep-alive) that it owes the driver every second, or nobody got to read it. "
+        }
+        NicStep::TxTimeout => {
+            "A transmit queue sent nothing for so long (5 s by default) that the watchdog gave up on it. "
+        }
+        NicStep::Resetting => "",
+        NicStep::ResetFailed => "A reset failed: the device may be gone until a reboot. ",
+        NicStep::ResetDone => "",
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, log, one, start, watched};
+    use coroner_evidence::{CoreSet, MapSource, NicQueue};
+
+    const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1";
+    const DONE: &str =
+        "ena 0000:20:03.0: Device reset completed successfully, Driver info: Elastic Network Adapter (ENA) v2.11.0g";
+
+    fn eth0(queue: u32, core: u32) -> Nic {
+        Nic {
+            at: END,
+            netns: None,
+            name: "eth0".into(),
+            driver: Some("ena".into()),
+            bus: Some("0000:20:03.0".into()),
+            up: Some(true),
+            queues: vec![NicQueue {
+                kind: QueueKind::Combined,
+                index: queue,
+                map: MapSource::Name,
+                irq: Some(71),
+                irq_cores: Some(CoreSet::new([core])),
+                napi_id: None,
+                napi_tid: None,
+                napi_cores: None,
+                steering: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_incident_is_one_critical_finding_with_queue_core_and_age() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[(1030, PAUSED), (1028, "ena 0000:20:03.0 eth0: Trigger reset is on"), (1025, DONE)]);
+        evidence.nics = vec![eth0(5, 39)];
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Nic, "eth0"));
+        assert_eq!(f.title, "eth0 was reset or hung once, last 17 min ago: its poll had not run for 6.6 s");
+        assert_eq!(fact(&f, "queue"), 5);
+        assert_eq!(fact(&f, "core that serves"), 39);
+        assert_eq!(fact(&f, "time since the poll"), 6596);
+        assert_eq!(fact(&f, "lines about it"), 3);
+        assert!(f.remedy.contains("core 39"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn fifty_lines_and_three_incidents_stay_one_finding() {
+        let mut lines = Vec::new();
+        for incident in [9000u64, 6000, 3000] {
+            for i in 0..16 {
+                lines.push((incident - i, PAUSED));
+            }
+            lines.push((incident - 20, DONE));
+        }
+        let mut evidence = watched(5);
+        evidence.log = log(&lines);
+        let f = one(examine(&evidence));
+        assert!(f.title.starts_with("eth0 was reset or hung 3 times, last 50 min ago"), "{}", f.title);
+        assert_eq!(fact(&f, "incidents"), 3);
+        assert_eq!(fact(&f, "lines about it"), 51);
+        assert_eq!(fact(&f, "first"), "2 h 30 min ago");
+    }
+
+    #[test]
+    fn two_devices_are_two_findings() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[
+            (100, "NETDEV WATCHDOG: eth0 (ena): transmit queue 5 timed out"),
+            (90, "mlx5_core 0000:06:00.0 eth2: TX timeout detected"),
+        ]);
+        let names: Vec<String> = findings(examine(&evidence)).into_iter().map(|f| f.subject.name).collect();
+        assert_eq!(names, ["eth0", "eth2"]);
+    }
+
+    #[test]
+    fn the_core_that_the_driver_names_wins_over_the_map_of_now() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[(
+            60,
+            "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5). usecs since napi 6. napi scheduled: 1. napi CPU: 7",
+        )]);
+        evidence.nics = vec![eth0(5, 39)];
+        let f = one(examine(&evidence));
+        assert_eq!(fact(&f, "core that serves"), 7);
+    }
+
+    #[test]
+    fn the_core_on_which_the_watchdog_ran_is_not_called_starved() {
+        let mut evidence = watched(5);
+        let line = "ena 0000:20:03.0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 5 timed out 5164 ms";
+        evidence.log = log(&[(60, line)]);
+        let f = one(examine(&evidence));
+        assert!(f.evidence.iter().all(|f| !f.what.contains("core")), "{:?}", f.evidence);
+        assert_eq!(fact(&f, "longest silence"), 5164);
+    }
+
+    #[test]
+    fn signs_without_a_reset_are_a_warning() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[(60, PAUSED)]);
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.title.contains("near a reset"), "{}", f.title);
+    }
+
+    #[test]
+    fn a_failing_device_is_not_blamed_on_a_core() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[(60, "ena 0000:20:03.0 eth0: Keep alive watchdog timeout."), (58, DONE)]);
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Critical);
+        assert!(f.detail.contains("sign of life"));
+        assert!(f.remedy.contains("provider"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn counters_alone_answer_when_the_log_is_closed() {
+        let mut evidence = watched(5);
+        evidence.unseen(probe::KERNEL_LOG, "the kernel log", "/dev/kmsg: Operation not permitted", "run as root");
+        for (name, from, to) in [("total_resets", 3, 4), ("suspected_poll_starvation", 0, 1), ("tx_packets", 1, 900)] {
+            evidence.counters.push(Source::Ethtool, "eth0", name, start(5), from);
+            evidence.counters.push(Source::Ethtool, "eth0", name, END, to);
+        }
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(fact(&f, "total_resets"), 1);
+        assert!(f.title.contains("while we watched"), "{}", f.title);
+        assert!(f.detail.contains("its core was taken"));
+    }
+
+    #[test]
+    fn a_queues_timeout_counter_names_the_queue() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[]);
+        evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", start(5), 0);
+        evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", END, 1);
+        let f = one(examine(&evidence));
+        assert_eq!((f.severity, fact(&f, "queue")), (Severity::Critical, &5.into()));
+    }
+
+    #[test]
+    fn late_packets_alone_are_a_warning() {
+        let mut evidence = watched(5);
+        evidence.counters.push(Source::Ethtool, "eth0", "queue_3_tx_missed_tx", start(5), 0);
+        evidence.counters.push(Source::Ethtool, "eth0", "queue_3_tx_missed_tx", END, 2);
+        assert_eq!(one(examine(&evidence)).severity, Severity::Warning);
+    }
+
+    #[test]
+    fn resets_before_the_window_and_before_yesterday_do_not_count() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[(86_500, DONE)]);
+        evidence.counters.push(Source::Ethtool, "eth0", "total_resets", start(5), 7);
+        let why = fine(examine(&evidence));
+        assert!(why.contains("last 24 h") && why.contains("1 device"), "{why}");
+    }
+
+    #[test]
+    fn nothing_seen_is_not_fine() {
+        let mut evidence = watched(5);
+        let (because, how) = cannot_tell(examine(&evidence));
+        assert!(because.contains("kernel log") && how.contains("root"));
+        evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 7);
+        let why = fine(examine(&evidence));
+        assert!(why.contains("earlier resets are unknown"), "{why}");
+    }
 }

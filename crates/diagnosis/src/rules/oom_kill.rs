@@ -1,6 +1,438 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Did the kernel kill processes for want of memory?
+//!
+//! Two different things share the name. A *cgroup* (a container, a pod) reaches its own limit: the job asked for more than it was
+//! given, the node may have plenty. Or the *node* runs out and the kernel picks a victim among everybody.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
+use crate::words::{bytes, list, plural};
+use coroner_evidence::{CgroupOwner, Evidence, Source};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The lines about one kill come within milliseconds; the same pid later is another process.
+const SAME_KILL: Duration = Duration::from_secs(5);
+
+const LOG: &str = "kernel log";
+
+/// One killed process, put together from its lines.
+#[derive(Debug, Clone)]
+struct Kill<'a> {
+    event: LogEvent<'a>,
+    pid: u32,
+    comm: String,
+    scope: Option<OomScope>,
+    /// The cgroup whose limit was reached.
+    limit_of: Option<String>,
+    /// The victim's own cgroup.
+    cgroup: Option<String>,
+    anon_rss_kb: Option<u64>,
+}
+
+impl Kill<'_> {
+    fn victim(&self) -> String {
+        match self.anon_rss_kb {
+            Some(kb) => format!("{}[{}] ({})", self.comm, self.pid, bytes(kb.saturating_mul(1024))),
+            None => format!("{}[{}]", self.comm, self.pid),
+        }
+    }
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let log = log_events::recent(evidence, Family::Oom);
+    let counted = cgroups_with_kills(evidence);
+    let node_counter = evidence.counters.moved(Source::Vmstat, "", "oom_kill");
+    if let Err(unseen) = &log
+        && node_counter.is_none()
+        && !evidence.counters.has(Source::CgroupMemory)
+    {
+        return Answer::CannotTell {
+            because: format!("{}; and neither /proc/vmstat nor cgroups told their counts", unseen.because),
+            how_to_see: unseen.how_to_see.clone(),
+        };
+    }
+
+    let reach = log.as_ref().ok().map(|l| l.reach_words());
+    let because = log.as_ref().err().map(|u| u.because.clone());
+    let kills = put_together(log.map(|l| l.events).unwrap_or_default());
+
+    let mut of_node = Vec::new();
+    let mut of_cgroup: BTreeMap<String, Vec<Kill>> = BTreeMap::new();
+    for kill in kills {
+        match kill.scope {
+            Some(OomScope::Cgroup) => {
+                let name = kill
+                    .limit_of
+                    .clone()
+                    .or_else(|| kill.cgroup.clone())
+                    .unwrap_or_else(|| "unknown cgroup".to_owned());
+                of_cgroup.entry(name).or_default().push(kill);
+            }
+            // A bare `Killed process` line comes from the node's killer or from SysRq.
+            Some(OomScope::Node) | None => of_node.push(kill),
+        }
+    }
+
+    let mut findings = Vec::new();
+    if !of_node.is_empty() {
+        findings.push(node_finding(&of_node));
+    }
+    findings.extend(of_cgroup.iter().map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
+
+    // Counters speak where the log did not: a closed or overwritten log.
+    let told = |path: &str| {
+        of_cgroup.values().flatten().chain(&of_node).any(|k| {
+            [&k.limit_of, &k.cgroup]
+                .into_iter()
+                .flatten()
+                .any(|p| is_same_or_below(p, path) || is_same_or_below(path, p))
+        })
+    };
+    let untold: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !told(path)).collect();
+    for (path, n) in &untold {
+        findings.push(counted_finding(path, *n));
+    }
+    if findings.is_empty()
+        && let Some(n) = node_counter.filter(|n| *n > 0)
+    {
+        findings.push(uncharted_finding(n));
+    }
+    Answer::from_findings(findings, || {
+        let counters = match node_counter {
+            Some(_) => "the kernel's count of kills did not move while we watched",
+            None => "no cgroup's count of kills moved while we watched",
+        };
+        match (reach, because) {
+            (Some(reach), _) => format!("no kill in {reach}; {counters}"),
+            (None, Some(because)) => format!("{counters}; {because}, so earlier kills are unknown"),
+            (None, None) => counters.to_owned(),
+        }
+    })
+}
+
+fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
+    let mut kills: Vec<Kill> = Vec::new();
+    let mut limit: Option<(LogEvent, String, String)> = None;
+    for event in events {
+        let Event::Oom(oom) = &event.event else { continue };
+        let (pid, comm) = match oom {
+            OomEvent::LimitOf { cgroup, limit_of } => {
+                limit = Some((event.clone(), cgroup.clone(), limit_of.clone()));
+                continue;
+            }
+            OomEvent::Killed { pid, comm, .. } | OomEvent::Summary { pid, comm, .. } => (*pid, comm.clone()),
+        };
+        let known = kills.iter().rposition(|k| k.pid == pid && event.line.at.since(k.event.line.at) <= SAME_KILL);
+        let i = known.unwrap_or_else(|| {
+            kills.push(Kill {
+                event: event.clone(),
+                pid,
+                comm,
+                scope: None,
+                limit_of: None,
+                cgroup: None,
+                anon_rss_kb: None,
+            });
+            kills.len() - 1
+        });
+        let kill = &mut kills[i];
+        match oom {
+            OomEvent::Killed { scope, anon_rss_kb, .. } => {
+                kill.scope = kill.scope.or(*scope);
+                kill.anon_rss_kb = kill.anon_rss_kb.or(*anon_rss_kb);
+            }
+            OomEvent::Summary { scope, limit_of, cgroup, .. } => {
+                kill.scope = Some(*scope);
+                kill.limit_of = limit_of.clone();
+                kill.cgroup = cgroup.clone();
+            }
+            OomEvent::LimitOf { .. } => {}
+        }
+        if kill.limit_of.is_none()
+            && kill.scope != Some(OomScope::Node)
+            && let Some((at, cgroup, limit_of)) = &limit
+            && event.line.at.since(at.line.at) <= SAME_KILL
+        {
+            kill.scope = Some(OomScope::Cgroup);
+            kill.cgroup = Some(cgroup.clone());
+            kill.limit_of = Some(limit_of.clone());
+        }
+    }
+    kills
+}
+
+fn is_same_or_below(path: &str, ancestor: &str) -> bool {
+    path.strip_prefix(ancestor.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest tells most.
+fn cgroups_with_kills(evidence: &Evidence) -> Vec<(String, u64)> {
+    let counters = &evidence.counters;
+    let moved: Vec<(&str, u64)> = counters
+        .subjects(Source::CgroupMemory)
+        .into_iter()
+        .filter_map(|path| Some((path, counters.moved(Source::CgroupMemory, path, "oom_kill").filter(|n| *n > 0)?)))
+        .collect();
+    moved
+        .iter()
+        .filter(|(path, n)| {
+            let below: u64 = moved
+                .iter()
+                .filter(|(other, _)| other != path && is_same_or_below(other, path))
+                .map(|(_, m)| *m)
+                .max()
+                .unwrap_or(0);
+            *n > below
+        })
+        .map(|(path, n)| ((*path).to_owned(), *n))
+        .collect()
+}
+
+fn facts_of(kills: &[Kill]) -> Vec<Fact> {
+    let victims: Vec<String> = kills.iter().rev().map(Kill::victim).collect();
+    let mut facts = vec![
+        Fact::new("processes killed in the last 24 h", kills.len() as u64, "", LOG),
+        Fact::new("victims, newest first", list(&victims, 8), "", LOG),
+    ];
+    if let (Some(first), Some(last)) = (kills.first(), kills.last()) {
+        facts.push(Fact::new("first", first.event.age_words(), "", LOG));
+        facts.push(Fact::new("last", last.event.age_words(), "", LOG));
+        if let Some(cgroup) = &last.cgroup {
+            facts.push(Fact::new("cgroup of the last victim", cgroup.clone(), "", LOG));
+        }
+    }
+    facts
+}
+
+fn node_finding(kills: &[Kill]) -> Finding {
+    let last = &kills[kills.len() - 1];
+    let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
+    let whose = last.cgroup.as_deref().map(owner_words).unwrap_or_default();
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Critical,
+        subject: Subject::new(SubjectKind::Node, "memory"),
+        title: format!("The node ran out of memory and killed {}{also}, last {}", last.victim(), last.event.age_words()),
+        detail: format!(
+            "Not one cgroup's limit: the whole node had no memory left, and the kernel chose a victim by size and oom_score_adj. The victim{whose} \
+             is not necessarily who used too much."
+        ),
+        evidence: facts_of(kills),
+        remedy: "Find who grew: the table of tasks in the kernel log just above the kill (`journalctl -k | grep -B 60 'Out of memory'`) shows \
+                 every process's size then. On Kubernetes give pods memory limits and the system a reserve (kubelet --system-reserved, \
+                 --eviction-hard), so that a pod is evicted before the node runs out."
+            .to_owned(),
+    }
+}
+
+fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
+    let last = &kills[kills.len() - 1];
+    let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
+    let whose = owner_words(cgroup);
+    Finding {
+        code: Code::OomKill,
+        // The limit did what it is for, and only its own job paid.
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Cgroup, cgroup),
+        title: format!(
+            "{} hit its memory limit: {}{also} killed, last {}",
+            short(cgroup),
+            last.victim(),
+            last.event.age_words()
+        ),
+        detail: format!(
+            "The cgroup {cgroup}{whose} reached its own limit; the node itself need not have been short of memory. The kernel killed inside it."
+        ),
+        evidence: facts_of(kills),
+        remedy: limit_remedy(cgroup),
+    }
+}
+
+fn counted_finding(path: &str, n: u64) -> Finding {
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Cgroup, path),
+        title: format!("{} killed in {} while we watched", plural(n, "process was", "processes were"), short(path)),
+        detail: format!(
+            "The cgroup {path}{} counts kills for want of memory; the kernel log has no line about them.",
+            owner_words(path)
+        ),
+        evidence: vec![Fact::new(
+            "processes killed while we watched",
+            n,
+            "",
+            format!("{path}: memory.events oom_kill (v1 memory.oom_control)"),
+        )],
+        remedy: limit_remedy(path),
+    }
+}
+
+fn uncharted_finding(n: u64) -> Finding {
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "memory"),
+        title: format!("{} killed for want of memory while we watched", plural(n, "process was", "processes were")),
+        detail: "The kernel counts the kills; whether the node or one cgroup ran out, only the kernel log would tell, and it has no line about them."
+            .to_owned(),
+        evidence: vec![Fact::new("oom_kill while we watched", n, "", "/proc/vmstat")],
+        remedy: "Read the kernel log as root: `journalctl -k | grep -iE 'out of memory|oom-kill'`.".to_owned(),
+    }
+}
+
+fn limit_remedy(cgroup: &str) -> String {
+    let owner = CgroupOwner::of_path(cgroup);
+    if owner.pod_uid.is_some() {
+        "Raise resources.limits.memory of that container, or make the job use less (batch size, workers, /dev/shm counts too). \
+         `kubectl describe pod` shows OOMKilled; crictl finds it by the container id in the path."
+            .to_owned()
+    } else if cgroup.starts_with("/kubepods") {
+        "All pods together reached what the kubelet allots them (allocatable). Lower requests and limits of the largest pods, or the reserves \
+         --system-reserved and --kube-reserved."
+            .to_owned()
+    } else if let Some(unit) = owner.unit {
+        format!(
+            "Raise MemoryMax= of {unit} (`systemctl set-property {unit} MemoryMax=…`), or find why it grows: `systemctl status {unit}`."
+        )
+    } else {
+        format!("Raise the memory limit of {cgroup}, or find why what runs in it grows.")
+    }
+}
+
+fn owner_words(path: &str) -> String {
+    let owner = CgroupOwner::of_path(path);
+    let mut parts = Vec::new();
+    if let Some(pod) = owner.pod_uid {
+        parts.push(format!("pod {pod}"));
+    }
+    if let Some(id) = owner.container_id {
+        parts.push(format!("container {}", id.chars().take(12).collect::<String>()));
+    } else if let Some(unit) = owner.unit {
+        parts.push(format!("unit {unit}"));
+    }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+/// Enough of a path for a title.
+fn short(path: &str) -> String {
+    let owner = CgroupOwner::of_path(path);
+    match (owner.pod_uid, owner.container_id, owner.unit) {
+        (Some(pod), Some(id), _) => format!("Container {} of pod {pod}", id.chars().take(12).collect::<String>()),
+        (Some(pod), None, _) => format!("Pod {pod}"),
+        (None, Some(id), _) => format!("Container {}", id.chars().take(12).collect::<String>()),
+        (None, None, Some(unit)) => unit,
+        (None, None, None) => format!("Cgroup {path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, log, one, start, watched};
+
+    const POD: &str = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666";
+    const CGROUP_KILL: &str = "Memory cgroup out of memory: Killed process 2343 (python3) total-vm:14012340kB, anon-rss:13925120kB, file-rss:0kB";
+    const NODE_KILL: &str =
+        "Out of memory: Killed process 91 (postgres) total-vm:1000kB, anon-rss:2048kB, file-rss:0kB";
+
+    fn with(lines: &[(u64, &str)]) -> Evidence {
+        Evidence { log: log(lines), ..watched(5) }
+    }
+
+    fn summary(pid: u32) -> String {
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={POD},task_memcg={POD}/c1,task=python3,pid={pid},uid=0"
+        )
+    }
+
+    #[test]
+    fn a_cgroups_limit_is_told_with_victim_and_pod() {
+        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL)])));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
+        assert_eq!(
+            f.title,
+            "Pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed, last 10 min ago"
+        );
+        assert_eq!(fact(&f, "processes killed"), 1, "two lines, one kill");
+        assert_eq!(fact(&f, "cgroup of the last victim"), format!("{POD}/c1").as_str());
+        assert!(f.remedy.contains("limits.memory"));
+    }
+
+    #[test]
+    fn a_node_out_of_memory_is_critical_and_apart() {
+        let all = findings(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, NODE_KILL)])));
+        assert_eq!(all.len(), 2);
+        let node = all.iter().find(|f| f.subject.kind == SubjectKind::Node).unwrap();
+        assert_eq!(node.severity, Severity::Critical);
+        assert!(node.title.contains("postgres[91] (2.0 MiB)"), "{}", node.title);
+    }
+
+    #[test]
+    fn many_kills_in_one_cgroup_are_one_finding() {
+        let texts: Vec<(u64, String)> = (0..30).map(|i| (3000 - i, summary(1000 + i as u32))).collect();
+        let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
+        let f = one(examine(&with(&lines)));
+        assert_eq!(fact(&f, "processes killed"), 30);
+    }
+
+    #[test]
+    fn the_same_pid_a_day_apart_is_two_kills() {
+        let f = one(examine(&with(&[(60_000, NODE_KILL), (60, NODE_KILL)])));
+        assert_eq!(fact(&f, "processes killed"), 2);
+    }
+
+    #[test]
+    fn old_wordings_are_put_together() {
+        let f = one(examine(&with(&[
+            (60, "Task in /kubepods/pod1/c1 killed as a result of limit of /kubepods/pod1"),
+            (60, "Memory cgroup out of memory: Kill process 1234 (chrome) score 850 or sacrifice child"),
+            (60, "Killed process 1234 (chrome) total-vm:2345678kB, anon-rss:1234567kB, file-rss:0kB, shmem-rss:0kB"),
+        ])));
+        assert_eq!(f.subject.name, "/kubepods/pod1");
+        assert_eq!(fact(&f, "processes killed"), 1);
+        assert!(f.title.contains("chrome[1234] (1.2 GiB)"), "{}", f.title);
+    }
+
+    #[test]
+    fn counters_speak_when_the_log_is_closed_and_the_deepest_cgroup_is_named() {
+        let mut evidence = watched(5);
+        for (path, to) in [("/", 9), ("/kubepods", 2), (POD, 2), ("/other", 0)] {
+            evidence.counters.push(Source::CgroupMemory, path, "oom_kill", start(5), 0);
+            evidence.counters.push(Source::CgroupMemory, path, "oom_kill", END, if path == "/" { 2 } else { to });
+        }
+        let f = one(examine(&evidence));
+        assert_eq!(f.subject.name, POD);
+        assert_eq!(fact(&f, "while we watched"), 2);
+    }
+
+    #[test]
+    fn a_kill_that_log_and_counter_both_tell_is_one_finding() {
+        let mut evidence = with(&[(2, &summary(2343)), (2, CGROUP_KILL)]);
+        for path in [POD.to_owned(), format!("{POD}/c1")] {
+            evidence.counters.push(Source::CgroupMemory, &path, "oom_kill", start(5), 0);
+            evidence.counters.push(Source::CgroupMemory, &path, "oom_kill", END, 1);
+        }
+        evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
+        evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
+        assert_eq!(one(examine(&evidence)).subject.name, POD);
+    }
+
+    #[test]
+    fn the_nodes_own_count_is_the_last_resort() {
+        let mut evidence = watched(5);
+        evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
+        assert!(fine(examine(&evidence)).contains("earlier kills are unknown"));
+        evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
+        let f = one(examine(&evidence));
+        assert!(f.title.starts_with("1 process was killed"), "{}", f.title);
+    }
+
+    #[test]
+    fn nothing_seen_cannot_be_told_and_a_quiet_log_is_fine() {
+        cannot_tell(examine(&watched(5)));
+        assert!(fine(examine(&with(&[(90_000, NODE_KILL)]))).contains("no kill in the kernel log"));
+    }
 }

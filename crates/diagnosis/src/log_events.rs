@@ -1,1 +1,0 @@
-//! Kernel log lines that mean something.

@@ -1,0 +1,85 @@
+//! Evidence made by hand, for the tests of the rules; and the promise that no evidence makes a rule panic.
+
+use crate::finding::{Answer, Finding};
+use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Time};
+use std::time::Duration;
+
+/// When watching ended: two days and more after boot.
+pub const END: Time = Time(200_000_000_000_000);
+
+/// A node that was watched for so long, and nothing else known about it.
+pub fn watched(seconds: u64) -> Evidence {
+    let start = start(seconds);
+    let look =
+        |at| CoreTimes { at, cores: vec![CoreTicks { core: 0, idle: at.0 / 10_000_000, ..CoreTicks::default() }] };
+    Evidence {
+        core_times: vec![look(start), look(END)],
+        clocks: vec![Clocks { at: END, real_ns: 1_750_000_000_000_000_000, boot_ns: END.0 }],
+        ..Evidence::default()
+    }
+}
+
+pub fn start(seconds: u64) -> Time {
+    END - Duration::from_secs(seconds)
+}
+
+/// A line of the kernel, so long before the end.
+pub fn kernel_line(age: Duration, text: &str) -> LogLine {
+    let at = END - age;
+    LogLine {
+        at,
+        uncertainty_ns: 7_000_000,
+        stamp_us: at.0 / 1000,
+        sequence: at.0 / 1000,
+        level: 4,
+        facility: 0,
+        text: text.to_owned(),
+    }
+}
+
+/// A log with nothing in it that matters, and these lines.
+pub fn log(lines: &[(u64, &str)]) -> Vec<LogLine> {
+    let mut log = vec![LogLine { sequence: 0, ..kernel_line(Duration::from_secs(190_000), "Linux version 6.1.0") }];
+    log.extend(lines.iter().map(|(age, text)| kernel_line(Duration::from_secs(*age), text)));
+    log
+}
+
+#[track_caller]
+pub fn findings(answer: Answer) -> Vec<Finding> {
+    match answer {
+        Answer::Findings(findings) => findings,
+        other => panic!("expected findings, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn one(answer: Answer) -> Finding {
+    let mut findings = findings(answer);
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    findings.remove(0)
+}
+
+#[track_caller]
+pub fn fine(answer: Answer) -> String {
+    match answer {
+        Answer::Fine(why) => why,
+        other => panic!("expected fine, got {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn cannot_tell(answer: Answer) -> (String, String) {
+    match answer {
+        Answer::CannotTell { because, how_to_see } => (because, how_to_see),
+        other => panic!("expected cannot tell, got {other:?}"),
+    }
+}
+
+/// The value of the fact whose description contains these words.
+#[track_caller]
+pub fn fact<'f>(finding: &'f Finding, what: &str) -> &'f serde_json::Value {
+    let found = finding.evidence.iter().find(|f| f.what.contains(what));
+    &found.unwrap_or_else(|| panic!("no fact about {what:?} in {:#?}", finding.evidence)).value
+}
+
+mod any;
