@@ -76,10 +76,9 @@ impl Owner<'_> {
             return Some(Serves::Everything);
         }
         // sfc: `eth0-3`
-        if let Some(index) = without_place.strip_prefix(self.device).and_then(|rest| rest.strip_prefix('-')) {
-            if let Some(index) = decimal(index) {
-                return Some(Serves::Queue(QueueKind::Combined, index));
-            }
+        let after_device = without_place.strip_prefix(self.device).and_then(|rest| rest.strip_prefix('-'));
+        if let Some(index) = after_device.and_then(decimal) {
+            return Some(Serves::Queue(QueueKind::Combined, index));
         }
         queue_of(without_place)
     }
