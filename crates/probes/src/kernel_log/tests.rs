@@ -167,3 +167,24 @@ proptest! {
         prop_assert!(evidence.log.len() >= 3);
     }
 }
+
+#[test]
+fn a_log_that_may_not_be_read_says_what_would_allow_it() {
+    let is_restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
+    if !is_root() || !is_restricted || !std::path::Path::new("/dev/kmsg").exists() {
+        return;
+    }
+    // Capabilities are a thread's own.
+    let look = || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::SYSLOG | CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        let mut evidence = Evidence::default();
+        KernelLog::new(Root::live()).look(now(), &mut evidence);
+        evidence
+    };
+    let evidence = std::thread::spawn(look).join().unwrap();
+    assert!(evidence.log.is_empty());
+    assert!(evidence.why_unseen(probe::KERNEL_LOG).is_some_and(|u| u.how_to_see.contains("CAP_SYSLOG")));
+}

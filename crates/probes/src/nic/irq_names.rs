@@ -224,6 +224,16 @@ mod tests {
         assert_eq!(seen, [(24, "ACPI:Ged"), (38, "virtio2-input.0"), (100, "eth1"), (100, "ehci_hcd:usb1")]);
     }
 
+    #[test]
+    fn a_node_of_192_cores_is_read_to_the_last_interrupt() {
+        let counts = " 1234567890".repeat(192);
+        let line = |irq: u32| format!("{irq:>5}:{counts}  PCI-MSI {irq}-edge  eth0-Tx-Rx-{}\n", irq - 100);
+        let text: String = (100..1100).map(line).collect();
+        let named = parse_interrupts(&text);
+        assert_eq!(named.len(), 1000);
+        assert_eq!(named[999], NamedIrq { irq: 1099, name: "eth0-Tx-Rx-999".to_owned() });
+    }
+
     proptest! {
         #[test]
         fn any_text_is_read_without_panic(text in "(.{0,20}\n|[0-9]{1,12}: +[0-9]+ [a-zà-ÿ0-9,@:_.-]{0,20}\n){0,20}") {

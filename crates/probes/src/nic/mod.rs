@@ -366,17 +366,25 @@ fn look_elsewhere(
 
 fn note_unmapped(seen: &[(Option<Namespace>, Nic)], evidence: &mut Evidence) {
     for (_, nic) in seen {
-        let unmapped = nic.queues.iter().filter(|q| q.map == MapSource::Unmapped).count();
+        let unmapped = nic.queues.iter().filter(|q| q.cores().is_none()).count();
         // Virtual devices send without help, and a device that is down has no interrupts.
         if unmapped == 0 || nic.bus.is_none() || nic.up == Some(false) {
             continue;
         }
         let driver = nic.driver.as_deref().unwrap_or("unknown");
+        let why = match nic.queues.iter().find(|q| q.map != MapSource::Unmapped && q.cores().is_none()) {
+            Some(queue) => match (queue.napi_tid, queue.irq) {
+                (Some(tid), _) => format!("/proc/{tid}/status does not tell where the NAPI thread may run"),
+                (None, Some(irq)) => format!("/proc/irq/{irq} does not tell where the interrupt is delivered"),
+                (None, None) => "nothing is known to serve them".to_owned(),
+            },
+            None => format!("neither netlink nor names of interrupts and threads tell (driver {driver})"),
+        };
         evidence.unseen(
             probe::NICS,
             format!("which core serves {unmapped} of {} queues of {}", nic.queues.len(), nic.display_name()),
-            format!("neither netlink nor the names of interrupts tell (driver {driver})"),
-            "Linux 6.8 or newer with a driver that links its queues to NAPIs",
+            why,
+            "run as root on the node itself; Linux 6.8 or newer with a driver that links its queues to NAPIs",
         );
     }
 }
