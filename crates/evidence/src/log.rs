@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When it was printed, by CLOCK_MONOTONIC. Lines that arrive while we watch are stamped on arrival; older ones carry the
-    /// kernel's own stamp (local_clock, which drifts) moved by the offset measured now.
+    /// When it was printed, by CLOCK_MONOTONIC: the kernel's own stamp (local_clock, which drifts) moved by the offset measured
+    /// now. Lines that arrive while we watch are stamped on arrival where that is the better bound.
     pub at: Time,
     /// How far off `at` may be.
     pub uncertainty_ns: u64,

@@ -24,7 +24,8 @@ pub struct Nic {
 pub enum QueueKind {
     Rx,
     Tx,
-    /// One interrupt serves both directions, and only its name was there to tell.
+    /// One interrupt serves both directions, and only its name was there to tell; or a NAPI thread polls the device, and
+    /// nothing tells which of its queues.
     Combined,
 }
 

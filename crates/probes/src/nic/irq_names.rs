@@ -76,10 +76,9 @@ impl Owner<'_> {
             return Some(Serves::Everything);
         }
         // sfc: `eth0-3`
-        if let Some(index) = without_place.strip_prefix(self.device).and_then(|rest| rest.strip_prefix('-')) {
-            if let Some(index) = decimal(index) {
-                return Some(Serves::Queue(QueueKind::Combined, index));
-            }
+        let after_device = without_place.strip_prefix(self.device).and_then(|rest| rest.strip_prefix('-'));
+        if let Some(index) = after_device.and_then(decimal) {
+            return Some(Serves::Queue(QueueKind::Combined, index));
         }
         queue_of(without_place)
     }
@@ -223,6 +222,16 @@ mod tests {
         let named = parse_interrupts(text);
         let seen: Vec<(u32, &str)> = named.iter().map(|n| (n.irq, n.name.as_str())).collect();
         assert_eq!(seen, [(24, "ACPI:Ged"), (38, "virtio2-input.0"), (100, "eth1"), (100, "ehci_hcd:usb1")]);
+    }
+
+    #[test]
+    fn a_node_of_192_cores_is_read_to_the_last_interrupt() {
+        let counts = " 1234567890".repeat(192);
+        let line = |irq: u32| format!("{irq:>5}:{counts}  PCI-MSI {irq}-edge  eth0-Tx-Rx-{}\n", irq - 100);
+        let text: String = (100..1100).map(line).collect();
+        let named = parse_interrupts(&text);
+        assert_eq!(named.len(), 1000);
+        assert_eq!(named[999], NamedIrq { irq: 1099, name: "eth0-Tx-Rx-999".to_owned() });
     }
 
     proptest! {

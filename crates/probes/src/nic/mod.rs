@@ -43,9 +43,9 @@ const MAX_WATCHED: usize = 64;
 const MAX_NAMESPACES: usize = 64;
 /// Time for finding namespaces, and for looking into them.
 const NAMESPACE_TIME: Duration = Duration::from_millis(250);
-/// A driver whose statistics cost much (mlx5 asks its firmware for thousands) is asked so rarely that it costs this share of
-/// a core.
-const MAX_SHARE_OF_A_CORE: u32 = 500;
+/// Counters are read so rarely that they cost at most one in this many parts of a core: a driver may ask its firmware for
+/// thousands of them (mlx5), and 100 queues have 100 files.
+const COUNTERS_SHARE_OF_A_CORE: u32 = 200;
 
 /// How the map queue → core is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +65,8 @@ pub struct NicReader {
     method: MapMethod,
     /// `None` until the first look at the map.
     watched: Option<Vec<Watched>>,
+    /// When counters may be read again.
+    counters_due: Time,
     /// For our own namespace; `None` where syscalls do not speak of the node.
     ethtool: Option<Ethtool>,
 }
@@ -80,8 +82,7 @@ struct Watched {
     statistics: CounterBlock,
     tx_timeouts: CounterBlock,
     driver: CounterBlock,
-    /// When the driver may be asked again; `None`: it has no statistics.
-    driver_due: Option<Time>,
+    has_driver_statistics: bool,
 }
 
 impl NicReader {
@@ -91,7 +92,7 @@ impl NicReader {
 
     pub fn with_method(root: Root, method: MapMethod) -> NicReader {
         let ethtool = if root.is_live() { Ethtool::open().ok() } else { None };
-        NicReader { root, method, watched: None, ethtool }
+        NicReader { root, method, watched: None, counters_due: Time(0), ethtool }
     }
 
     /// Describes every device with its map. Also decides whose counters are read: call it again now and then.
@@ -158,10 +159,24 @@ impl NicReader {
     }
 
     /// Reads the counters of hardware and of devices with NAPI threads: all at the first look, then what moved.
+    ///
+    /// Meant to be called about once a second. Where that would cost too much it does nothing until it is affordable again.
     pub fn look_counters(&mut self, at: Time, evidence: &mut Evidence) {
         if self.watched.is_none() {
             self.look_map(at, &mut Evidence::default());
         }
+        if at < self.counters_due {
+            return;
+        }
+        let before = clock(ClockId::ThreadCPUTime);
+        let elsewhere = self.read_counters(at, evidence);
+        let cost = clock(ClockId::ThreadCPUTime).since(before) + elsewhere;
+        // A caller that comes once a second is not put off by what it can afford once a second.
+        self.counters_due = at + (cost * COUNTERS_SHARE_OF_A_CORE).saturating_sub(Duration::from_millis(500));
+    }
+
+    /// Answers with the CPU time that it took on another thread.
+    fn read_counters(&mut self, at: Time, evidence: &mut Evidence) -> Duration {
         let watched = self.watched.as_deref_mut().unwrap_or_default();
         let sys = Root::at(self.root.path("/sys"));
         for device in watched.iter_mut().filter(|w| w.namespace.is_none()) {
@@ -176,8 +191,9 @@ impl NicReader {
             }
         }
         if elsewhere.is_empty() {
-            return;
+            return Duration::ZERO;
         }
+        let mut cost = Duration::ZERO;
         let namespaces: Vec<Namespace> = elsewhere.iter().map(|(namespace, _)| namespace.clone()).collect();
         let mut devices = elsewhere.into_iter();
         // A namespace that is gone by now has no counters to miss; one that can no longer be entered was noted by the map.
@@ -188,7 +204,10 @@ impl NicReader {
             for device in devices {
                 device.look(&sysfs.root(), ethtool.as_mut(), at, evidence);
             }
+            drop(sysfs);
+            cost = Duration::from_nanos(clock(ClockId::ThreadCPUTime).0);
         });
+        cost
     }
 }
 
@@ -202,7 +221,7 @@ impl Watched {
             statistics: block(Source::NicStatistics, sysfs::STATISTICS.iter().map(|s| s.to_string()).collect()),
             tx_timeouts: block(Source::TxTimeout, Vec::new()),
             driver: block(Source::Ethtool, Vec::new()),
-            driver_due: Some(Time(0)),
+            has_driver_statistics: true,
             subject,
         }
     }
@@ -211,20 +230,9 @@ impl Watched {
         let always = |_: &str, _: u64| true;
         self.statistics.look(at, sysfs::statistics(sys, &self.device), always, evidence);
         self.tx_timeouts.look(at, sysfs::tx_timeouts(sys, &self.device, &self.tx_queues), always, evidence);
-        let (Some(ethtool), Some(due)) = (ethtool, self.driver_due) else { return };
-        if at < due {
-            return;
-        }
-        let before = clock(ClockId::ThreadCPUTime);
-        match self.look_at_driver(ethtool, at, evidence) {
-            Ok(true) => {
-                let cost = clock(ClockId::ThreadCPUTime).since(before);
-                self.driver_due = Some(at + (cost * MAX_SHARE_OF_A_CORE).saturating_sub(Duration::from_secs(1)));
-            }
-            Ok(false) => self.driver_due = None,
-            // The device is gone or in the middle of a reset.
-            Err(_) => {}
-        }
+        let Some(ethtool) = ethtool.filter(|_| self.has_driver_statistics) else { return };
+        // An error: the device is gone, or in the middle of a reset. The next look will tell.
+        self.has_driver_statistics = self.look_at_driver(ethtool, at, evidence).unwrap_or(true);
     }
 
     /// `false` if the driver has no statistics.
@@ -358,17 +366,25 @@ fn look_elsewhere(
 
 fn note_unmapped(seen: &[(Option<Namespace>, Nic)], evidence: &mut Evidence) {
     for (_, nic) in seen {
-        let unmapped = nic.queues.iter().filter(|q| q.map == MapSource::Unmapped).count();
+        let unmapped = nic.queues.iter().filter(|q| q.cores().is_none()).count();
         // Virtual devices send without help, and a device that is down has no interrupts.
         if unmapped == 0 || nic.bus.is_none() || nic.up == Some(false) {
             continue;
         }
         let driver = nic.driver.as_deref().unwrap_or("unknown");
+        let why = match nic.queues.iter().find(|q| q.map != MapSource::Unmapped && q.cores().is_none()) {
+            Some(queue) => match (queue.napi_tid, queue.irq) {
+                (Some(tid), _) => format!("/proc/{tid}/status does not tell where the NAPI thread may run"),
+                (None, Some(irq)) => format!("/proc/irq/{irq} does not tell where the interrupt is delivered"),
+                (None, None) => "nothing is known to serve them".to_owned(),
+            },
+            None => format!("neither netlink nor names of interrupts and threads tell (driver {driver})"),
+        };
         evidence.unseen(
             probe::NICS,
             format!("which core serves {unmapped} of {} queues of {}", nic.queues.len(), nic.display_name()),
-            format!("neither netlink nor the names of interrupts tell (driver {driver})"),
-            "Linux 6.8 or newer with a driver that links its queues to NAPIs",
+            why,
+            "run as root on the node itself; Linux 6.8 or newer with a driver that links its queues to NAPIs",
         );
     }
 }

@@ -57,16 +57,16 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
     for name in root.list("/run/netns").unwrap_or_default() {
         let path = root.path(&format!("/run/netns/{name}"));
         // A name whose namespace is gone is a plain file on another device than the namespaces'.
-        match std::fs::metadata(&path) {
-            Ok(there) if there.dev() == own.dev() => {
-                if !add(&mut search, Namespace { label: name, inode: there.ino(), path }) {
-                    return search;
-                }
-            }
-            _ => {}
+        let Some(there) = std::fs::metadata(&path).ok().filter(|there| there.dev() == own.dev()) else { continue };
+        if !add(&mut search, Namespace { label: name, inode: there.ino(), path }) {
+            return search;
         }
     }
-    let mut denied = false;
+    // Whose namespace may not be asked for may still be told to be ours: each namespace has its own /proc/net, and anybody may
+    // look whose it is.
+    let proc_net = |pid: &str| std::fs::metadata(root.path(&format!("/proc/{pid}/net/dev"))).map(|m| m.ino());
+    let our_proc_net = proc_net("self").ok();
+    let mut hidden = HashSet::new();
     for (i, pid) in root.list("/proc").unwrap_or_default().into_iter().enumerate() {
         if !pid.bytes().all(|b| b.is_ascii_digit()) {
             continue;
@@ -84,11 +84,17 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
                     return search;
                 }
             }
-            Err(e) => denied |= e.kind() == io::ErrorKind::PermissionDenied,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match proc_net(&pid) {
+                Ok(inode) if Some(inode) != our_proc_net => _ = hidden.insert(Some(inode)),
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => _ = hidden.insert(None),
+                _ => {}
+            },
+            // It has ended.
+            Err(_) => {}
         }
     }
-    if denied && search.incomplete.is_none() {
-        search.incomplete = Some("the namespaces of other users' processes are hidden".to_owned());
+    if !hidden.is_empty() && search.incomplete.is_none() {
+        search.incomplete = Some("those of other users' processes are hidden".to_owned());
     }
     search
 }

@@ -20,10 +20,9 @@ impl NapiThread {
     /// The inner `None`: the name was cut. Then another device with the same beginning matches too.
     pub fn of_device(&self, device: &str) -> Option<Option<u32>> {
         let rest = self.comm.strip_prefix("napi/")?;
-        if let Some(id) = rest.strip_prefix(device).and_then(|r| r.strip_prefix('-')) {
-            if let Ok(id) = id.parse::<u32>() {
-                return Some((self.comm.len() != COMM_LENGTH).then_some(id));
-            }
+        let id = rest.strip_prefix(device).and_then(|r| r.strip_prefix('-'));
+        if let Some(id) = id.and_then(|id| id.parse::<u32>().ok()) {
+            return Some((self.comm.len() != COMM_LENGTH).then_some(id));
         }
         let cut = self.comm.len() == COMM_LENGTH && format!("{device}-").starts_with(rest);
         cut.then_some(None)
@@ -43,10 +42,10 @@ pub fn scan(root: &Root) -> Vec<NapiThread> {
 
 /// The children of kthreadd, in one read where the kernel has CONFIG_PROC_CHILDREN, else every process.
 fn kernel_threads(root: &Root) -> Vec<u32> {
-    if root.read_line("/proc/2/comm").as_deref() == Some("kthreadd") {
-        if let Ok(children) = root.read("/proc/2/task/2/children") {
-            return children.split_ascii_whitespace().filter_map(|p| p.parse().ok()).take(MAX_THREADS).collect();
-        }
+    if root.read_line("/proc/2/comm").as_deref() == Some("kthreadd")
+        && let Ok(children) = root.read("/proc/2/task/2/children")
+    {
+        return children.split_ascii_whitespace().filter_map(|p| p.parse().ok()).take(MAX_THREADS).collect();
     }
     let names = root.list("/proc").unwrap_or_default();
     names.iter().filter_map(|name| name.parse().ok()).take(MAX_THREADS).collect()

@@ -5,6 +5,7 @@
 
 use crate::root::{ReadError, Root};
 use coroner_evidence::CoreSet;
+use std::io::Read;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
@@ -121,14 +122,21 @@ pub const STATISTICS: &[&str] = &[
 /// One value per name of [`STATISTICS`]. These files, unlike netlink, take no lock that a device reset would hold
 /// (net/core/net-sysfs.c, `netstat_show`).
 pub fn statistics(sys: &Root, device: &str) -> Vec<Option<u64>> {
-    let value = |name: &&str| sys.read_line(&format!("class/net/{device}/statistics/{name}"))?.parse().ok();
+    let value = |name: &&str| read_number(sys, &format!("class/net/{device}/statistics/{name}"));
     STATISTICS.iter().map(value).collect()
 }
 
 /// How often the kernel's watchdog found each transmit queue stuck, in the order of `queues`.
 pub fn tx_timeouts(sys: &Root, device: &str, queues: &[u32]) -> Vec<Option<u64>> {
-    let value = |index: &u32| sys.read_line(&format!("class/net/{device}/queues/tx-{index}/tx_timeout"))?.parse().ok();
+    let value = |index: &u32| read_number(sys, &format!("class/net/{device}/queues/tx-{index}/tx_timeout"));
     queues.iter().map(value).collect()
+}
+
+/// Open, one read, close: there may be hundreds of these files to read every second.
+fn read_number(sys: &Root, path: &str) -> Option<u64> {
+    let mut buffer = [0; 32];
+    let length = std::fs::File::open(sys.path(path)).ok()?.read(&mut buffer).ok()?;
+    std::str::from_utf8(&buffer[..length]).ok()?.trim().parse().ok()
 }
 
 fn last_part(link: &std::path::Path) -> Option<String> {

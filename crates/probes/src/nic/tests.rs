@@ -270,3 +270,39 @@ fn a_reader_can_move_to_another_thread() {
     fn is_send<T: Send>() {}
     is_send::<NicReader>();
 }
+
+#[test]
+fn a_card_whose_driver_names_nothing_is_said_to_be_unmapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let eth0 = dir.path().join("sys/class/net/eth0");
+    fs::create_dir_all(eth0.join("queues/rx-0")).unwrap();
+    fs::create_dir_all(eth0.join("queues/tx-0")).unwrap();
+    fs::write(eth0.join("operstate"), "up\n").unwrap();
+    std::os::unix::fs::symlink("../../../f8b3781a-1e82-4818-a1c3-63d806ec15bb", eth0.join("device")).unwrap();
+    let mut evidence = Evidence::default();
+    NicReader::new(Root::at(dir.path())).look_map(Time::from_secs(1), &mut evidence);
+    assert_eq!(evidence.nics[0].queues.len(), 2);
+    let unseen = evidence.why_unseen(probe::NICS).expect("its cores are not known");
+    assert!(unseen.what.contains("2 of 2 queues of eth0"), "{unseen:?}");
+}
+
+#[test]
+fn devices_of_a_namespace_that_may_not_be_entered_are_unseen() {
+    if !can_make_namespaces() {
+        return;
+    }
+    let pair = VethPair::threaded(1);
+    // A thread without CAP_SYS_ADMIN; capabilities are a thread's own.
+    let evidence = std::thread::spawn(|| {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        look(MapMethod::Best)
+    })
+    .join()
+    .unwrap();
+    assert!(evidence.nics.iter().all(|nic| nic.name != pair.device));
+    let unseen = evidence.unseen.iter().find(|u| u.what.contains("other network namespaces"));
+    assert!(unseen.is_some_and(|u| u.how_to_see.contains("CAP_SYS_ADMIN")), "{:?}", evidence.unseen);
+}

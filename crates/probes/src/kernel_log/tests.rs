@@ -1,0 +1,190 @@
+//! The log of the node that the tests run on, and of files that look like one.
+
+use super::*;
+use proptest::prelude::*;
+use std::fs;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn say(text: &str) {
+    fs::write("/dev/kmsg", format!("<6>{text}\n")).unwrap();
+}
+
+fn token() -> String {
+    format!("coroner-test-{}-{}", std::process::id(), now().0)
+}
+
+fn find<'a>(evidence: &'a Evidence, text: &str) -> Option<&'a LogLine> {
+    evidence.log.iter().find(|line| line.text.contains(text))
+}
+
+#[test]
+fn a_line_written_by_root_is_a_users_line_unless_a_test_wants_otherwise() {
+    if !is_root() || !std::path::Path::new("/dev/kmsg").exists() {
+        return;
+    }
+    let mut honest = KernelLog::new(Root::live());
+    let mut pretending = KernelLog::pretending_to_be_the_kernel(Root::live());
+    let mut first = Evidence::default();
+    honest.look(now(), &mut first);
+    pretending.look(now(), &mut Evidence::default());
+    assert!(first.log.iter().any(LogLine::is_from_kernel), "{:?}", first.unseen);
+
+    let token = token();
+    let before = now();
+    say(&format!("{token} tab\there"));
+    let after = now();
+    for (log, facility) in [(&mut honest, USER), (&mut pretending, 0)] {
+        let mut evidence = Evidence::default();
+        log.look(now(), &mut evidence);
+        let line = find(&evidence, &token).expect("the line just written");
+        assert_eq!((line.facility, line.level), (facility, 6));
+        assert!(line.text.ends_with("tab\there"), "{:?}", line.text);
+        let (earliest, latest) = (line.at.0 - line.uncertainty_ns, line.at.0 + line.uncertainty_ns);
+        assert!(earliest <= after.0 && latest >= before.0, "{before:?} {after:?} {line:?}");
+    }
+    let mut later = Evidence::default();
+    honest.look(now(), &mut later);
+    assert_eq!(find(&later, &token), None, "a line is told once");
+}
+
+#[test]
+fn a_line_from_before_the_first_look_is_placed_where_it_was() {
+    if !is_root() || local_clock::read().is_none() || !std::path::Path::new("/dev/kmsg").exists() {
+        return;
+    }
+    let token = token();
+    let before = now();
+    say(&token);
+    let after = now();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut evidence = Evidence::default();
+    KernelLog::new(Root::live()).look(now(), &mut evidence);
+    let line = find(&evidence, &token).expect("the line just written");
+    // By the measured distance of the clocks, not by arrival: 200 ms lie between.
+    assert!(line.uncertainty_ns < 10_000_000, "{line:?}");
+    assert!(line.at.0 + line.uncertainty_ns >= before.0, "{before:?} {line:?}");
+    assert!(line.at.0 - line.uncertainty_ns <= after.0, "{after:?} {line:?}");
+}
+
+fn log_of(text: &[u8]) -> (tempfile::TempDir, KernelLog) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("dev")).unwrap();
+    fs::write(dir.path().join("dev/kmsg"), text).unwrap();
+    let log = KernelLog::new(Root::at(dir.path()));
+    (dir, log)
+}
+
+#[test]
+fn what_the_kernel_overwrote_is_missed() {
+    let (_dir, mut log) = log_of(b"6,5,100,-;five\n6,6,200,-;six\n SUBSYSTEM=net\n6,9,300,-;nine\n");
+    let mut evidence = Evidence::default();
+    log.look(now(), &mut evidence);
+    assert_eq!(evidence.log.iter().map(|l| l.text.as_str()).collect::<Vec<_>>(), ["five", "six", "nine"]);
+    let why = &evidence.why_unseen(probe::KERNEL_LOG).expect("lines are missing").why;
+    assert!(why.contains(" 7 lines"), "0 to 4, 7 and 8: {why}");
+    // Nobody measured the clocks of that node.
+    assert!(evidence.log.iter().all(|l| l.uncertainty_ns >= APART_AT_BOOT.as_nanos() as u64));
+}
+
+#[test]
+fn lines_are_told_when_they_are_whole() {
+    let (dir, mut log) = log_of(b"6,0,100,-;zero\n6,1,20");
+    let path = dir.path().join("dev/kmsg");
+    let mut evidence = Evidence::default();
+    log.look(now(), &mut evidence);
+    assert_eq!(evidence.log.len(), 1);
+    let mut text = fs::read(&path).unwrap();
+    text.extend(b"0,-;one\n");
+    fs::write(&path, text).unwrap();
+    log.look(now(), &mut evidence);
+    assert_eq!(evidence.log[1].text, "one");
+    assert_eq!(evidence.log[1].stamp_us, 200);
+    assert_eq!(evidence.unseen, []);
+}
+
+#[test]
+fn only_the_newest_lines_are_kept_and_that_is_said() {
+    let text: String = (0..MAX_LINES + 5).map(|i| format!("6,{i},{i},-;line {i}\n")).collect();
+    let (_dir, mut log) = log_of(text.as_bytes());
+    let mut evidence = Evidence::default();
+    log.look(now(), &mut evidence);
+    assert_eq!(evidence.log.len(), MAX_LINES);
+    assert_eq!(evidence.log[0].text, "line 5");
+    assert!(evidence.why_unseen(probe::KERNEL_LOG).is_some_and(|u| u.why.contains("truncated")));
+}
+
+#[test]
+fn a_log_that_is_not_there_is_unseen_not_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut evidence = Evidence::default();
+    KernelLog::new(Root::at(dir.path())).look(now(), &mut evidence);
+    assert!(evidence.why_unseen(probe::KERNEL_LOG).is_some_and(|u| u.why.contains("/dev/kmsg")));
+}
+
+#[test]
+fn a_stamp_is_moved_by_the_distance_and_doubted_by_its_age() {
+    let hour = 3_600_000_000_000;
+    // Measured at two hours: CLOCK_MONOTONIC is 7 ms ahead, give or take 1 µs.
+    let distance = Distance { ahead_ns: 7_000_000, error_ns: 1_000, at: Time(2 * hour) };
+    let (at, uncertainty) = distance.time_of(hour / 1000);
+    assert_eq!(at, Time(hour + 7_000_000));
+    // An hour at 500 ppm is 1.8 s.
+    assert!((1_799_000_000..1_801_000_000).contains(&uncertainty), "{uncertainty}");
+    let (_, recent) = distance.time_of((2 * hour - 1_000_000_000) / 1000);
+    assert!(recent < 600_000, "{recent}");
+    // No drift parts two clocks by a minute in two hours: one has jumped, before or after that line.
+    let jumped = Distance { ahead_ns: -60_000_000_000, ..distance };
+    assert!(jumped.time_of(hour / 1000).1 > 60_000_000_000);
+}
+
+#[test]
+fn a_line_that_arrives_is_never_placed_outside_the_two_looks() {
+    let (_dir, mut log) = log_of(b"");
+    let (since, arrived) = (Time::from_secs(100), Time::from_secs(101));
+    // Without a measurement the arrival is all there is.
+    assert_eq!(log.time_of(50_000_000, arrived, Some(since)), (arrived, 1_000_000_000));
+    log.distance = Some(Distance { ahead_ns: 1_000_000, error_ns: 1_000, at: arrived });
+    let (at, uncertainty) = log.time_of(100_500_000, arrived, Some(since));
+    assert_eq!(at, Time(100_501_000_000));
+    assert!(uncertainty < 1_000_000, "{uncertainty}");
+    // The stamp says a second that cannot be: the clock has jumped.
+    assert_eq!(log.time_of(90_000_000, arrived, Some(since)), (arrived, 1_000_000_000));
+}
+
+proptest! {
+    #[test]
+    fn any_file_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..400), records in any::<[(u64, u64); 3]>()) {
+        let mut text = bytes.clone();
+        for (sequence, stamp) in records {
+            text.extend(format!("\n6,{sequence},{stamp},-;x\n").as_bytes());
+        }
+        let (_dir, mut log) = log_of(&text);
+        let mut evidence = Evidence::default();
+        log.look(now(), &mut evidence);
+        prop_assert!(evidence.log.len() >= 3);
+    }
+}
+
+#[test]
+fn a_log_that_may_not_be_read_says_what_would_allow_it() {
+    let is_restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
+    if !is_root() || !is_restricted || !std::path::Path::new("/dev/kmsg").exists() {
+        return;
+    }
+    // Capabilities are a thread's own.
+    let look = || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::SYSLOG | CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        let mut evidence = Evidence::default();
+        KernelLog::new(Root::live()).look(now(), &mut evidence);
+        evidence
+    };
+    let evidence = std::thread::spawn(look).join().unwrap();
+    assert!(evidence.log.is_empty());
+    assert!(evidence.why_unseen(probe::KERNEL_LOG).is_some_and(|u| u.how_to_see.contains("CAP_SYSLOG")));
+}
