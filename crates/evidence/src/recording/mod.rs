@@ -1,31 +1,67 @@
 //! The recording: one SQLite file that holds what was seen of a node.
+//!
+//! A [`Writer`] stores fragments of [`Evidence`] as they are seen, [`read`] gives them back as one. docs/recording-format.md
+//! describes the file for people with only sqlite3 at hand, and says what survives a kill, a full disk and a power cut.
+//!
+//! [`schema`] has the tables, [`rows`] turns evidence into their rows and back, [`chunk`] packs the dense streams into columns,
+//! [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
+
+mod chunk;
+mod node_rows;
+mod open;
+mod read;
+mod rows;
+mod schema;
+mod sync;
+mod write;
 
 use crate::Evidence;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+
+pub use read::read;
+pub use schema::FORMAT;
+pub use write::Writer;
+
+/// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
+pub const PROBE: &str = "recording";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
+    #[error("{path}: there is no such file")]
+    Missing { path: PathBuf },
+    #[error("{path}: cannot be opened: {source}")]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{path}: the file is empty: its recorder was stopped before it wrote anything, or the copy failed")]
+    Empty { path: PathBuf },
+    #[error("{path}: this is no coroner recording (not even a SQLite file)")]
+    NotSqlite { path: PathBuf },
+    #[error("{path}: this is a SQLite file, but no coroner recording")]
+    NotRecording { path: PathBuf },
+    #[error(
+        "{path}: made by coroner {made_by}, format {format}; this one reads up to format {reads_up_to}; update coroner"
+    )]
+    Newer { path: PathBuf, made_by: String, format: u32, reads_up_to: u32 },
+    #[error("{path}: damaged or truncated, nothing in it can be read: {why}; copy it again if this is a copy")]
+    Damaged { path: PathBuf, why: String },
+    #[error("{path}: already exists; recordings are never overwritten: remove it or choose another name")]
+    Exists { path: PathBuf },
+    #[error(
+        "{path}: belongs to a recording that is gone; SQLite would take it for part of the new one: \
+         remove it or choose another name"
+    )]
+    LeftOver { path: PathBuf },
+    #[error("{path}: the disk is full; what was recorded before is safe, make room to record on")]
+    DiskFull { path: PathBuf },
+    #[error("{path}: another program holds the file locked; close it")]
+    Locked { path: PathBuf },
+    #[error(
+        "{path}: complete, but another program has it open, so {path}-wal had to stay beside it: keep the two together, \
+         or close that program and run: sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
+    )]
+    NotAlone { path: PathBuf },
     #[error("{path}: {why}")]
     Other { path: PathBuf, why: String },
-}
-
-/// Writes a recording. What was appended more than a second ago survives kill -9.
-pub struct Writer;
-
-impl Writer {
-    /// Makes a new file; refuses to overwrite one.
-    pub fn create(_path: &Path) -> Result<Writer, RecordingError> {
-        Ok(Writer)
-    }
-
-    pub fn append(&mut self, _fragment: &Evidence) -> Result<(), RecordingError> {
-        Ok(())
-    }
-
-    /// Seals the file: one file, nothing beside it.
-    pub fn finish(self, _findings: &[FindingRow]) -> Result<(), RecordingError> {
-        Ok(())
-    }
 }
 
 /// A finding as stored beside the evidence, for readers with only sqlite3 at hand. Never read back by coroner: findings are
@@ -44,6 +80,7 @@ pub struct FindingRow {
 /// A recording, read whole.
 #[derive(Debug)]
 pub struct Recording {
+    /// Where a part of the file is damaged, the rest is here, and an [`crate::Unseen`] of the probe [`PROBE`] says what is not.
     pub evidence: Evidence,
     pub about: About,
 }
@@ -54,10 +91,6 @@ pub struct About {
     pub format: u32,
     pub uuid: String,
     pub coroner_version: String,
-    /// False if the writer was killed before it could seal the file.
+    /// False if the writer was killed before it could seal the file, or still writes.
     pub sealed: bool,
-}
-
-pub fn read(path: &Path) -> Result<Recording, RecordingError> {
-    Err(RecordingError::Other { path: path.to_owned(), why: "not yet".into() })
 }

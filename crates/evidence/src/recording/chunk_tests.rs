@@ -1,0 +1,129 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Small numbers, as they are, and the ends of the range, as they might be.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..200, any::<u64>(), Just(u64::MAX), Just(1 << 63)]
+}
+
+fn core_times() -> impl Strategy<Value = CoreTimes> {
+    let core = (any::<u32>(), proptest::array::uniform8(number())).prop_map(
+        |(core, [user, nice, system, idle, iowait, irq, softirq, steal])| CoreTicks {
+            core,
+            user,
+            nice,
+            system,
+            idle,
+            iowait,
+            irq,
+            softirq,
+            steal,
+        },
+    );
+    (number(), vec(core, 0..6)).prop_map(|(at, cores)| CoreTimes { at: Time(at), cores })
+}
+
+fn thread_sample() -> impl Strategy<Value = ThreadSample> {
+    (0u32..4, 0u64..2, any::<char>(), any::<u32>(), proptest::array::uniform8(number()), any::<bool>()).prop_map(
+        |(tid, started, state, core, n, sched)| ThreadSample {
+            at: Time(n[0]),
+            key: ThreadKey { tid, started },
+            state,
+            core,
+            user_ticks: n[1],
+            system_ticks: n[2],
+            minor_faults: n[3],
+            major_faults: n[4],
+            sched: sched.then_some(SchedTimes { run_ns: n[5], wait_ns: n[6], slices: n[7] }),
+        },
+    )
+}
+
+fn counter_point() -> impl Strategy<Value = CounterPoint> {
+    (0u64..5, number(), number()).prop_map(|(series, at, value)| CounterPoint { series, at: Time(at), value })
+}
+
+fn round_trip<T: Streamed + PartialEq + std::fmt::Debug>(items: &[T]) -> Vec<T> {
+    let rows = items.iter().map(|i| i.rows() as u64).sum();
+    decode(&encode(items).unwrap(), rows).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn core_times_come_back(looks in vec(core_times(), 0..8)) {
+        prop_assert_eq!(round_trip(&looks), looks);
+    }
+
+    #[test]
+    fn thread_samples_come_back(samples in vec(thread_sample(), 0..30)) {
+        prop_assert_eq!(round_trip(&samples), samples);
+    }
+
+    #[test]
+    fn points_come_back_in_the_order_of_their_series(mut points in vec(counter_point(), 0..30)) {
+        let back = round_trip(&points);
+        points.sort_by_key(|p| p.series);
+        prop_assert_eq!(back, points);
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..200), rows in number()) {
+        let _ = decode::<CoreTimes>(&bytes, rows);
+        let _ = CoreTimes::unpack(&bytes);
+        let _ = ThreadSample::unpack(&bytes);
+        let _ = CounterPoint::unpack(&bytes);
+    }
+
+    /// Nearly right is harder than random: one byte of a good payload is wrong.
+    #[test]
+    fn a_flipped_byte_is_decoded_or_refused(
+        looks in vec(core_times(), 1..5), samples in vec(thread_sample(), 1..10), points in vec(counter_point(), 1..10),
+        place in any::<prop::sample::Index>(), flip in 1u8..,
+    ) {
+        let spoil = |mut bytes: Vec<u8>| {
+            let at = place.index(bytes.len());
+            bytes[at] ^= flip;
+            bytes
+        };
+        let _ = CoreTimes::unpack(&spoil(CoreTimes::pack(&looks)));
+        let _ = ThreadSample::unpack(&spoil(ThreadSample::pack(&samples)));
+        let _ = CounterPoint::unpack(&spoil(CounterPoint::pack(&points)));
+        let _ = decode::<CoreTimes>(&spoil(encode(&looks).unwrap()), 1);
+    }
+
+    #[test]
+    fn varints_come_back(value in any::<u64>(), before in any::<u64>()) {
+        let mut column = Vec::new();
+        put(&mut column, value);
+        put_difference(&mut column, value, before);
+        let mut column = Column { name: "x", rest: &column };
+        prop_assert_eq!(column.next(), Ok(value));
+        prop_assert_eq!(column.after(before), Ok(value));
+    }
+}
+
+#[test]
+fn a_bomb_is_refused_before_it_fills_the_memory() {
+    let bomb = zstd::bulk::compress(&vec![0; 256 << 20], 3).unwrap();
+    assert!(bomb.len() < 100_000);
+    assert_eq!(decode::<CoreTimes>(&bomb, 1), Err(ChunkError::TooLarge));
+    // A look that claims 2⁶² cores and has none.
+    let mut count = Vec::new();
+    put_difference(&mut count, 1 << 62, 0);
+    let mut columns = [const { Vec::new() }; 11];
+    (columns[0], columns[1]) = (vec![0], count);
+    assert_eq!(CoreTimes::unpack(&join(columns)), Err(ChunkError::Number("core")));
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let looks = [CoreTimes { at: Time(5), cores: vec![CoreTicks::default()] }];
+    let good = encode(&looks).unwrap();
+    assert_eq!(decode::<CoreTimes>(&good, 2), Err(ChunkError::Rows { expected: 2, found: 1 }));
+    assert!(matches!(decode::<CoreTimes>(&good[..good.len() / 2], 1), Err(ChunkError::Zstd(_))));
+    assert!(matches!(decode::<CoreTimes>(b"", 0), Err(ChunkError::Zstd(_))));
+    assert_eq!(CoreTimes::unpack(b""), Err(ChunkError::Number("count")));
+    assert_eq!(CoreTimes::unpack(&join([vec![0]])), Err(ChunkError::Column("count")));
+    assert!(matches!(ThreadSample::unpack(&CoreTimes::pack(&looks)), Err(ChunkError::Column("run"))));
+}

@@ -1,0 +1,276 @@
+//! Reads a recording whole.
+//!
+//! Every byte of the file may be wrong. What cannot be read is left out and told as an [`Unseen`](crate::Unseen) of the probe
+//! [`PROBE`]; everything else is given back.
+
+use super::chunk::{self, CounterPoint, Streamed};
+use super::open::{self, Opened};
+use super::rows::{self, Table, U64};
+use super::schema::{APPLICATION_ID, FORMAT};
+use super::{About, PROBE, Recording, RecordingError, node_rows};
+use crate::counters::{Counters, Point, Series, Source};
+use crate::time::Time;
+use crate::{CoreTimes, Evidence, ThreadSample};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+const HOW_TO_SEE: &str = "copy the recording again, with FILE-wal if there is one";
+
+pub fn read(path: &Path) -> Result<Recording, RecordingError> {
+    let Opened { db, missing } = open::open(path)?;
+    let mut reader = Reader { db, path: path.to_owned(), evidence: Evidence::default() };
+    let about = reader.about()?;
+    for (what, why) in missing {
+        reader.lost(what, why);
+    }
+    reader.plain_tables();
+    reader.evidence.core_times = reader.stream::<CoreTimes>();
+    reader.evidence.thread_samples = reader.stream::<ThreadSample>();
+    reader.evidence.counters = reader.counters();
+    Ok(Recording { evidence: reader.evidence, about })
+}
+
+struct Reader {
+    db: Connection,
+    path: PathBuf,
+    evidence: Evidence,
+}
+
+/// What of a table could not be read.
+#[derive(Default)]
+struct Damage {
+    rows: u64,
+    first: Option<String>,
+}
+
+impl Damage {
+    fn note(&mut self, why: impl FnOnce() -> String) {
+        self.rows += 1;
+        self.first.get_or_insert_with(why);
+    }
+}
+
+impl Reader {
+    fn lost(&mut self, what: String, why: String) {
+        let why = format!("{}: {why}", self.path.display());
+        self.evidence.unseen(PROBE, what, why, HOW_TO_SEE);
+    }
+
+    fn about(&mut self) -> Result<About, RecordingError> {
+        let path = self.path.clone();
+        let pragma = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+        let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.clone(), why: e.to_string() };
+        if pragma("application_id").map_err(damaged)? != APPLICATION_ID {
+            return Err(RecordingError::NotRecording { path });
+        }
+        let format = pragma("user_version").map_err(damaged)? as u32;
+        let meta = self.pairs("meta");
+        let text = |key: &str| match meta.get(key) {
+            Some(Value::Text(text)) => text.clone(),
+            _ => "unknown".to_owned(),
+        };
+        if format > FORMAT {
+            return Err(RecordingError::Newer { path, made_by: text("coroner_version"), format, reads_up_to: FORMAT });
+        }
+        if format == 0 {
+            return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() });
+        }
+        let sealed = meta.get("sealed") == Some(&Value::Integer(1));
+        Ok(About { format, uuid: text("uuid"), coroner_version: text("coroner_version"), sealed })
+    }
+
+    fn plain_tables(&mut self) {
+        let node = self.pairs("node");
+        let (node, bad) = node_rows::node(node);
+        self.evidence.node = node;
+        for why in bad {
+            self.lost("a part of the node's identity".to_owned(), format!("table node: {why}"));
+        }
+        self.evidence.clocks = self.values(rows::CLOCKS, rows::clocks);
+        self.evidence.processes = self.values(rows::PROCESSES, rows::process);
+        self.evidence.threads = self.values(rows::THREADS, rows::thread);
+        let queues = self.children(rows::NIC_QUEUES, rows::nic_queue);
+        self.evidence.nics = self.parents(rows::NICS, rows::nic, queues, |nic, queues| nic.queues = queues);
+        self.evidence.cgroup_mounts = self.values(rows::CGROUP_MOUNTS, rows::cgroup_mount);
+        let crowded = self.children(rows::CROWDED_PARENTS, rows::crowded_parent);
+        self.evidence.cgroup_censuses =
+            self.parents(rows::CGROUP_CENSUSES, rows::cgroup_census, crowded, |c, crowded| c.crowded = crowded);
+        self.evidence.stat_reads = self.values(rows::STAT_READS, rows::stat_read);
+        self.evidence.log = self.values(rows::KERNEL_LOG, rows::log_line);
+        self.evidence.units = self.values(rows::UNITS, rows::unit);
+        self.evidence.cost = self.values(rows::COST, rows::cost).pop();
+        for unseen in self.values(rows::UNSEEN, rows::unseen) {
+            self.evidence.unseen(&unseen.probe, unseen.what, unseen.why, unseen.how_to_see);
+        }
+    }
+
+    /// A table of (key, value).
+    fn pairs(&mut self, table: &str) -> HashMap<String, Value> {
+        let mut pairs = HashMap::new();
+        let mut read = || -> rusqlite::Result<()> {
+            let mut select = self.db.prepare(&format!("SELECT key, value FROM {table}"))?;
+            let mut found = select.query([])?;
+            while let Some(row) = found.next()? {
+                pairs.insert(row.get(0)?, row.get(1)?);
+            }
+            Ok(())
+        };
+        if let Err(e) = read() {
+            self.lost(format!("all or part of table {table}"), format!("table {table}: {e}"));
+        }
+        pairs
+    }
+
+    fn values<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<T> {
+        self.rows(table, value).into_iter().map(|(_, value)| value).collect()
+    }
+
+    fn children<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<(i64, T)>) -> HashMap<i64, Vec<T>> {
+        let mut children: HashMap<i64, Vec<T>> = HashMap::new();
+        for (parent, child) in self.values(table, value) {
+            children.entry(parent).or_default().push(child);
+        }
+        children
+    }
+
+    fn parents<T, C>(
+        &mut self,
+        table: Table,
+        value: fn(&Row<'_>) -> rusqlite::Result<T>,
+        mut children: HashMap<i64, Vec<C>>,
+        give: fn(&mut T, Vec<C>),
+    ) -> Vec<T> {
+        let mut parents = self.rows(table, value);
+        for (id, parent) in &mut parents {
+            give(parent, children.remove(id).unwrap_or_default());
+        }
+        parents.into_iter().map(|(_, parent)| parent).collect()
+    }
+
+    /// All rows that can be read, with their numbers, in order; tells of the others.
+    fn rows<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<(i64, T)> {
+        let mut damage = Damage::default();
+        let mut found = Vec::new();
+        // Not a view or a virtual table in its place: they have no root page.
+        let real =
+            self.db.query_row("SELECT rootpage > 0 FROM sqlite_schema WHERE name = ?", [table.name], |r| r.get(0));
+        match real.optional() {
+            Ok(Some(true)) => scan(&self.db, table, value, &mut found, &mut damage),
+            Ok(_) => damage.note(|| "there is no such table".to_owned()),
+            Err(e) => damage.note(|| e.to_string()),
+        }
+        self.tell(table.name, found.len(), damage);
+        found
+    }
+
+    fn tell(&mut self, table: &str, read: usize, damage: Damage) {
+        if let Some(first) = damage.first {
+            let what = format!("a part of table {table}: {read} rows could be read, {} or more could not", damage.rows);
+            self.lost(what, format!("table {table}: {first}"));
+        }
+    }
+
+    fn stream<T: Streamed>(&mut self) -> Vec<T> {
+        let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
+        let chunks = self.rows(table, |row| {
+            let (from, to): (Time, Time) = (row.get("from_ns")?, row.get("to_ns")?);
+            Ok((from, to, row.get::<_, U64>("rows")?.0, row.get::<_, Vec<u8>>("data")?))
+        });
+        let (mut items, mut good, mut damage) = (Vec::new(), 0, Damage::default());
+        for (id, (from, to, rows, data)) in chunks {
+            match chunk::decode::<T>(&data, rows) {
+                Ok(decoded) => {
+                    items.extend(decoded);
+                    good += 1;
+                }
+                Err(e) => damage.note(|| format!("row {id} ({from:?} to {to:?} after boot): the chunk {e}")),
+            }
+        }
+        self.tell(T::TABLE, good, damage);
+        items
+    }
+
+    fn counters(&mut self) -> Counters {
+        let table = Table { name: "series", columns: &["source", "subject", "name"] };
+        let named = self.rows(table, |row| {
+            Ok((row.get::<_, String>("source")?, row.get::<_, String>("subject")?, row.get::<_, String>("name")?))
+        });
+        let (mut series, mut index, mut damage) = (Vec::new(), HashMap::new(), Damage::default());
+        for (id, (source, subject, name)) in named {
+            match Source::parse(&source) {
+                Some(source) => {
+                    index.insert(id as u64, series.len());
+                    series.push((Series { source, subject, name }, Vec::new()));
+                }
+                None => damage.note(|| format!("row {id}: unknown source {source:?}")),
+            }
+        }
+        self.tell("series", series.len(), damage);
+        let (mut good, mut damage) = (0, Damage::default());
+        for CounterPoint { series: id, at, value } in self.stream() {
+            match index.get(&id) {
+                Some(&i) => {
+                    let (_, points): &mut (Series, Vec<Point>) = &mut series[i];
+                    points.push(Point { at, value });
+                    good += 1;
+                }
+                None => damage.note(|| format!("a point of series {id}, which is not in table series")),
+            }
+        }
+        self.tell(CounterPoint::TABLE, good, damage);
+        Counters::from(series)
+    }
+}
+
+/// Reads a table from front to end; where that fails, row by row around the damage.
+fn scan<T>(
+    db: &Connection,
+    table: Table,
+    value: fn(&Row<'_>) -> rusqlite::Result<T>,
+    found: &mut Vec<(i64, T)>,
+    damage: &mut Damage,
+) {
+    let select = format!("SELECT id, {} FROM {}", table.columns.join(", "), table.name);
+    // The number of the last row that was read or given up.
+    let mut last = -1;
+    let mut forward = || -> rusqlite::Result<()> {
+        let mut select = db.prepare(&format!("{select} ORDER BY id"))?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let id: i64 = row.get(0)?;
+            if id <= last {
+                return Err(rusqlite::Error::IntegralValueOutOfRange(0, id));
+            }
+            last = id;
+            match value(row) {
+                Ok(value) => found.push((id, value)),
+                Err(e) => damage.note(|| format!("row {id}: {e}")),
+            }
+        }
+        Ok(())
+    };
+    let Err(e) = forward() else { return };
+    damage.note(|| format!("after row {last}: {e}"));
+    // A broken page holds an unknown number of rows: leap over it in growing steps.
+    let mut step = 1;
+    let next = format!("SELECT id FROM {} WHERE id > ? ORDER BY id LIMIT 1", table.name);
+    let one = format!("{select} WHERE id = ?");
+    while step < 1 << 40 {
+        match db.query_row(&next, [last], |row| row.get::<_, i64>(0)).optional() {
+            Ok(None) => return,
+            Ok(Some(id)) if id > last => {
+                match db.query_row(&one, [id], value) {
+                    Ok(value) => found.push((id, value)),
+                    Err(e) => damage.note(|| format!("row {id}: {e}")),
+                }
+                (last, step) = (id, 1);
+            }
+            _ => {
+                last = last.saturating_add(step);
+                step *= 2;
+            }
+        }
+    }
+}

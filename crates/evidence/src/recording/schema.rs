@@ -1,0 +1,81 @@
+//! The tables of a recording.
+//!
+//! People read them with sqlite3, so names say what they mean. Times are nanoseconds of CLOCK_MONOTONIC (`…_ns`); the views
+//! translate to the wall clock. Numbers above 2⁶³ wrap to negative ones, SQLite knows no others; the kernel has none so large.
+
+/// "CRNR", at offset 68 of the file: what `file` and we tell a recording from other SQLite files by.
+pub const APPLICATION_ID: i32 = 0x4352_4E52;
+
+/// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
+pub const FORMAT: u32 = 1;
+
+pub const CREATE: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE node (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE cost (id INTEGER PRIMARY KEY, startup_cpu_ms INTEGER, cpu_ms INTEGER, peak_rss_bytes INTEGER);
+CREATE TABLE clocks (id INTEGER PRIMARY KEY, at_ns INTEGER, real_ns INTEGER, boot_ns INTEGER);
+CREATE TABLE processes (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, pid INTEGER, started_ticks INTEGER, ppid INTEGER, comm TEXT, command TEXT,
+  is_kernel INTEGER, memory_cgroup TEXT, cpu_cgroup TEXT, unit TEXT, pod_uid TEXT, container_id TEXT,
+  is_ray INTEGER, ray_job_id TEXT, ray_submission_id TEXT, ray_entry_point TEXT);
+CREATE TABLE threads (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, tid INTEGER, started_ticks INTEGER, pid INTEGER, comm TEXT, is_kernel INTEGER,
+  scheduling_class TEXT, rt_priority INTEGER, nice INTEGER, affinity_cores TEXT);
+CREATE TABLE nics (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, netns TEXT, name TEXT, driver TEXT, bus TEXT, is_up INTEGER);
+CREATE TABLE nic_queues (
+  id INTEGER PRIMARY KEY, nic_id INTEGER, kind TEXT, queue INTEGER, mapped_by TEXT, irq INTEGER, irq_cores TEXT,
+  napi_id INTEGER, napi_tid INTEGER, napi_cores TEXT, steering_cores TEXT);
+CREATE TABLE cgroup_mounts (
+  id INTEGER PRIMARY KEY, version INTEGER, controllers_json TEXT, mount_point TEXT, root TEXT);
+CREATE TABLE cgroup_censuses (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, version INTEGER, mount_point TEXT, live INTEGER, tracked INTEGER, dying INTEGER,
+  dying_source TEXT, empty INTEGER, is_truncated INTEGER, took_ns INTEGER);
+CREATE TABLE crowded_parents (
+  id INTEGER PRIMARY KEY, census_id INTEGER, path TEXT, children INTEGER, empty INTEGER, dying INTEGER, example TEXT);
+CREATE TABLE stat_reads (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, path TEXT, took_ns INTEGER, cpu_ns INTEGER, is_finished INTEGER);
+CREATE TABLE kernel_log (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, uncertainty_ns INTEGER, stamp_us INTEGER, sequence INTEGER, level INTEGER,
+  facility INTEGER, text TEXT);
+CREATE TABLE units (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, name TEXT, load_state TEXT, active_state TEXT, sub_state TEXT,
+  unit_file_state TEXT, result TEXT, restarts INTEGER, invocation_id TEXT, main_started_ns INTEGER, main_pid INTEGER,
+  exit_kind TEXT, exit_status INTEGER, restart_delay_us INTEGER, cgroup TEXT);
+CREATE TABLE unseen (
+  id INTEGER PRIMARY KEY, probe TEXT, what TEXT, why TEXT, how_to_see TEXT, UNIQUE (probe, what, why, how_to_see));
+CREATE TABLE findings (
+  id INTEGER PRIMARY KEY, code TEXT, severity TEXT, subject_kind TEXT, subject TEXT, title TEXT, detail TEXT, remedy TEXT);
+CREATE TABLE series (id INTEGER PRIMARY KEY, source TEXT, subject TEXT, name TEXT);
+CREATE TABLE core_time_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
+CREATE TABLE thread_sample_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
+CREATE TABLE counter_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
+
+-- What to add to at_ns to get nanoseconds since 1970; empty if no clock was read.
+CREATE VIEW wall_clock AS SELECT real_ns - at_ns AS offset_ns FROM clocks ORDER BY id DESC LIMIT 1;
+CREATE VIEW log_readable AS
+  SELECT strftime('%Y-%m-%dT%H:%M:%S', (at_ns + offset_ns) / 1000000000, 'unixepoch')
+           || printf('.%06dZ', (at_ns + offset_ns) / 1000 % 1000000) AS time,
+         uncertainty_ns / 1000000 AS uncertainty_ms, level,
+         CASE facility WHEN 0 THEN 'kernel' ELSE 'user space' END AS written_by, text, kernel_log.id
+  FROM kernel_log LEFT JOIN wall_clock ORDER BY at_ns, kernel_log.id;
+-- What happened, by time: the kernel's warnings, units, cgroup censuses, slow reads.
+CREATE VIEW events AS
+  SELECT strftime('%Y-%m-%dT%H:%M:%S', (at_ns + offset_ns) / 1000000000, 'unixepoch')
+           || printf('.%06dZ', (at_ns + offset_ns) / 1000 % 1000000) AS time,
+         kind, subject, event, at_ns
+  FROM (
+    SELECT at_ns, 'log' AS kind, 'kernel' AS subject, text AS event FROM kernel_log WHERE level <= 4 AND facility = 0
+    UNION ALL
+    SELECT at_ns, 'unit', name, active_state || '/' || sub_state || coalesce(', ' || restarts || ' restarts', '')
+           || coalesce(', result ' || result, '') FROM units
+    UNION ALL
+    SELECT at_ns, 'cgroups', mount_point, live || ' live, ' || coalesce(dying, 'unknown') || ' dying' FROM cgroup_censuses
+    UNION ALL
+    SELECT at_ns, 'stat read', path, took_ns / 1000 || ' us' FROM stat_reads
+  ) LEFT JOIN wall_clock ORDER BY at_ns;
+CREATE VIEW nic_cores AS
+  SELECT nics.name AS nic, netns, driver, kind || '-' || queue AS queue, mapped_by, irq, irq_cores, napi_tid, napi_cores,
+         steering_cores
+  FROM nic_queues JOIN nics ON nics.id = nic_id ORDER BY nic_queues.id;
+";

@@ -1,0 +1,400 @@
+//! Writes a recording.
+
+use super::chunk::{self, CounterPoint, Streamed};
+use super::schema::{APPLICATION_ID, CREATE, FORMAT};
+use super::sync::{Syncer, copy_log};
+use super::{FindingRow, RecordingError, node_rows, rows};
+use crate::counters::{Counters, Series};
+use crate::node::Node;
+use crate::tasks::ThreadSample;
+use crate::{CoreTimes, Evidence};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A chunk of this length packs about as well as a longer one; one of a second costs three times the bytes per sample.
+const CHUNK_SPAN: Duration = Duration::from_secs(10);
+/// 100 looks at 327 cores. Bounds what is held in memory for the open chunk, and what a reader must unpack at once.
+const CHUNK_ROWS: usize = 32_768;
+/// How long an append waits for a program that writes into our file. None should.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Writes a recording. What [`Writer::append`] has returned for survives kill -9; dropping the writer without
+/// [`Writer::finish`] leaves a file that is whole, but not sealed.
+pub struct Writer {
+    path: PathBuf,
+    // Before `db`: stopped first, so that the last connection to close is ours.
+    sync: Syncer,
+    db: Connection,
+    node: Option<Node>,
+    series: HashMap<Series, u64>,
+    core_times: OpenChunk<CoreTimes>,
+    thread_samples: OpenChunk<ThreadSample>,
+    points: OpenChunk<CounterPoint>,
+}
+
+/// The youngest rows of a stream. Each append stores a small chunk of its own; when they are enough, one large chunk takes
+/// their place.
+struct OpenChunk<T> {
+    ids: Vec<i64>,
+    items: Vec<T>,
+}
+
+impl Writer {
+    /// Makes a new file; refuses to overwrite one. Only its owner may read it: it holds the kernel log and everybody's processes.
+    pub fn create(path: &Path) -> Result<Writer, RecordingError> {
+        let other = |why: String| RecordingError::Other { path: path.to_owned(), why };
+        // SQLite would understand names like `:memory:` in its own way.
+        let path = std::path::absolute(path).map_err(|e| other(e.to_string()))?;
+        for suffix in ["-wal", "-journal"] {
+            let beside = beside(&path, suffix);
+            if fs::symlink_metadata(&beside).is_ok() && fs::symlink_metadata(&path).is_err() {
+                return Err(RecordingError::LeftOver { path: beside });
+            }
+        }
+        match File::options().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(RecordingError::Exists { path }),
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(RecordingError::DiskFull { path }),
+            Err(source) => return Err(RecordingError::Unreadable { path, source }),
+        }
+        let made = make_tables(&path).map_err(|e| error(&path, "cannot make the tables", e)).and_then(|db| {
+            let sync = Syncer::start(&path).map_err(other)?;
+            Ok((db, sync))
+        });
+        match made {
+            Ok((db, sync)) => Ok(Writer {
+                path,
+                sync,
+                db,
+                node: None,
+                series: HashMap::new(),
+                core_times: OpenChunk::new(),
+                thread_samples: OpenChunk::new(),
+                points: OpenChunk::new(),
+            }),
+            Err(e) => {
+                // We made it a moment ago and nothing is in it.
+                for suffix in ["", "-wal", "-shm"] {
+                    let _ = fs::remove_file(beside(&path, suffix));
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// How often the file is brought to the disk (every five seconds unless told otherwise): bounds what a power cut costs.
+    pub fn sync_every(self, every: Duration) -> Writer {
+        self.sync.set_every(every);
+        self
+    }
+
+    /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
+    /// there is room on the disk again, later appends succeed. Never waits for the disk to sync.
+    pub fn append(&mut self, fragment: &Evidence) -> Result<(), RecordingError> {
+        let Writer { path, sync, db, node, series, core_times, thread_samples, points } = self;
+        let stored = sync.append(|| -> Result<_, StoreError> {
+            let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let changed_node = fragment.node.as_ref().filter(|new| node.as_ref() != Some(new));
+            insert_rows(&tx, fragment, changed_node)?;
+            let (new_points, new_series) = number_points(&tx, &fragment.counters, series)?;
+            let core_times = core_times.store(&tx, &fragment.core_times)?;
+            let thread_samples = thread_samples.store(&tx, &fragment.thread_samples)?;
+            let stored_points = points.store(&tx, &new_points)?;
+            tx.commit()?;
+            Ok((changed_node, new_series, core_times, thread_samples, (stored_points, new_points)))
+        });
+        let (changed_node, new_series, stored_times, stored_samples, (stored_points, new_points)) =
+            stored.map_err(|e| e.of(path, "cannot store what was seen"))?;
+        // Only now that it is in the file do we remember it as stored.
+        if let Some(changed) = changed_node {
+            *node = Some(changed.clone());
+        }
+        series.extend(new_series);
+        core_times.keep(stored_times, &fragment.core_times);
+        thread_samples.keep(stored_samples, &fragment.thread_samples);
+        points.keep(stored_points, &new_points);
+        Ok(())
+    }
+
+    /// Seals the file: one file, nothing beside it, synced to the disk.
+    pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
+        let Writer { path, sync, mut db, core_times, thread_samples, points, .. } = self;
+        drop(sync);
+        // Gives back the room that the log takes: on a full disk it is what the seal needs.
+        let _ = copy_log(&db, "TRUNCATE");
+        let mut seal = |merge: bool| -> Result<(), StoreError> {
+            let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            insert_findings(&tx, findings)?;
+            if merge {
+                core_times.close(&tx)?;
+                thread_samples.close(&tx)?;
+                points.close(&tx)?;
+            }
+            tx.execute("UPDATE meta SET value = 1 WHERE key = 'sealed'", [])?;
+            Ok(tx.commit()?)
+        };
+        // Large chunks are smaller in sum; small ones are as good if there is no room to make them.
+        seal(true).or_else(|_| seal(false)).map_err(|e| e.of(&path, "cannot seal the recording"))?;
+        let alone = || -> rusqlite::Result<bool> {
+            db.busy_timeout(Duration::from_secs(5))?;
+            db.execute_batch("PRAGMA synchronous=FULL")?;
+            copy_log(&db, "TRUNCATE")?;
+            db.query_row("PRAGMA journal_mode=DELETE", [], |row| Ok(row.get::<_, String>(0)? == "delete"))
+        };
+        match alone() {
+            Ok(true) => {}
+            Ok(false) => return Err(RecordingError::NotAlone { path }),
+            Err(e) if is_locked(&e) => return Err(RecordingError::NotAlone { path }),
+            Err(e) => return Err(error(&path, "cannot seal the recording", e)),
+        }
+        db.close().map_err(|(_, e)| error(&path, "cannot close the recording", e))?;
+        // Cached pages of a file that nobody needs here would keep our memory cgroup alive after we are gone.
+        if let Ok(file) = File::open(&path) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        Ok(())
+    }
+}
+
+/// The name of a file that SQLite keeps beside a database.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_timeout(PATIENCE)?;
+    db.set_prepared_statement_cache_capacity(40);
+    // Half a megabyte of cache: we write, and read next to nothing.
+    db.execute_batch("PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-512;")?;
+    Ok(db)
+}
+
+fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
+    let mut db = open_to_write(path)?;
+    let tx = db.transaction()?;
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", FORMAT)?;
+    tx.execute_batch(CREATE)?;
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64);
+    let mut insert = tx.prepare("INSERT INTO meta (key, value) VALUES (?, ?)")?;
+    insert.execute(params!["format", FORMAT])?;
+    insert.execute(params!["uuid", uuid::Uuid::new_v4().to_string()])?;
+    insert.execute(params!["coroner_version", env!("CARGO_PKG_VERSION")])?;
+    insert.execute(params!["created_real_ns", created])?;
+    insert.execute(params!["sealed", 0])?;
+    drop(insert);
+    tx.commit()?;
+    // After the tables, so that they are in the file itself, whatever becomes of the log.
+    db.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+    Ok(db)
+}
+
+fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&Node>) -> rusqlite::Result<()> {
+    // Field by field, so that a new one cannot be forgotten. The streams are stored by the caller.
+    let Evidence {
+        node: _,
+        clocks,
+        core_times: _,
+        processes,
+        threads,
+        thread_samples: _,
+        counters: _,
+        nics,
+        cgroup_mounts,
+        cgroup_censuses,
+        stat_reads,
+        log,
+        units,
+        unseen,
+        cost,
+    } = fragment;
+    if let Some(node) = changed_node {
+        node_rows::replace(tx, node)?;
+        for (key, value) in [("machine_id", &node.machine_id), ("boot_id", &node.boot_id)] {
+            tx.execute("REPLACE INTO meta (key, value) VALUES (?, ?)", params![key, value])?;
+        }
+    }
+    rows::insert_clocks(tx, clocks)?;
+    rows::insert_processes(tx, processes)?;
+    rows::insert_threads(tx, threads)?;
+    rows::insert_nics(tx, nics)?;
+    rows::insert_cgroup_mounts(tx, cgroup_mounts)?;
+    rows::insert_cgroup_censuses(tx, cgroup_censuses)?;
+    rows::insert_stat_reads(tx, stat_reads)?;
+    rows::insert_log(tx, log)?;
+    rows::insert_units(tx, units)?;
+    rows::insert_unseen(tx, unseen)?;
+    if let Some(cost) = cost {
+        rows::replace_cost(tx, cost)?;
+    }
+    Ok(())
+}
+
+fn insert_findings(tx: &Transaction<'_>, findings: &[FindingRow]) -> rusqlite::Result<()> {
+    let mut insert = tx.prepare_cached(
+        "INSERT INTO findings (code, severity, subject_kind, subject, title, detail, remedy) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )?;
+    for FindingRow { code, severity, subject_kind, subject, title, detail, remedy } in findings {
+        insert.execute(params![code, severity, subject_kind, subject, title, detail, remedy])?;
+    }
+    Ok(())
+}
+
+type NumberedPoints = (Vec<CounterPoint>, Vec<(Series, u64)>);
+
+/// The points with the numbers of their series; series not met before are added to the dictionary.
+fn number_points(
+    tx: &Transaction<'_>,
+    counters: &Counters,
+    known: &HashMap<Series, u64>,
+) -> rusqlite::Result<NumberedPoints> {
+    let mut insert = tx.prepare_cached("INSERT INTO series (id, source, subject, name) VALUES (?, ?, ?, ?)")?;
+    let (mut numbered, mut new) = (Vec::new(), Vec::new());
+    for (series, points) in counters.iter() {
+        let number = match known.get(series) {
+            Some(&number) => number,
+            None => {
+                let number = (known.len() + new.len()) as u64;
+                insert.execute(params![number as i64, series.source.as_str(), series.subject, series.name])?;
+                new.push((series.clone(), number));
+                number
+            }
+        };
+        numbered.extend(points.iter().map(|p| CounterPoint { series: number, at: p.at, value: p.value }));
+    }
+    Ok((numbered, new))
+}
+
+/// What became of an append's rows of a stream.
+enum Stored {
+    Nothing,
+    /// A small chunk with this number.
+    Open(i64),
+    /// Large chunks, all earlier small ones included.
+    Closed,
+}
+
+impl<T: Streamed> OpenChunk<T> {
+    fn new() -> OpenChunk<T> {
+        OpenChunk { ids: Vec::new(), items: Vec::new() }
+    }
+
+    fn store(&self, tx: &Transaction<'_>, new: &[T]) -> Result<Stored, StoreError> {
+        let Some(last) = new.last() else { return Ok(Stored::Nothing) };
+        let first = self.items.first().unwrap_or(&new[0]);
+        let rows = rows_of(&self.items) + rows_of(new);
+        if rows < CHUNK_ROWS && last.at().since(first.at()) < CHUNK_SPAN {
+            return Ok(Stored::Open(insert_chunk(tx, new)?));
+        }
+        self.replace(tx, new)?;
+        Ok(Stored::Closed)
+    }
+
+    fn keep(&mut self, stored: Stored, new: &[T]) {
+        match stored {
+            Stored::Nothing => {}
+            Stored::Open(id) => {
+                self.ids.push(id);
+                self.items.extend_from_slice(new);
+            }
+            Stored::Closed => {
+                self.ids.clear();
+                self.items.clear();
+            }
+        }
+    }
+
+    fn close(&self, tx: &Transaction<'_>) -> Result<(), StoreError> {
+        if self.ids.len() > 1 { self.replace(tx, &[]) } else { Ok(()) }
+    }
+
+    /// Stores the small chunks' rows and the new ones as large chunks.
+    fn replace(&self, tx: &Transaction<'_>, new: &[T]) -> Result<(), StoreError> {
+        let mut delete = tx.prepare_cached(&format!("DELETE FROM {} WHERE id = ?", T::TABLE))?;
+        for id in &self.ids {
+            delete.execute([id])?;
+        }
+        let mut all: Vec<T> = Vec::with_capacity(self.items.len() + new.len());
+        all.extend_from_slice(&self.items);
+        all.extend_from_slice(new);
+        let mut rest = all.as_slice();
+        while !rest.is_empty() {
+            let mut rows = 0;
+            let fitting = rest.iter().take_while(|item| {
+                rows += item.rows().max(1);
+                rows <= CHUNK_ROWS
+            });
+            let (chunk, later) = rest.split_at(fitting.count().max(1));
+            insert_chunk(tx, chunk)?;
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+fn rows_of<T: Streamed>(items: &[T]) -> usize {
+    items.iter().map(|i| i.rows().max(1)).sum()
+}
+
+fn insert_chunk<T: Streamed>(tx: &Transaction<'_>, items: &[T]) -> Result<i64, StoreError> {
+    let from = items.iter().map(T::at).min().unwrap_or_default();
+    let to = items.iter().map(T::at).max().unwrap_or_default();
+    let rows: usize = items.iter().map(T::rows).sum();
+    let data = chunk::encode(items)?;
+    let mut insert =
+        tx.prepare_cached(&format!("INSERT INTO {} (from_ns, to_ns, rows, data) VALUES (?, ?, ?, ?)", T::TABLE))?;
+    Ok(insert.insert(params![from, to, rows as i64, data])?)
+}
+
+enum StoreError {
+    Sqlite(rusqlite::Error),
+    Chunk(chunk::ChunkError),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(e: rusqlite::Error) -> StoreError {
+        StoreError::Sqlite(e)
+    }
+}
+
+impl From<chunk::ChunkError> for StoreError {
+    fn from(e: chunk::ChunkError) -> StoreError {
+        StoreError::Chunk(e)
+    }
+}
+
+impl StoreError {
+    fn of(self, path: &Path, doing: &str) -> RecordingError {
+        match self {
+            StoreError::Sqlite(e) => error(path, doing, e),
+            StoreError::Chunk(e) => {
+                RecordingError::Other { path: path.to_owned(), why: format!("{doing}: a chunk {e}") }
+            }
+        }
+    }
+}
+
+fn is_locked(e: &rusqlite::Error) -> bool {
+    matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+fn error(path: &Path, doing: &str, e: rusqlite::Error) -> RecordingError {
+    let path = path.to_owned();
+    // The index of the log (-shm) is grown by one byte a page, which fails with an error of its own when there is no room.
+    let no_room_for_index = e.sqlite_error().map(|e| e.extended_code) == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
+    if e.sqlite_error_code() == Some(ErrorCode::DiskFull) || no_room_for_index {
+        RecordingError::DiskFull { path }
+    } else if is_locked(&e) {
+        RecordingError::Locked { path }
+    } else {
+        RecordingError::Other { path, why: format!("{doing}: {e}") }
+    }
+}

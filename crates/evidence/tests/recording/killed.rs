@@ -1,0 +1,155 @@
+//! A writer is killed with SIGKILL at any moment; readers of all kinds then find what it had written.
+
+use crate::scratch::{Tmpfs, is_root, second, seconds, snapshot};
+use coroner_evidence::recording::{Writer, read};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const CORES: u32 = 8;
+const WRITE_TO: &str = "CORONER_TEST_WRITE_TO";
+const READ_FROM: &str = "CORONER_TEST_READ_FROM";
+
+/// Not a test of its own: this binary again, as the process that gets killed or that may not write.
+#[test]
+fn as_a_child() {
+    if let Some(path) = std::env::var_os(WRITE_TO) {
+        // Syncs all the time, so that the kill also meets the log being copied and cut.
+        let mut writer = Writer::create(Path::new(&path)).unwrap().sync_every(Duration::from_millis(3));
+        for i in 0.. {
+            writer.append(&second(i, CORES)).unwrap();
+            println!("appended {}", i + 1);
+        }
+    }
+    if let Some(path) = std::env::var_os(READ_FROM) {
+        let recording = read(Path::new(&path)).unwrap();
+        println!("read {} {}", recording.evidence.log.len(), recording.evidence.unseen.len());
+    }
+}
+
+fn child(variable: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "killed::as_a_child", "--nocapture", "--test-threads=1"]).env(variable, path);
+    command
+}
+
+/// Starts a writer and kills it after `delay`, counted from its first append. How much it said it had appended.
+fn write_and_kill(path: &Path, delay: Duration) -> u64 {
+    let mut child: Child = child(WRITE_TO, path).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut appended = 0;
+    let mut count = |line: std::io::Result<String>| {
+        if let Some(n) = line.unwrap_or_default().rsplit_once("appended ").and_then(|(_, n)| n.parse().ok()) {
+            appended = n;
+        }
+        appended
+    };
+    while count(lines.next().expect("the child said nothing")) == 0 {}
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+    lines.for_each(|line| _ = count(line));
+    killer.join().unwrap();
+    appended
+}
+
+fn random(below: u64) -> u64 {
+    RandomState::new().hash_one(0) % below
+}
+
+fn copy(from: &Path, to: &Path, suffixes: &[&str]) -> PathBuf {
+    for suffix in suffixes {
+        let name = format!("a.coroner{suffix}");
+        std::fs::copy(from.join(&name), to.join(&name)).unwrap();
+    }
+    to.join("a.coroner")
+}
+
+#[test]
+fn a_killed_writer_loses_nothing_that_it_had_appended() {
+    for round in 0..15 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        let appended = write_and_kill(&path, Duration::from_micros(random(150_000)));
+        let before = snapshot(dir.path());
+
+        // FILE and FILE-wal, with no index and no right to make one needed.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let copied = copy(dir.path(), elsewhere.path(), &["", "-wal"]);
+        let copied_before = snapshot(elsewhere.path());
+        let recording = read(&copied).unwrap();
+        assert_eq!(snapshot(elsewhere.path()), copied_before, "reading changed something");
+        let found = recording.evidence.log.len() as u64;
+        // One more may have been committed before it could say so.
+        assert!((appended..=appended + 1).contains(&found), "round {round}: {found} of {appended}");
+        assert!(recording.evidence == seconds(found, CORES));
+        assert!(!recording.about.sealed);
+
+        // Where it was written.
+        let recording = read(&path).unwrap();
+        assert!(recording.evidence == seconds(found, CORES));
+        let mut after = snapshot(dir.path());
+        let index = dir.path().join("a.coroner-shm");
+        let mut before = before;
+        (before.remove(&index), after.remove(&index));
+        assert_eq!(after, before, "reading changed something");
+
+        // FILE alone: whole up to the last time the log was copied into it, or with a word about what is not.
+        let alone = tempfile::tempdir().unwrap();
+        let recording = read(&copy(dir.path(), alone.path(), &[""])).unwrap();
+        let found = recording.evidence.log.len() as u64;
+        let whole = recording.evidence == seconds(found, CORES);
+        assert!(whole || !recording.evidence.unseen.is_empty(), "round {round}: {found} rows");
+    }
+}
+
+#[test]
+fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
+    let Some(tmpfs) = Tmpfs::mount("64m") else { return };
+    let path = tmpfs.path().join("a.coroner");
+    let appended = write_and_kill(&path, Duration::from_millis(40));
+    let without_index = tmpfs.path().join("without-index");
+    std::fs::create_dir(&without_index).unwrap();
+    copy(tmpfs.path(), &without_index, &["", "-wal"]);
+    tmpfs.make_read_only();
+    assert!(std::fs::write(tmpfs.path().join("x"), "x").is_err());
+    for path in [path, without_index.join("a.coroner")] {
+        let recording = read(&path).unwrap();
+        assert!(recording.evidence.log.len() as u64 >= appended);
+        assert_eq!(recording.evidence.unseen, []);
+    }
+}
+
+#[test]
+fn a_killed_recording_is_read_by_one_who_may_only_read() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root() {
+        println!("SKIPPED (needs root): reading as another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let appended = write_and_kill(&path, Duration::from_millis(40));
+    let nobody = 65_534;
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let read_as_nobody = || {
+        // The binary may lie where others cannot go, so it is opened for them.
+        let output = child(READ_FROM, &path).uid(nobody).gid(nobody).output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let refused = read_as_nobody();
+    assert!(refused.contains("Unreadable") && refused.contains("ermission denied"), "{refused}");
+    for file in snapshot(dir.path()).keys() {
+        std::fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    let output = read_as_nobody();
+    let words = output.lines().find_map(|l| l.rsplit_once("read ")).unwrap_or_else(|| panic!("{output}")).1;
+    let (found, unseen) = words.split_once(' ').unwrap();
+    assert!(found.parse::<u64>().unwrap() >= appended);
+    assert_eq!(unseen, "0");
+}

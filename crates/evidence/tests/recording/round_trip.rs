@@ -1,0 +1,150 @@
+use crate::any_evidence::evidence;
+use crate::scratch::{second, seconds, snapshot};
+use coroner_evidence::Evidence;
+use coroner_evidence::recording::{FORMAT, FindingRow, Writer, read};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rusqlite::Connection;
+use std::path::Path;
+use std::process::Command;
+
+fn write(path: &Path, fragments: &[Evidence]) {
+    let mut writer = Writer::create(path).unwrap();
+    for fragment in fragments {
+        writer.append(fragment).unwrap();
+    }
+    writer.finish(&[]).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn what_was_appended_comes_back(fragments in vec(evidence(), 1..6)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        write(&path, &fragments);
+        let mut expected = Evidence::default();
+        for fragment in fragments {
+            expected.append(fragment);
+        }
+        let recording = read(&path).unwrap();
+        prop_assert_eq!(&recording.evidence, &expected);
+        prop_assert!(recording.about.sealed);
+        prop_assert_eq!(recording.about.format, FORMAT);
+    }
+}
+
+#[test]
+fn a_sealed_recording_is_one_file_and_reading_leaves_it_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    write(&path, &[second(0, 4), second(1, 4)]);
+    let before = snapshot(dir.path());
+    assert_eq!(before.keys().collect::<Vec<_>>(), [&path]);
+    assert_eq!(read(&path).unwrap().evidence, seconds(2, 4));
+    assert_eq!(snapshot(dir.path()), before);
+}
+
+#[test]
+fn half_an_hour_of_many_cores_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    // More rows a second than fit into a chunk of ten, and seconds of other sizes between them.
+    let mut writer = Writer::create(&path).unwrap();
+    let mut expected = Evidence::default();
+    for i in 0..120 {
+        let fragment = second(i, if i % 17 == 0 { 2000 } else { 96 });
+        writer.append(&fragment).unwrap();
+        expected.append(fragment);
+    }
+    writer.finish(&[]).unwrap();
+    assert!(read(&path).unwrap().evidence == expected);
+    let db = Connection::open(&path).unwrap();
+    let chunks: u32 = db.query_row("SELECT count(*) FROM core_time_chunks", [], |r| r.get(0)).unwrap();
+    let longest: u32 = db.query_row("SELECT max(rows) FROM core_time_chunks", [], |r| r.get(0)).unwrap();
+    assert!(chunks < 40, "small chunks are put together: {chunks}");
+    assert!(longest <= 32_768, "{longest}");
+}
+
+#[test]
+fn a_recording_can_be_read_while_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap().sync_every(std::time::Duration::ZERO);
+    for i in 0..30 {
+        writer.append(&second(i, 4)).unwrap();
+        let recording = read(&path).unwrap();
+        assert_eq!(recording.evidence, seconds(i + 1, 4));
+        assert!(!recording.about.sealed);
+    }
+    writer.finish(&[]).unwrap();
+    assert!(read(&path).unwrap().about.sealed);
+    assert_eq!(snapshot(dir.path()).len(), 1);
+}
+
+#[test]
+fn a_writer_that_is_dropped_leaves_a_whole_file_that_is_not_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    writer.append(&second(0, 4)).unwrap();
+    drop(writer);
+    let recording = read(&path).unwrap();
+    assert_eq!(recording.evidence, seconds(1, 4));
+    assert!(!recording.about.sealed);
+}
+
+#[test]
+fn a_reader_that_stays_keeps_the_file_from_being_alone_but_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    writer.append(&second(0, 4)).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN; SELECT * FROM meta;").unwrap();
+    let error = writer.finish(&[]).unwrap_err().to_string();
+    assert!(error.contains("another program has it open") && error.contains("-wal"), "{error}");
+    let recording = read(&path).unwrap();
+    assert_eq!(recording.evidence, seconds(1, 4));
+    assert!(recording.about.sealed);
+}
+
+#[test]
+fn people_with_only_sqlite3_can_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    writer.append(&second(0, 4)).unwrap();
+    let finding = FindingRow {
+        code: "core-saturated".into(),
+        severity: "warning".into(),
+        subject_kind: "core".into(),
+        subject: "1".into(),
+        title: "core 1 is full".into(),
+        detail: "detail".into(),
+        remedy: "remedy".into(),
+    };
+    writer.finish(&[finding]).unwrap();
+
+    let db = Connection::open(&path).unwrap();
+    let text = |sql: &str| db.query_row(sql, [], |r| r.get::<_, String>(0)).unwrap();
+    assert_eq!(text("SELECT value FROM node WHERE key = 'host'"), "node-1");
+    assert_eq!(text("SELECT value FROM meta WHERE key = 'boot_id'"), "b00t");
+    // 1,780,000,000 s after 1970, by `date -u -d @1780000000`.
+    assert_eq!(text("SELECT time || ' ' || text FROM log_readable"), "2026-05-28T20:26:40.000000Z second 0");
+    assert_eq!(
+        text("SELECT time || ' ' || kind || ' ' || event FROM events"),
+        "2026-05-28T20:26:40.000000Z log second 0"
+    );
+    assert_eq!(text("SELECT code || ' ' || subject FROM findings"), "core-saturated 1");
+
+    let Ok(tables) = Command::new("sqlite3").arg(&path).arg(".tables").output() else {
+        println!("SKIPPED (needs sqlite3): the program sqlite3 is not installed");
+        return;
+    };
+    let tables = String::from_utf8(tables.stdout).unwrap();
+    for table in ["meta", "node", "processes", "kernel_log", "units", "findings", "core_time_chunks", "log_readable"] {
+        assert!(tables.split_whitespace().any(|t| t == table), "{table} in {tables}");
+    }
+}

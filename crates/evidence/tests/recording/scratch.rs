@@ -1,0 +1,111 @@
+//! Files and processes that a test makes, and what it expects of them.
+
+use coroner_evidence::counters::Source;
+use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
+use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Node, Time};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The `i`th second of a made-up node with `cores` cores: every stream, and a plain row that tells which second it is.
+pub fn second(i: u64, cores: u32) -> Evidence {
+    let mut seen = Evidence::default();
+    let at = |tenth: u64| Time::from_millis(1_000_000 + i * 1000 + tenth * 100);
+    if i == 0 {
+        seen.node = Some(Node { host: Some("node-1".into()), boot_id: Some("b00t".into()), ..Node::default() });
+        seen.clocks.push(Clocks { at: at(0), real_ns: 1_780_000_000_000_000_000, boot_ns: 7 });
+    }
+    for tenth in 0..10 {
+        let cores = (0..cores).map(|core| CoreTicks {
+            core,
+            user: i * 3 + tenth,
+            idle: 90_000 + i * 97,
+            ..CoreTicks::default()
+        });
+        seen.core_times.push(CoreTimes { at: at(tenth), cores: cores.collect() });
+    }
+    for tid in 1..20 {
+        seen.thread_samples.push(ThreadSample {
+            at: at(0),
+            key: ThreadKey { tid, started: 5 },
+            state: 'R',
+            core: tid % 4,
+            user_ticks: i * u64::from(tid),
+            system_ticks: i,
+            minor_faults: 0,
+            major_faults: 0,
+            sched: Some(SchedTimes { run_ns: i * 1_000_003, wait_ns: i, slices: i }),
+        });
+        seen.counters.push(Source::Softnet, &format!("cpu{tid}"), "processed", at(0), i * 1000);
+    }
+    seen.log.push(LogLine {
+        at: at(0),
+        uncertainty_ns: 0,
+        stamp_us: i,
+        sequence: i,
+        level: 4,
+        facility: 0,
+        text: format!("second {i}"),
+    });
+    seen
+}
+
+/// The first `n` seconds, put together.
+pub fn seconds(n: u64, cores: u32) -> Evidence {
+    let mut all = Evidence::default();
+    for i in 0..n {
+        all.append(second(i, cores));
+    }
+    all
+}
+
+/// Every file of a directory with its content, to see whether something changed.
+pub fn snapshot(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
+    files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A small file system of its own; gone when this goes, also if the test fails.
+pub struct Tmpfs {
+    directory: tempfile::TempDir,
+}
+
+impl Tmpfs {
+    /// `None`, and a line that says so, where the test may not mount.
+    pub fn mount(size: &str) -> Option<Tmpfs> {
+        if !is_root() {
+            println!("SKIPPED (needs root): mounting a tmpfs of {size}");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size},mode=755"), "tmpfs"])
+            .arg(directory.path())
+            .output()
+            .unwrap();
+        if !mounted.status.success() {
+            println!("SKIPPED (needs root): mount: {}", String::from_utf8_lossy(&mounted.stderr));
+            return None;
+        }
+        Some(Tmpfs { directory })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn make_read_only(&self) {
+        let done = Command::new("mount").args(["-o", "remount,ro"]).arg(self.path()).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
