@@ -169,6 +169,9 @@ impl Charges {
             if overlap.from >= overlap.to {
                 return None;
             }
+            if overlap == charge.window {
+                return Some(*charge);
+            }
             let by_time = overlap.length().as_nanos() as f64 / charge.window.length().as_nanos().max(1) as f64;
             let part = match line.map(|l| (l.busy_ns(overlap), l.busy_ns(charge.window))) {
                 Some((here, all)) if all > 0.0 => here / all,
@@ -261,7 +264,7 @@ impl Charges {
             return owner(OwnerKind::Process { who: Box::new(who), threads: *count }, *total);
         }
 
-        let explained: f64 = by_thread.values().map(|t| t.run_ns).sum();
+        let explained = by_thread.values().fold(0.0, |sum, t| sum + t.run_ns);
         Ownership::Unknown(if threads.lines.is_empty() {
             "no threads were sampled".to_owned()
         } else if explained >= OWNER_SHARE * busy_ns {

@@ -3,7 +3,7 @@
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSample, Time};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Our own name: an observer that waits for a moment is nobody's victim.
 const OBSERVER: &str = "coroner";
@@ -95,12 +95,21 @@ impl Who {
     }
 
     pub fn is_ksoftirqd_of(&self, core: u32) -> bool {
-        self.comm.strip_prefix("ksoftirqd/").is_some_and(|n| n.parse() == Ok(core))
+        is_ksoftirqd_of(&self.comm, core)
     }
 
     pub fn is_napi(&self) -> bool {
-        self.comm.starts_with("napi/")
+        is_napi(&self.comm)
     }
+}
+
+pub fn is_ksoftirqd_of(comm: &str, core: u32) -> bool {
+    comm.strip_prefix("ksoftirqd/").is_some_and(|n| n.parse() == Ok(core))
+}
+
+/// A NAPI thread (net/core/dev.c, napi_kthread_create).
+pub fn is_napi(comm: &str) -> bool {
+    comm.starts_with("napi/")
 }
 
 /// The core in the name of a per-core kernel thread. Unbound workers (kworker/u8:1) have none.
@@ -184,15 +193,14 @@ impl<'a> Threads<'a> {
                 *latest = process;
             }
         }
-        let mut samples: BTreeMap<ThreadKey, Vec<ThreadSample>> = BTreeMap::new();
-        for sample in &evidence.thread_samples {
-            samples.entry(sample.key).or_default().push(*sample);
-        }
+        let mut sorted: Vec<&ThreadSample> = evidence.thread_samples.iter().collect();
+        sorted.sort_by_key(|s| (s.key, s.at));
         let first_look = evidence.thread_samples.iter().map(|s| s.at).min();
-        let lines = samples
-            .into_iter()
-            .map(|(key, mut samples)| {
-                samples.sort_by_key(|s| s.at);
+        let lines = sorted
+            .chunk_by(|a, b| a.key == b.key)
+            .map(|samples| {
+                let key = samples[0].key;
+                let mut samples: Vec<ThreadSample> = samples.iter().map(|s| **s).collect();
                 samples.dedup_by_key(|s| s.at);
                 if let Some(birth) = birth(evidence, first_look, &samples) {
                     samples.insert(0, birth);

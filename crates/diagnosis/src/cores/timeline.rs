@@ -91,29 +91,44 @@ impl Shares {
         self.irq + self.softirq
     }
 
-    fn add(&mut self, other: &Shares) {
-        self.user += other.user;
-        self.system += other.system;
-        self.irq += other.irq;
-        self.softirq += other.softirq;
-        self.steal += other.steal;
-        self.iowait += other.iowait;
-        self.idle += other.idle;
+    fn add(&mut self, other: &Shares, times: f64) {
+        self.user += other.user * times;
+        self.system += other.system * times;
+        self.irq += other.irq * times;
+        self.softirq += other.softirq * times;
+        self.steal += other.steal * times;
+        self.iowait += other.iowait * times;
+        self.idle += other.idle * times;
+    }
+}
+
+/// The sum over all cores, to take averages of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Averages {
+    sum: Shares,
+    cores: u32,
+}
+
+impl Averages {
+    pub fn all(&self) -> Option<Shares> {
+        average(&self.sum, self.cores)
     }
 
-    fn divide(&mut self, by: f64) {
-        for part in [
-            &mut self.user,
-            &mut self.system,
-            &mut self.irq,
-            &mut self.softirq,
-            &mut self.steal,
-            &mut self.iowait,
-            &mut self.idle,
-        ] {
-            *part /= by;
-        }
+    /// Without a core that spent its time so. `None` if there is no other.
+    pub fn without(&self, one: &Shares) -> Option<Shares> {
+        let mut rest = self.sum;
+        rest.add(one, -1.0);
+        average(&rest, self.cores.saturating_sub(1))
     }
+}
+
+fn average(sum: &Shares, cores: u32) -> Option<Shares> {
+    if cores == 0 {
+        return None;
+    }
+    let mut average = Shares::default();
+    average.add(sum, 1.0 / f64::from(cores));
+    Some(average)
 }
 
 /// What a core is full of.
@@ -171,24 +186,19 @@ impl Timeline {
         self.lines.get(&core)?.shares(window)
     }
 
-    /// The average of all cores but one (or of all, with `None`). `None` if there is no other core.
-    pub fn average(&self, window: Window, without: Option<u32>) -> Option<Shares> {
-        let mut average = Shares::default();
-        let mut seen = 0u32;
-        for (core, line) in &self.lines {
-            if Some(*core) == without {
-                continue;
-            }
-            if let Some(shares) = line.shares(window) {
-                average.add(&shares);
-                seen += 1;
-            }
+    /// The average of all cores. `None` if none was seen.
+    pub fn average(&self, window: Window) -> Option<Shares> {
+        self.averages(window).all()
+    }
+
+    /// All cores together over a window, to take averages with and without one of them.
+    pub fn averages(&self, window: Window) -> Averages {
+        let mut averages = Averages::default();
+        for shares in self.lines.values().filter_map(|line| line.shares(window)) {
+            averages.sum.add(&shares, 1.0);
+            averages.cores += 1;
         }
-        if seen == 0 {
-            return None;
-        }
-        average.divide(f64::from(seen));
-        Some(average)
+        averages
     }
 
     /// All stretches of a kind, by core and time.

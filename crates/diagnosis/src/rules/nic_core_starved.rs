@@ -6,6 +6,7 @@
 
 use crate::code::Code;
 use crate::cores::owners::Ownership;
+use crate::cores::threads::{is_ksoftirqd_of, is_napi};
 use crate::cores::timeline::Saturation;
 use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
@@ -109,9 +110,11 @@ impl Case {
 
 /// NAPI threads, and the ksoftirqd of a core that a NIC needs or steers its packets to.
 fn is_poller(cores: &Cores, core: u32, line: usize) -> bool {
-    let who = cores.threads.lines[line].who();
-    let is_napi_thread = cores.nics.iter().flat_map(|n| &n.queues).any(|q| q.napi_tid == Some(who.tid));
-    who.is_napi() || is_napi_thread || (who.is_ksoftirqd_of(core) && !served_by_softirq(cores, core).is_empty())
+    let thread = &cores.threads.lines[line];
+    let comm = thread.about.map_or("", |t| t.comm.as_str());
+    is_napi(comm)
+        || (is_ksoftirqd_of(comm, core) && !served_by_softirq(cores, core).is_empty())
+        || cores.nics.iter().flat_map(|n| &n.queues).any(|q| q.napi_tid == Some(thread.key.tid))
 }
 
 /// (device, queue) pairs whose packets are handled by softirqs on this core.
