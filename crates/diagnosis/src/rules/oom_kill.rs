@@ -3,6 +3,7 @@
 //! Two different things share the name. A *cgroup* (a container, a pod) reaches its own limit: the job asked for more than it was
 //! given, the node may have plenty. Or the *node* runs out and the kernel picks a victim among everybody.
 
+use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
@@ -162,10 +163,6 @@ fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
     kills
 }
 
-fn is_same_or_below(path: &str, ancestor: &str) -> bool {
-    path.strip_prefix(ancestor.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest tells most.
 fn cgroups_with_kills(evidence: &Evidence) -> Vec<(String, u64)> {
     let counters = &evidence.counters;
@@ -208,7 +205,7 @@ fn facts_of(kills: &[Kill]) -> Vec<Fact> {
 fn node_finding(kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = last.cgroup.as_deref().map(owner_words).unwrap_or_default();
+    let whose = last.cgroup.as_deref().map(cgroup_owner).unwrap_or_default();
     Finding {
         code: Code::OomKill,
         severity: Severity::Critical,
@@ -229,7 +226,7 @@ fn node_finding(kills: &[Kill]) -> Finding {
 fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = owner_words(cgroup);
+    let whose = cgroup_owner(cgroup);
     Finding {
         code: Code::OomKill,
         // The limit did what it is for, and only its own job paid.
@@ -237,7 +234,7 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
         subject: Subject::new(SubjectKind::Cgroup, cgroup),
         title: format!(
             "{} hit its memory limit: {}{also} killed, last {}",
-            short(cgroup),
+            cgroup_name(cgroup),
             last.victim(),
             last.event.age_words()
         ),
@@ -254,10 +251,14 @@ fn counted_finding(path: &str, n: u64) -> Finding {
         code: Code::OomKill,
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, path),
-        title: format!("{} killed in {} while we watched", plural(n, "process was", "processes were"), short(path)),
+        title: format!(
+            "{} killed in {} while we watched",
+            plural(n, "process was", "processes were"),
+            cgroup_name(path)
+        ),
         detail: format!(
             "The cgroup {path}{} counts kills for want of memory; the kernel log has no line about them.",
-            owner_words(path)
+            cgroup_owner(path)
         ),
         evidence: vec![Fact::new(
             "processes killed while we watched",
@@ -298,32 +299,6 @@ fn limit_remedy(cgroup: &str) -> String {
         )
     } else {
         format!("Raise the memory limit of {cgroup}, or find why what runs in it grows.")
-    }
-}
-
-fn owner_words(path: &str) -> String {
-    let owner = CgroupOwner::of_path(path);
-    let mut parts = Vec::new();
-    if let Some(pod) = owner.pod_uid {
-        parts.push(format!("pod {pod}"));
-    }
-    if let Some(id) = owner.container_id {
-        parts.push(format!("container {}", id.chars().take(12).collect::<String>()));
-    } else if let Some(unit) = owner.unit {
-        parts.push(format!("unit {unit}"));
-    }
-    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
-}
-
-/// Enough of a path for a title.
-fn short(path: &str) -> String {
-    let owner = CgroupOwner::of_path(path);
-    match (owner.pod_uid, owner.container_id, owner.unit) {
-        (Some(pod), Some(id), _) => format!("Container {} of pod {pod}", id.chars().take(12).collect::<String>()),
-        (Some(pod), None, _) => format!("Pod {pod}"),
-        (None, Some(id), _) => format!("Container {}", id.chars().take(12).collect::<String>()),
-        (None, None, Some(unit)) => unit,
-        (None, None, None) => format!("Cgroup {path}"),
     }
 }
 
