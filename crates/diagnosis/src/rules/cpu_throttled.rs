@@ -152,8 +152,8 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
         title: format!("{} is stopped by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
         detail: format!(
             "Within {} the cgroup {}{} used up its CPU quota in {} of {} periods; its threads then stood still, {} in all (added over \
-             cores), even if cores were idle. Nobody else took the CPU (that would be core-saturated or core-monopolised) and memory was not \
-             the reason (memory-reclaim).{runs}",
+             cores), even if cores were idle. This is neither contention (somebody else has the core: core-saturated, core-monopolised) nor \
+             want of memory (memory-reclaim).{runs}",
             duration_words(window),
             t.path,
             cgroup_owner(t.path),

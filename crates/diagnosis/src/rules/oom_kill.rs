@@ -15,6 +15,9 @@ use std::time::Duration;
 /// The lines about one kill come within milliseconds; the same pid later is another process.
 const SAME_KILL: Duration = Duration::from_secs(5);
 
+/// So many cgroups get a finding of their own, the latest kills first.
+const CGROUPS_SHOWN: usize = 5;
+
 const LOG: &str = "kernel log";
 
 /// One killed process, put together from its lines.
@@ -79,7 +82,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !of_node.is_empty() {
         findings.push(node_finding(&of_node));
     }
-    findings.extend(of_cgroup.iter().map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
+    let mut latest_first: Vec<(&String, &Vec<Kill>)> = of_cgroup.iter().collect();
+    latest_first.sort_by_key(|(_, kills)| kills.last().map(|k| k.event.age));
+    findings.extend(latest_first.iter().take(CGROUPS_SHOWN).map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
+    if latest_first.len() > CGROUPS_SHOWN {
+        findings.push(other_cgroups(&latest_first[CGROUPS_SHOWN..]));
+    }
 
     // Counters speak where the log did not: a closed or overwritten log.
     let told = |path: &str| {
@@ -246,6 +254,31 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     }
 }
 
+fn other_cgroups(more: &[(&String, &Vec<Kill>)]) -> Finding {
+    let kills: usize = more.iter().map(|(_, kills)| kills.len()).sum();
+    let names: Vec<&str> = more.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
+    let latest = more.first().and_then(|(_, kills)| kills.last()).map(|k| k.event.age_words()).unwrap_or_default();
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "other cgroups at their memory limit"),
+        title: format!(
+            "{} hit their memory limit earlier, last {latest}",
+            plural(more.len() as u64, "more cgroup", "more cgroups")
+        ),
+        detail: format!(
+            "{} killed in them: {}.",
+            plural(kills as u64, "process was", "processes were"),
+            list(&names, 10)
+        ),
+        evidence: vec![
+            Fact::new("cgroups", more.len() as u64, "", LOG),
+            Fact::new("processes killed in the last 24 h", kills as u64, "", LOG),
+        ],
+        remedy: "As for the ones above: raise their limits, or find why what runs in them grows.".to_owned(),
+    }
+}
+
 fn counted_finding(path: &str, n: u64) -> Finding {
     Finding {
         code: Code::OomKill,
@@ -351,6 +384,17 @@ mod tests {
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
         let f = one(examine(&with(&lines)));
         assert_eq!(fact(&f, "processes killed"), 30);
+    }
+
+    #[test]
+    fn the_sixth_cgroup_and_later_are_summed() {
+        let texts: Vec<(u64, String)> =
+            (0..9).map(|i| (3000 - i * 100, summary(1000 + i as u32).replace(POD, &format!("/job{i}")))).collect();
+        let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
+        let all = findings(examine(&with(&lines)));
+        assert_eq!(all.len(), 6);
+        assert_eq!(all[0].subject.name, "/job8", "the latest first");
+        assert_eq!(fact(&all[5], "cgroups"), 4);
     }
 
     #[test]
