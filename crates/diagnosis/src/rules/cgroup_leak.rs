@@ -1,6 +1,192 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Are there thousands of live cgroups with nothing in them?
+//!
+//! Somebody makes cgroups and forgets to remove them (abandoned scopes, a container runtime that lost track). Every agent walks
+//! all of them every few seconds, and memory cgroups run out of ids at 65,535: then no container starts any more.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::words::{count, percent};
+use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
+
+/// A large node has some 100 pods and a few hundred cgroups that are empty by design (slices, parents of containers); this is
+/// several times as much.
+const MANY_EMPTY: u64 = 2_000;
+
+/// And most of what lives has nothing in it.
+const MOST: f64 = 0.5;
+
+/// Memory cgroups have 16-bit ids (MEM_CGROUP_ID_MAX in mm/memcontrol.c). Live ones keep theirs.
+const IDS: u64 = 65_535;
+
+/// Time to act before no container starts any more.
+const IDS_NEARLY_GONE: f64 = 0.8;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
+        let unseen = evidence.why_unseen(probe::CGROUPS);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "cgroups were not counted".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(
+                || "run on the node, where the memory cgroups are mounted".to_owned(),
+                |u| u.how_to_see.clone(),
+            ),
+        };
+    };
+    let ids_near = census.live as f64 >= IDS_NEARLY_GONE * IDS as f64;
+    if ids_near {
+        return found(census, Severity::Critical);
+    }
+    match census.empty {
+        Some(empty) if empty >= MANY_EMPTY && empty as f64 > MOST * census.live as f64 => {
+            found(census, Severity::Warning)
+        }
+        Some(empty) => Answer::Fine(format!("{} live cgroups, {} of them empty", count(census.live), count(empty))),
+        None if census.live < MANY_EMPTY => {
+            Answer::Fine(format!("only {} live cgroups, whatever is in them", count(census.live)))
+        }
+        None => Answer::CannotTell {
+            because: format!(
+                "{} live cgroups, but not all processes could be seen, so nobody knows which are empty",
+                count(census.live)
+            ),
+            how_to_see: "run as root, without hidepid, in the host's pid namespace".to_owned(),
+        },
+    }
+}
+
+fn found(census: &CgroupCensus, severity: Severity) -> Answer {
+    let at_least = if census.truncated { "at least " } else { "" };
+    let live = count(census.live);
+    // The parent with most empty children; with most children where emptiness is unknown.
+    let parent = census.crowded.iter().max_by_key(|p| (p.empty.unwrap_or(0), p.children));
+    let share = census.live as f64 / IDS as f64;
+    let title = match (severity, census.empty) {
+        (Severity::Critical, _) => {
+            format!("{at_least}{live} live memory cgroups: ids run out at {}, then no container starts", count(IDS))
+        }
+        (_, Some(empty)) => {
+            format!("{} empty cgroups that nobody removed, of {at_least}{live} live ones", count(empty))
+        }
+        (_, None) => format!("{at_least}{live} live cgroups"),
+    };
+    let mut detail = String::from(
+        "They are directories without a process in or below them. kubelet, cAdvisor and systemd walk all of them again and again, so their \
+         CPU time climbs with the count. ",
+    );
+    if severity == Severity::Critical {
+        detail.push_str(&format!("{} of the ids for memory cgroups are in use by live ones. ", percent(share)));
+    }
+    if let Some(parent) = parent {
+        let example = parent.example.as_ref().map(|e| format!(", such as {e}")).unwrap_or_default();
+        detail.push_str(&format!("Most crowded: {} with {} children{example}.", parent.path, count(parent.children)));
+    }
+    let mut facts = vec![Fact::new(format!("{at_least}live cgroups"), census.live, "", census.mount_point.clone())];
+    if let Some(empty) = census.empty {
+        facts.push(Fact::new("of these empty", empty, "", "/proc/PID/cgroup of all processes"));
+    }
+    if let Some(p) = parent {
+        facts.push(Fact::new(format!("children of {}", p.path), p.children, "", census.mount_point.clone()));
+        if let Some(example) = &p.example {
+            facts.push(Fact::new("one of them", example.clone(), "", census.mount_point.clone()));
+        }
+    }
+    facts.push(Fact::new("ids that memory cgroups have", IDS, "", "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
+    Answer::Findings(vec![Finding {
+        code: Code::CgroupLeak,
+        severity,
+        subject: Subject::new(SubjectKind::Cgroup, parent.map_or_else(|| "/".to_owned(), |p| p.path.clone())),
+        title,
+        detail,
+        evidence: facts,
+        remedy: remedy(census, parent),
+    }])
+}
+
+fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>) -> String {
+    let scope =
+        parent.and_then(|p| p.example.as_deref()).is_some_and(|e| e.ends_with(".scope") && e.starts_with("run-"));
+    if scope {
+        return "Abandoned scopes: something calls systemd-run or opens sessions and systemd lost track of the end. See who: `systemctl list-units \
+                'run-*.scope'`; clear them with `systemctl stop 'run-*.scope'` after a look at what is inside. Update systemd."
+            .to_owned();
+    }
+    let Some(parent) = parent.filter(|p| p.path != "/") else {
+        return "Find who makes them: compare `systemd-cgls` with what should run here. The kernel refuses to remove (rmdir) a cgroup with a process \
+                in it, so empty ones can be removed on a drained node; fix who leaks, or they return."
+            .to_owned();
+    };
+    let dir = format!("{}{}", census.mount_point.trim_end_matches('/'), parent.path);
+    let who =
+        CgroupOwner::of_path(&parent.path).unit.map(|unit| format!(" (they lie below {unit})")).unwrap_or_default();
+    format!(
+        "Find who makes them{who}. On a drained node remove the empty ones; the kernel refuses where a process is left: \
+         `find {dir} -mindepth 1 -depth -type d -exec rmdir {{}} + 2>/dev/null`. Fix who leaks, or they return."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+
+    fn with(live: u64, empty: Option<u64>) -> Evidence {
+        let census = CgroupCensus {
+            at: END,
+            version: 2,
+            mount_point: "/sys/fs/cgroup".into(),
+            live,
+            tracked: None,
+            dying: None,
+            dying_source: String::new(),
+            empty,
+            crowded: vec![
+                CrowdedParent { path: "/".into(), children: 9, empty: Some(1), dying: None, example: None },
+                CrowdedParent {
+                    path: "/system.slice".into(),
+                    children: live,
+                    empty,
+                    dying: None,
+                    example: Some("run-r8f3.scope".into()),
+                },
+            ],
+            truncated: false,
+            took_ns: 1,
+        };
+        Evidence { cgroup_censuses: vec![census], ..watched(5) }
+    }
+
+    #[test]
+    fn thousands_of_empty_ones_name_their_parent_and_an_example() {
+        let f = one(examine(&with(2_400, Some(2_100))));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice"));
+        assert_eq!(fact(&f, "of these empty"), 2_100);
+        assert!(f.detail.contains("run-r8f3.scope"));
+        assert!(f.remedy.contains("systemctl stop 'run-*.scope'"));
+    }
+
+    #[test]
+    fn each_threshold_holds_at_its_edge() {
+        one(examine(&with(2_400, Some(2_000))));
+        assert!(fine(examine(&with(2_400, Some(1_999)))).contains("1,999 of them empty"));
+        fine(examine(&with(4_000, Some(2_000))));
+        one(examine(&with(3_999, Some(2_000))));
+        assert_eq!(one(examine(&with(52_428, Some(0)))).severity, Severity::Critical);
+        fine(examine(&with(52_427, Some(0))));
+    }
+
+    #[test]
+    fn a_count_that_was_cut_short_is_at_least_that_much() {
+        let mut evidence = with(60_000, Some(59_000));
+        evidence.cgroup_censuses[0].truncated = true;
+        let f = one(examine(&evidence));
+        assert!(f.title.starts_with("at least 60,000"), "{}", f.title);
+    }
+
+    #[test]
+    fn unknown_emptiness_is_not_zero() {
+        assert!(fine(examine(&with(300, None))).contains("only 300"));
+        assert!(cannot_tell(examine(&with(5_000, None))).1.contains("root"));
+        cannot_tell(examine(&watched(5)));
+    }
 }

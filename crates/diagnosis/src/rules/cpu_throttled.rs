@@ -1,6 +1,339 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Does a CPU quota stop a cgroup's threads?
+//!
+//! A cgroup with a quota may run so long in each period (100 ms); when it is used up, all its threads stop until the next one, no
+//! matter how idle the cores are. That is not contention (somebody else had the core) and not reclaim (memory was short).
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::words::{count, duration_words, list, percent, plural};
+use coroner_evidence::{CgroupOwner, Evidence, Source, probe};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Stopped in a quarter of its periods: a request that meets the stop waits up to a whole period (100 ms) longer, so one in four
+/// does. Fewer is the ordinary cost of a limit with bursts.
+const THROTTLED_PERIODS: f64 = 0.25;
+
+/// With fewer periods a ratio says nothing.
+const MIN_PERIODS: u64 = 5;
+
+/// Stopped for at least so much of the window, added over cores; less than that nobody notices.
+const STOPPED_SHARE: f64 = 0.05;
+
+/// So many cgroups get a finding of their own.
+const SHOWN: usize = 5;
+
+#[derive(Debug, Clone)]
+struct Throttled<'e> {
+    path: &'e str,
+    periods: u64,
+    throttled: u64,
+    stopped: Duration,
+    /// Cores that the quota is worth.
+    quota_cores: Option<f64>,
+    quota_us: Option<u64>,
+}
+
+impl Throttled<'_> {
+    fn ratio(&self) -> f64 {
+        self.throttled as f64 / self.periods.max(1) as f64
+    }
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let counters = &evidence.counters;
+    let paths = counters.subjects(Source::CgroupCpu);
+    if paths.is_empty() {
+        if let Some(u) = evidence.why_unseen(probe::CGROUPS) {
+            return Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() };
+        }
+        if evidence.cgroup_mounts.iter().any(|m| m.has("cpu")) {
+            return Answer::Fine("no cgroup with a CPU quota was seen".to_owned());
+        }
+        return Answer::CannotTell {
+            because: "the CPU quotas of cgroups were not seen".to_owned(),
+            how_to_see: "run on the node, where the cpu controller's cgroups are mounted".to_owned(),
+        };
+    }
+    let Some(window) = evidence.window().map(|w| w.length()).filter(|l| *l >= Duration::from_secs(1)) else {
+        return Answer::CannotTell {
+            because: "watched for less than a second".to_owned(),
+            how_to_see: "watch longer (--for 5s)".to_owned(),
+        };
+    };
+
+    let measured: Vec<Throttled> = paths.iter().filter_map(|path| measure(evidence, path)).collect();
+    let bitten: Vec<&Throttled> = measured.iter().filter(|t| is_bitten(t, window)).collect();
+    let mut own: Vec<&Throttled> = bitten.iter().filter(|t| bites_itself(t, &bitten)).copied().collect();
+    own.sort_by_key(|t| std::cmp::Reverse(t.stopped));
+
+    let mut findings: Vec<Finding> = own.iter().take(SHOWN).map(|t| finding(evidence, t, window)).collect();
+    if own.len() > SHOWN {
+        findings.push(rest(&own[SHOWN..], window));
+    }
+    Answer::from_findings(findings, || {
+        let with_quota = measured.len() as u64;
+        let worst = measured.iter().filter(|t| t.periods >= MIN_PERIODS).max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        match worst.filter(|t| t.throttled > 0) {
+            Some(t) => format!(
+                "{}; the most stopped, {}, in {} of its periods for {} in all",
+                plural(with_quota, "cgroup with a CPU quota", "cgroups with a CPU quota"),
+                t.path,
+                percent(t.ratio()),
+                duration_words(t.stopped),
+            ),
+            None => format!(
+                "{}, none was stopped",
+                plural(with_quota, "cgroup with a CPU quota", "cgroups with a CPU quota")
+            ),
+        }
+    })
+}
+
+fn measure<'e>(evidence: &'e Evidence, path: &'e str) -> Option<Throttled<'e>> {
+    let counters = &evidence.counters;
+    let moved = |name| counters.moved(Source::CgroupCpu, path, name);
+    let gauge = |name| counters.last(Source::CgroupCpu, path, name);
+    let (quota_us, period_us) = (gauge("quota_us"), gauge("period_us").filter(|p| *p > 0));
+    let periods = moved("nr_periods")?;
+    Some(Throttled {
+        path,
+        periods,
+        throttled: moved("nr_throttled")?,
+        stopped: Duration::from_micros(moved("throttled_us")?),
+        quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
+        quota_us,
+    })
+    .filter(|t| t.quota_us.is_some() || t.periods > 0)
+}
+
+fn is_bitten(t: &Throttled, window: Duration) -> bool {
+    t.periods >= MIN_PERIODS
+        && t.ratio() >= THROTTLED_PERIODS
+        && t.stopped.as_secs_f64() >= STOPPED_SHARE * window.as_secs_f64()
+}
+
+/// Where a pod and its container both stop, one quota is what bites: the inner one, unless the outer one (shared by several)
+/// stops for more than twice as long.
+fn bites_itself(t: &Throttled, all: &[&Throttled]) -> bool {
+    let strictly_below = |a: &Throttled, b: &Throttled| a.path != b.path && is_same_or_below(a.path, b.path);
+    let inner_bites = all.iter().any(|other| strictly_below(other, t) && other.stopped.saturating_mul(2) >= t.stopped);
+    let outer_bites = all.iter().any(|other| strictly_below(t, other) && other.stopped > t.stopped.saturating_mul(2));
+    !inner_bites && !outer_bites
+}
+
+fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
+    let quota = match t.quota_cores {
+        Some(cores) => format!("its quota of {}", cores_words(cores)),
+        None => "its CPU quota".to_owned(),
+    };
+    let who = processes_in(evidence, t.path);
+    let runs = if who.is_empty() { String::new() } else { format!(" In it runs {}.", list(&who, 3)) };
+    let source = format!("cpu.stat of {}", t.path);
+    let mut facts = vec![
+        Fact::new("periods", t.periods, "", source.clone()),
+        Fact::new("periods in which it was stopped", t.throttled, "", source.clone()),
+        Fact::new("share of periods", (t.ratio() * 1000.0).round() / 10.0, "%", source.clone()),
+        Fact::new("time stopped, added over cores", t.stopped.as_millis() as u64, "ms", source),
+    ];
+    if let Some(cores) = t.quota_cores {
+        facts.push(Fact::new(
+            "quota",
+            (cores * 1000.0).round() / 1000.0,
+            "cores",
+            format!("cpu.max (v1 cpu.cfs_quota_us) of {}", t.path),
+        ));
+    }
+    Finding {
+        code: Code::CpuThrottled,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Cgroup, t.path),
+        title: format!("{} is stopped by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
+        detail: format!(
+            "Within {} the cgroup {}{} used up its CPU quota in {} of {} periods; its threads then stood still, {} in all (added over \
+             cores), even if cores were idle. This is neither contention (somebody else has the core: core-saturated, core-monopolised) nor \
+             want of memory (memory-reclaim).{runs}",
+            duration_words(window),
+            t.path,
+            cgroup_owner(t.path),
+            count(t.throttled),
+            count(t.periods),
+            duration_words(t.stopped),
+        ),
+        evidence: facts,
+        remedy: remedy(t.path),
+    }
+}
+
+fn rest(more: &[&Throttled], window: Duration) -> Finding {
+    let stopped: Duration = more.iter().fold(Duration::ZERO, |sum, t| sum.saturating_add(t.stopped));
+    let names: Vec<String> = more.iter().map(|t| t.path.to_owned()).collect();
+    Finding {
+        code: Code::CpuThrottled,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "other throttled cgroups"),
+        title: format!(
+            "{} are stopped by their CPU quota too",
+            plural(more.len() as u64, "more cgroup", "more cgroups")
+        ),
+        detail: format!(
+            "Within {} they stood still for {} in all: {}.",
+            duration_words(window),
+            duration_words(stopped),
+            list(&names, 10)
+        ),
+        evidence: vec![
+            Fact::new("cgroups", more.len() as u64, "", "cpu.stat"),
+            Fact::new("time stopped, added over cores", stopped.as_millis() as u64, "ms", "cpu.stat"),
+        ],
+        remedy: "As for the ones above: raise or remove their quotas.".to_owned(),
+    }
+}
+
+fn cores_words(cores: f64) -> String {
+    if (cores - 1.0).abs() < 0.005 { "1 core".to_owned() } else { format!("{} cores", (cores * 100.0).round() / 100.0) }
+}
+
+/// Names of what runs in it, the most frequent first.
+fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
+    let mut names: BTreeMap<&str, u64> = BTreeMap::new();
+    for process in &evidence.processes {
+        if process.cpu_cgroup.as_deref().is_some_and(|cgroup| is_same_or_below(cgroup, path)) {
+            *names.entry(process.comm.as_str()).or_default() += 1;
+        }
+    }
+    let mut ranked: Vec<(&str, u64)> = names.into_iter().collect();
+    ranked.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    ranked.into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+fn remedy(path: &str) -> String {
+    let owner = CgroupOwner::of_path(path);
+    if owner.pod_uid.is_some() {
+        "Raise or remove resources.limits.cpu of that container in the pod's spec (requests.cpu still guarantees its share); also limit its \
+         threads to the limit (GOMAXPROCS, OMP_NUM_THREADS), or they use the quota up in the first part of each period."
+            .to_owned()
+    } else if owner.container_id.is_some() {
+        "Raise the container's limit: `docker update --cpus=N CONTAINER`, or start it without --cpus.".to_owned()
+    } else if let Some(unit) = owner.unit {
+        format!(
+            "Raise or remove CPUQuota= of {unit}: `systemctl show -p CPUQuotaPerSecUSec {unit}`, then `systemctl set-property {unit} \
+             CPUQuota=200%` (CPUQuota= empty removes it)."
+        )
+    } else {
+        format!(
+            "Raise the quota: write QUOTA PERIOD (or max) to cpu.max of {path} (cgroup v1: cpu.cfs_quota_us, -1 removes it), where whoever made \
+             the cgroup sets it."
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, one, start, watched};
+    use coroner_evidence::{CgroupMount, Process};
+
+    fn add(evidence: &mut Evidence, path: &str, periods: u64, throttled: u64, stopped_ms: u64) {
+        let counters = &mut evidence.counters;
+        counters.push(Source::CgroupCpu, path, "quota_us", start(5), 50_000);
+        counters.push(Source::CgroupCpu, path, "period_us", start(5), 100_000);
+        for (name, by) in [("nr_periods", periods), ("nr_throttled", throttled), ("throttled_us", stopped_ms * 1000)] {
+            counters.push(Source::CgroupCpu, path, name, start(5), 1_000_000);
+            counters.push(Source::CgroupCpu, path, name, END, 1_000_000 + by);
+        }
+    }
+
+    fn with(periods: u64, throttled: u64, stopped_ms: u64) -> Evidence {
+        let mut evidence = watched(5);
+        add(&mut evidence, "/batch", periods, throttled, stopped_ms);
+        evidence
+    }
+
+    #[test]
+    fn an_exhausted_quota_names_its_cgroup() {
+        let mut evidence = with(50, 49, 2_400);
+        evidence.processes = vec![Process {
+            at: END,
+            pid: 7,
+            started: 0,
+            ppid: 1,
+            comm: "stress".into(),
+            command: None,
+            kernel: false,
+            memory_cgroup: None,
+            cpu_cgroup: Some("/batch".into()),
+            owner: CgroupOwner::default(),
+            ray: None,
+        }];
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
+        assert_eq!(f.title, "Cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
+        assert_eq!(fact(&f, "time stopped"), 2_400);
+        assert_eq!(fact(&f, "quota"), 0.5);
+        assert!(f.detail.contains("stress"));
+    }
+
+    #[test]
+    fn each_threshold_holds_at_its_edge() {
+        one(examine(&with(40, 10, 250)));
+        fine(examine(&with(40, 9, 2_500)));
+        fine(examine(&with(40, 40, 249)));
+        one(examine(&with(5, 5, 450)));
+        fine(examine(&with(4, 4, 450)));
+    }
+
+    #[test]
+    fn the_quota_that_bites_is_named_once() {
+        // A pod with one container: both levels have the same quota and stop in turn.
+        let mut evidence = watched(5);
+        add(&mut evidence, "/pod", 50, 40, 2_000);
+        add(&mut evidence, "/pod/c1", 50, 40, 1_900);
+        assert_eq!(one(examine(&evidence)).subject.name, "/pod/c1");
+        // A quota shared by several: the inner ones rarely stop by themselves.
+        let mut evidence = watched(5);
+        add(&mut evidence, "/pod", 50, 50, 4_000);
+        add(&mut evidence, "/pod/c1", 50, 15, 300);
+        add(&mut evidence, "/podium", 50, 15, 300);
+        let names: Vec<String> = findings(examine(&evidence)).into_iter().map(|f| f.subject.name).collect();
+        assert_eq!(names, ["/pod", "/podium"]);
+    }
+
+    #[test]
+    fn the_sixth_and_later_are_summed() {
+        let mut evidence = watched(5);
+        for i in 0..8u64 {
+            add(&mut evidence, &format!("/batch{i}"), 50, 50, 1_000 + i);
+        }
+        let all = findings(examine(&evidence));
+        assert_eq!(all.len(), 6);
+        assert_eq!(all[0].subject.name, "/batch7");
+        assert_eq!(fact(&all[5], "cgroups"), 3);
+    }
+
+    #[test]
+    fn the_remedy_is_exact() {
+        let pod = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666/c";
+        assert!(remedy(pod).contains("resources.limits.cpu"));
+        assert!(remedy("/system.slice/ecs.service").contains("systemctl set-property ecs.service CPUQuota=200%"));
+        assert!(remedy("/batch").contains("cpu.max of /batch"));
+    }
+
+    #[test]
+    fn nothing_seen_is_not_fine_but_no_quota_is() {
+        let mut evidence = watched(5);
+        cannot_tell(examine(&evidence));
+        evidence.cgroup_mounts = vec![CgroupMount {
+            version: 2,
+            controllers: vec!["cpu".into()],
+            mount_point: "/sys/fs/cgroup".into(),
+            root: "/".into(),
+        }];
+        assert!(fine(examine(&evidence)).contains("no cgroup with a CPU quota"));
+        let mut evidence = with(50, 50, 2_000);
+        evidence.core_times.pop();
+        assert!(cannot_tell(examine(&evidence)).0.contains("less than a second"));
+    }
 }

@@ -116,53 +116,56 @@ pub fn examine(evidence: &Evidence) -> Answer {
     Answer::from_findings(findings, || fine)
 }
 
+/// All events with one number on one GPU.
+struct Seen<'e> {
+    xid: u32,
+    severity: Severity,
+    fault: Option<Fault>,
+    words: String,
+    times: u64,
+    last: &'e LogEvent<'e>,
+    process: Option<String>,
+}
+
 fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     let last = events.last()?;
     // The driver prints 0000:17:00, sysfs has 0000:17:00.0.
     let gpu = gpus.iter().find(|g| g.bus.to_ascii_lowercase().starts_with(bus));
-    let mut by_xid: BTreeMap<u32, Vec<(&LogEvent, &XidEvent)>> = BTreeMap::new();
+    let mut by_xid: BTreeMap<u32, Seen> = BTreeMap::new();
     for event in events {
-        if let Event::Xid(xid) = &event.event {
-            by_xid.entry(xid.xid).or_default().push((event, xid));
-        }
+        let Event::Xid(xid) = &event.event else { continue };
+        let (fault, words) = meaning(xid);
+        let severity = fault.map_or(Severity::Warning, Fault::severity);
+        let times = by_xid.get(&xid.xid).map_or(0, |seen| seen.times) + 1;
+        let process = process_words(xid);
+        by_xid.insert(xid.xid, Seen { xid: xid.xid, severity, fault, words, times, last: event, process });
     }
     // Worst first; what it means decides, not how often it came.
-    let mut ranked: Vec<(Severity, Option<Fault>, String, u32, &[(&LogEvent, &XidEvent)])> = by_xid
-        .iter()
-        .filter_map(|(number, seen)| {
-            let (fault, words) = meaning(seen.last()?.1);
-            let severity = fault.map_or(Severity::Warning, Fault::severity);
-            Some((severity, fault, words, *number, seen.as_slice()))
-        })
-        .collect();
-    ranked.sort_by_key(|(severity, _, _, number, _)| (std::cmp::Reverse(*severity), *number));
-    let (severity, fault, words, worst, _) = ranked.first()?;
+    let mut ranked: Vec<Seen> = by_xid.into_values().collect();
+    ranked.sort_by_key(|seen| (std::cmp::Reverse(seen.severity), seen.xid));
+    let worst = ranked.first()?;
 
     let mut facts = Vec::new();
-    for (_, _, words, number, seen) in &ranked {
-        let (latest, xid) = seen.last()?;
-        facts.push(Fact::new(format!("Xid {number} in the last 24 h: {words}"), seen.len() as u64, "times", SOURCE));
-        facts.push(Fact::new(format!("Xid {number}, last"), latest.age_words(), "", SOURCE));
-        if let Some(process) = process_words(xid) {
-            facts.push(Fact::new(format!("Xid {number}, process"), process, "", SOURCE));
+    for Seen { xid, words, times, last, process, .. } in &ranked {
+        facts.push(Fact::new(format!("Xid {xid} in the last 24 h: {words}"), *times, "times", SOURCE));
+        facts.push(Fact::new(format!("Xid {xid}, last"), last.age_words(), "", SOURCE));
+        if let Some(process) = process {
+            facts.push(Fact::new(format!("Xid {xid}, process"), process.clone(), "", SOURCE));
         }
     }
     facts.push(Fact::new("last line", last.line.text.chars().take(300).collect::<String>(), "", SOURCE));
 
-    let all: Vec<String> = ranked
-        .iter()
-        .map(|(_, _, words, number, seen)| format!("Xid {number} {}: {words}", times(seen.len() as u64)))
-        .collect();
+    let all: Vec<String> = ranked.iter().map(|s| format!("Xid {} {}: {}", s.xid, times(s.times), s.words)).collect();
     let model = gpu.and_then(|g| g.model.as_deref()).map(|m| format!(" ({m})")).unwrap_or_default();
     let name = gpu.map_or_else(|| bus.to_owned(), |g| g.bus.clone());
     Some(Finding {
         code: Code::GpuXid,
-        severity: *severity,
+        severity: worst.severity,
         subject: Subject::new(SubjectKind::Gpu, name.clone()),
-        title: format!("GPU {name}{model}: Xid {worst}, {words}, last {}", last.age_words()),
-        detail: format!("{}. {}", list(&all, 6), place_words(*fault)),
+        title: format!("GPU {name}{model}: Xid {}, {}, last {}", worst.xid, worst.words, worst.last.age_words()),
+        detail: format!("{}. {}", list(&all, 6), place_words(worst.fault)),
         evidence: facts,
-        remedy: remedy(*fault, *worst, &name),
+        remedy: remedy(worst.fault, worst.xid, &name),
     })
 }
 

@@ -1,6 +1,465 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Do jobs wait for memory to be freed?
+//!
+//! A node that caches files well has no free memory and is healthy: kswapd frees in the background. It hurts when the allocating
+//! threads themselves must reclaim (*direct reclaim*), when pages come back right after they were dropped (*refaults*), or when a
+//! cgroup reclaims inside its own limit. Pressure stall information says how much time that costs; the counters say where.
+//!
+//! /proc/vmstat counts pgscan_direct, pgsteal_direct and allocstall for the node's own reclaim only, not for a cgroup's
+//! (mm/vmscan.c: `if (!cgroup_reclaim(sc))`), so the two can be told apart; pressure contains both.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::words::{bytes, count, duration_words, list, percent};
+use coroner_evidence::{CgroupOwner, Evidence, Source, probe};
+use std::time::Duration;
+
+/// All that wanted to run stood still for memory for so much of the time (`full`). systemd-oomd kills at 60 % over 30 s; a twentieth
+/// is felt by latencies.
+const FULL_WARNING: f64 = 0.05;
+const FULL_CRITICAL: f64 = 0.20;
+/// At least one thread waited for memory for so much of the time (`some`).
+const SOME_WARNING: f64 = 0.20;
+
+/// Pages that allocating threads scanned per second. One such stall scans at least 32 pages (SWAP_CLUSTER_MAX), so this is about
+/// thirty stalls a second.
+const DIRECT_PAGES_PER_SECOND: f64 = 1_000.0;
+/// Threads that had to reclaim or compact by themselves, per second.
+const STALLS_PER_SECOND: f64 = 10.0;
+/// Where pressure is unknown: freeing fewer than three in ten of the scanned pages at ten times that rate is a node that searches
+/// in vain.
+const POOR_EFFICIENCY: f64 = 0.3;
+const MUCH_DIRECT: f64 = 10.0 * DIRECT_PAGES_PER_SECOND;
+
+/// A cgroup this near its limit reclaims for each new page.
+const AT_LIMIT: f64 = 0.95;
+/// Fewer hits than this are growth of a cache up to its limit.
+const LIMIT_HITS_PER_SECOND: f64 = 10.0;
+const CGROUPS_SHOWN: usize = 5;
+
+#[derive(Debug, Default)]
+struct Reclaim {
+    direct_scanned: Option<u64>,
+    direct_freed: Option<u64>,
+    stalls: Option<u64>,
+    kswapd_scanned: Option<u64>,
+    refaults: Option<u64>,
+    compactions: Option<u64>,
+    swapped_in: Option<u64>,
+    swapped_out: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+struct AtLimit<'e> {
+    path: &'e str,
+    hits: u64,
+    usage: Option<u64>,
+    limit: Option<u64>,
+    /// memory.high, which makes threads sleep, rather than the hard limit.
+    high: bool,
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let reclaim = reclaim(evidence);
+    let pressure = |name| evidence.counters.moved(Source::Pressure, "memory", name);
+    let (some_us, full_us) = (pressure("some_us"), pressure("full_us"));
+    if reclaim.direct_scanned.is_none() && some_us.is_none() {
+        let unseen = evidence.why_unseen(probe::MEMORY).or_else(|| evidence.why_unseen(probe::PRESSURE));
+        return Answer::CannotTell {
+            because: unseen
+                .map_or_else(|| "neither /proc/vmstat nor memory pressure was seen".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(|| "run on the node".to_owned(), |u| u.how_to_see.clone()),
+        };
+    }
+    let Some(window) = evidence.window().map(|w| w.length()).filter(|l| *l >= Duration::from_secs(1)) else {
+        return Answer::CannotTell {
+            because: "watched for less than a second".to_owned(),
+            how_to_see: "watch longer (--for 5s)".to_owned(),
+        };
+    };
+    let secs = window.as_secs_f64();
+    let per_second = |n: Option<u64>| n.map(|n| n as f64 / secs);
+    let share = |us: Option<u64>| us.map(|us| us as f64 / 1e6 / secs);
+    let (some, full) = (share(some_us), share(full_us));
+
+    let direct = per_second(reclaim.direct_scanned).unwrap_or(0.0);
+    let node_reclaims =
+        direct >= DIRECT_PAGES_PER_SECOND || per_second(reclaim.stalls).unwrap_or(0.0) >= STALLS_PER_SECOND;
+    let compacts = per_second(reclaim.compactions).unwrap_or(0.0) >= STALLS_PER_SECOND;
+    let severity = match (some, full) {
+        (Some(_), Some(full)) if full >= FULL_CRITICAL => Some(Severity::Critical),
+        (Some(some), full) if some >= SOME_WARNING || full.unwrap_or(0.0) >= FULL_WARNING => Some(Severity::Warning),
+        (Some(_), _) => None,
+        (None, _) if !node_reclaims && !compacts => None,
+        (None, _) if direct >= MUCH_DIRECT && efficiency(&reclaim).is_some_and(|e| e < POOR_EFFICIENCY) => {
+            Some(Severity::Critical)
+        }
+        (None, _) => Some(Severity::Warning),
+    };
+
+    let cgroups = cgroups_at_limit(evidence, secs);
+    let facts = facts(evidence, &reclaim, some, full, window);
+    let mut findings = Vec::new();
+    // Pressure without reclaim by the node, and a cgroup at its limit: that cgroup is where the time goes.
+    let blame_cgroups = severity.is_some() && !node_reclaims && !compacts && !cgroups.is_empty();
+    if let Some(severity) = severity
+        && !blame_cgroups
+    {
+        findings.push(node_finding(severity, &reclaim, some, full, window, compacts && !node_reclaims, facts.clone()));
+    }
+    let cgroup_severity = if blame_cgroups { severity.unwrap_or(Severity::Info) } else { Severity::Info };
+    findings.extend(
+        cgroups.iter().take(CGROUPS_SHOWN).map(|c| cgroup_finding(c, cgroup_severity, some, full, window, &facts)),
+    );
+    Answer::from_findings(findings, || fine(&reclaim, some, full, window))
+}
+
+fn reclaim(evidence: &Evidence) -> Reclaim {
+    let moved = |name: &str| evidence.counters.moved(Source::Vmstat, "", name);
+    let names = evidence.counters.names(Source::Vmstat, "");
+    let sum_of = |prefix: &str| {
+        let found: Vec<u64> = names.iter().filter(|n| n.starts_with(prefix)).filter_map(|n| moved(n)).collect();
+        (!found.is_empty()).then(|| found.into_iter().fold(0u64, u64::saturating_add))
+    };
+    Reclaim {
+        direct_scanned: moved("pgscan_direct"),
+        direct_freed: moved("pgsteal_direct"),
+        // allocstall before 4.10, then one per zone.
+        stalls: sum_of("allocstall"),
+        kswapd_scanned: moved("pgscan_kswapd"),
+        // workingset_refault before 5.9, then _anon and _file.
+        refaults: sum_of("workingset_refault"),
+        compactions: moved("compact_stall"),
+        swapped_in: moved("pswpin"),
+        swapped_out: moved("pswpout"),
+    }
+}
+
+fn efficiency(reclaim: &Reclaim) -> Option<f64> {
+    let scanned = reclaim.direct_scanned.filter(|n| *n > 0)?;
+    Some(reclaim.direct_freed? as f64 / scanned as f64)
+}
+
+/// Cgroups that hit their own limit again and again while we watched. v2 counts a hit in every ancestor too; the deepest with most
+/// of the hits is the one whose limit bites.
+fn cgroups_at_limit(evidence: &Evidence, secs: f64) -> Vec<AtLimit<'_>> {
+    let counters = &evidence.counters;
+    let mut found: Vec<AtLimit> = Vec::new();
+    for path in counters.subjects(Source::CgroupMemory) {
+        let moved = |name| counters.moved(Source::CgroupMemory, path, name).unwrap_or(0);
+        let (max, high) = (moved("limit_hits"), moved("high_hits"));
+        let usage = counters.last(Source::CgroupMemory, path, "usage_bytes");
+        let limit = counters.last(Source::CgroupMemory, path, "limit_bytes").filter(|l| *l > 0);
+        let full = usage.zip(limit).is_some_and(|(u, l)| u as f64 >= AT_LIMIT * l as f64);
+        let hits = if full { max } else { 0 };
+        let (hits, high) = if high > hits { (high, true) } else { (hits, false) };
+        if hits as f64 / secs >= LIMIT_HITS_PER_SECOND {
+            found.push(AtLimit { path, hits, usage, limit, high });
+        }
+    }
+    let mut deepest: Vec<AtLimit> = found
+        .iter()
+        .filter(|a| {
+            !found
+                .iter()
+                .any(|b| b.path != a.path && is_same_or_below(b.path, a.path) && b.hits.saturating_mul(2) >= a.hits)
+        })
+        .cloned()
+        .collect();
+    deepest.sort_by_key(|c| std::cmp::Reverse(c.hits));
+    deepest
+}
+
+fn facts(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> Vec<Fact> {
+    let within = duration_words(window);
+    let round = |share: f64| (share * 1000.0).round() / 10.0;
+    let mut facts = Vec::new();
+    let pressure = "/proc/pressure/memory";
+    if let Some(full) = full {
+        facts.push(Fact::new("time in which nothing could run for want of memory (full)", round(full), "%", pressure));
+    }
+    if let Some(some) = some {
+        facts.push(Fact::new("time in which something waited for memory (some)", round(some), "%", pressure));
+    }
+    let counters = [
+        ("pages scanned by allocating threads (pgscan_direct)", reclaim.direct_scanned),
+        ("pages they freed (pgsteal_direct)", reclaim.direct_freed),
+        ("times a thread had to reclaim (allocstall)", reclaim.stalls),
+        ("pages scanned in the background (pgscan_kswapd)", reclaim.kswapd_scanned),
+        ("pages that came back after being dropped (workingset_refault)", reclaim.refaults),
+        ("times a thread had to compact (compact_stall)", reclaim.compactions),
+        ("pages swapped in (pswpin)", reclaim.swapped_in),
+        ("pages swapped out (pswpout)", reclaim.swapped_out),
+    ];
+    for (what, n) in counters {
+        if let Some(n) = n {
+            facts.push(Fact::new(format!("{what} within {within}"), n, "", "/proc/vmstat"));
+        }
+    }
+    for name in ["MemAvailable", "MemTotal"] {
+        if let Some(n) = evidence.counters.last(Source::Meminfo, "", name) {
+            facts.push(Fact::new(name, n, "bytes", "/proc/meminfo"));
+        }
+    }
+    facts
+}
+
+fn pressure_words(some: Option<f64>, full: Option<f64>) -> String {
+    match (some, full) {
+        (Some(some), Some(full)) => {
+            format!(
+                "something waited for memory {} of the time, and for {} nothing could run",
+                percent(some),
+                percent(full)
+            )
+        }
+        (Some(some), None) => format!("something waited for memory {} of the time", percent(some)),
+        (None, _) => "how much time that costs is unknown (no pressure information)".to_owned(),
+    }
+}
+
+fn node_finding(
+    severity: Severity,
+    reclaim: &Reclaim,
+    some: Option<f64>,
+    full: Option<f64>,
+    window: Duration,
+    only_compaction: bool,
+    facts: Vec<Fact>,
+) -> Finding {
+    let within = duration_words(window);
+    let mut signs = Vec::new();
+    if let Some(n) = reclaim.direct_scanned.filter(|n| *n > 0) {
+        let freed = efficiency(reclaim).map(|e| format!(", freed {} of them", percent(e))).unwrap_or_default();
+        signs.push(format!("allocating threads scanned {} pages themselves{freed}", count(n)));
+    }
+    for (n, words) in [
+        (reclaim.refaults, "pages came back right after they were dropped"),
+        (reclaim.swapped_in, "pages were swapped in"),
+        (reclaim.compactions, "allocations had to compact memory for a large page"),
+    ] {
+        if let Some(n) = n.filter(|n| *n > 0) {
+            signs.push(format!("{} {words}", count(n)));
+        }
+    }
+    let what = if signs.is_empty() { "no counter says why".to_owned() } else { list(&signs, 5) };
+    let title = match (full.filter(|f| *f >= FULL_WARNING), some) {
+        (Some(full), _) => format!("The node stood still for want of memory {} of the time", percent(full)),
+        (None, Some(some)) => format!("Threads waited for memory {} of the time", percent(some)),
+        (None, None) if only_compaction => "Threads must compact memory before they get it".to_owned(),
+        (None, None) => "Threads must free memory before they get it (direct reclaim)".to_owned(),
+    };
+    let remedy = if only_compaction {
+        "Memory is not short but in pieces: turn off forced huge pages (`echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`), or \
+         reserve huge pages at boot."
+    } else {
+        "Find who uses it: `ps -eo pid,rss,comm --sort=-rss | head`, and /dev/shm and tmpfs (`df -h -t tmpfs`), which count too. Give jobs limits \
+         and the node a reserve. Raising vm.min_free_kbytes or vm.watermark_scale_factor wakes kswapd earlier and spares the jobs."
+    };
+    Finding {
+        code: Code::MemoryReclaim,
+        severity,
+        subject: Subject::new(SubjectKind::Node, "memory"),
+        title,
+        detail: format!(
+            "Within {within} {}. Signs: {what}. This is the node's own reclaim, not the limit of one cgroup.",
+            pressure_words(some, full)
+        ),
+        evidence: facts,
+        remedy: remedy.to_owned(),
+    }
+}
+
+fn cgroup_finding(
+    c: &AtLimit,
+    severity: Severity,
+    some: Option<f64>,
+    full: Option<f64>,
+    window: Duration,
+    all: &[Fact],
+) -> Finding {
+    let within = duration_words(window);
+    let which = if c.high { "memory.high" } else { "its memory limit" };
+    let size = match (c.usage, c.limit) {
+        (Some(usage), Some(limit)) => format!(" ({} of {})", bytes(usage), bytes(limit)),
+        _ => String::new(),
+    };
+    let source = if c.high { "memory.events high" } else { "memory.events max (v1 memory.failcnt)" };
+    let mut facts =
+        vec![Fact::new(format!("hits of the limit within {within}"), c.hits, "", format!("{}: {source}", c.path))];
+    if let Some(usage) = c.usage {
+        facts.push(Fact::new("usage", usage, "bytes", c.path));
+    }
+    if let Some(limit) = c.limit {
+        facts.push(Fact::new("limit", limit, "bytes", c.path));
+    }
+    facts.extend(all.iter().take(2).filter(|f| f.source.contains("pressure")).cloned());
+    let judgement = match severity {
+        Severity::Info => {
+            "That alone is harmless: files that it reads fill the limit and are dropped again. The pressure on the node is low, so nobody waits long for it."
+        }
+        _ => "The node itself does not reclaim, so the waiting comes from limits such as this one.",
+    };
+    let owner = CgroupOwner::of_path(c.path);
+    let remedy = if severity == Severity::Info {
+        "Nothing, as long as the job is fast enough.".to_owned()
+    } else if owner.pod_uid.is_some() {
+        "Raise resources.limits.memory of that container, or make the job use less.".to_owned()
+    } else if let Some(unit) = owner.unit {
+        format!(
+            "Raise {} of {unit}: `systemctl set-property {unit} {}=…`.",
+            if c.high { "MemoryHigh=" } else { "MemoryMax=" },
+            if c.high { "MemoryHigh" } else { "MemoryMax" }
+        )
+    } else {
+        format!("Raise the memory limit of {}.", c.path)
+    };
+    Finding {
+        code: Code::MemoryReclaim,
+        severity,
+        subject: Subject::new(SubjectKind::Cgroup, c.path),
+        title: format!("{} reclaims inside {which}{size}: {} hits in {within}", cgroup_name(c.path), count(c.hits)),
+        detail: format!(
+            "The cgroup {}{} is at {which} and must drop a page for each new one; its threads pay for that. On the node {}. {judgement}",
+            c.path,
+            cgroup_owner(c.path),
+            pressure_words(some, full),
+        ),
+        evidence: facts,
+        remedy,
+    }
+}
+
+fn fine(reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
+    let n = |n: Option<u64>| n.map_or_else(|| "an unknown number of".to_owned(), count);
+    format!(
+        "within {} {}; allocating threads scanned {} pages, kswapd {}",
+        duration_words(window),
+        pressure_words(some, full),
+        n(reclaim.direct_scanned),
+        n(reclaim.kswapd_scanned),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine as is_fine, one, start, watched};
+
+    /// A node watched for 10 s with these movements.
+    fn with(moves: &[(Source, &str, &str, u64)]) -> Evidence {
+        let mut evidence = watched(10);
+        for (source, subject, name, by) in moves {
+            evidence.counters.push(*source, subject, name, start(10), 1_000_000);
+            evidence.counters.push(*source, subject, name, END, 1_000_000 + by);
+        }
+        evidence
+    }
+
+    fn vm(name: &'static str, by: u64) -> (Source, &'static str, &'static str, u64) {
+        (Source::Vmstat, "", name, by)
+    }
+
+    fn psi(name: &'static str, millis: u64) -> (Source, &'static str, &'static str, u64) {
+        (Source::Pressure, "memory", name, millis * 1000)
+    }
+
+    #[test]
+    fn a_full_page_cache_that_kswapd_keeps_up_with_is_healthy() {
+        let quiet =
+            with(&[vm("pgscan_direct", 0), vm("pgscan_kswapd", 900_000), psi("some_us", 20), psi("full_us", 5)]);
+        let why = is_fine(examine(&quiet));
+        assert!(why.contains("kswapd 900,000"), "{why}");
+        is_fine(examine(&with(&[vm("pgscan_direct", 0), vm("pgscan_kswapd", 900_000)])));
+    }
+
+    #[test]
+    fn pressure_decides_where_it_is_known() {
+        let at =
+            |some, full| examine(&with(&[vm("pgscan_direct", 500_000), psi("some_us", some), psi("full_us", full)]));
+        assert_eq!(one(at(6_000, 2_000)).severity, Severity::Critical);
+        assert_eq!(one(at(6_000, 1_999)).severity, Severity::Warning);
+        assert_eq!(one(at(500, 500)).severity, Severity::Warning);
+        assert_eq!(one(at(2_000, 0)).severity, Severity::Warning);
+        is_fine(at(1_999, 499));
+    }
+
+    #[test]
+    fn without_pressure_direct_reclaim_decides() {
+        let direct = |scanned, freed| examine(&with(&[vm("pgscan_direct", scanned), vm("pgsteal_direct", freed)]));
+        let f = one(direct(10_000, 9_000));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.detail.contains("freed 90 % of them"), "{}", f.detail);
+        assert!(f.detail.contains("unknown"));
+        is_fine(direct(9_999, 9_000));
+        assert_eq!(one(direct(100_000, 29_000)).severity, Severity::Critical);
+        assert_eq!(one(direct(100_000, 31_000)).severity, Severity::Warning);
+        // Old kernels have one counter, newer ones one per zone.
+        one(examine(&with(&[vm("pgscan_direct", 0), vm("allocstall_normal", 60), vm("allocstall_movable", 40)])));
+    }
+
+    #[test]
+    fn compaction_is_told_apart() {
+        let f = one(examine(&with(&[vm("pgscan_direct", 0), vm("compact_stall", 100)])));
+        assert!(f.title.contains("compact"), "{}", f.title);
+        assert!(f.remedy.contains("transparent_hugepage"));
+    }
+
+    fn limited(evidence: &mut Evidence, path: &str, hits: u64, usage: u64) {
+        let counters = &mut evidence.counters;
+        counters.push(Source::CgroupMemory, path, "limit_hits", start(10), 5);
+        counters.push(Source::CgroupMemory, path, "limit_hits", END, 5 + hits);
+        counters.push(Source::CgroupMemory, path, "usage_bytes", END, usage);
+        counters.push(Source::CgroupMemory, path, "limit_bytes", END, 1 << 30);
+    }
+
+    #[test]
+    fn a_cgroup_at_its_limit_is_blamed_instead_of_the_node() {
+        let mut evidence = with(&[vm("pgscan_direct", 0), psi("some_us", 4_000), psi("full_us", 3_000)]);
+        limited(&mut evidence, "/system.slice/job.service", 5_000, 1 << 30);
+        let f = one(examine(&evidence));
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice/job.service"));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(fact(&f, "hits of the limit"), 5_000);
+        assert!(f.remedy.contains("MemoryMax"));
+    }
+
+    #[test]
+    fn both_are_named_if_the_node_reclaims_too() {
+        let mut evidence = with(&[vm("pgscan_direct", 500_000), psi("some_us", 4_000), psi("full_us", 3_000)]);
+        limited(&mut evidence, "/job", 5_000, 1 << 30);
+        let all = findings(examine(&evidence));
+        let kinds: Vec<(SubjectKind, Severity)> = all.iter().map(|f| (f.subject.kind, f.severity)).collect();
+        assert_eq!(kinds, [(SubjectKind::Node, Severity::Critical), (SubjectKind::Cgroup, Severity::Info)]);
+    }
+
+    #[test]
+    fn a_cache_at_its_limit_without_pressure_is_only_worth_knowing() {
+        let quiet = || with(&[vm("pgscan_direct", 0), psi("some_us", 10), psi("full_us", 0)]);
+        let mut evidence = quiet();
+        limited(&mut evidence, "/job", 100, 1 << 30);
+        assert_eq!(one(examine(&evidence)).severity, Severity::Info);
+        let mut few = quiet();
+        limited(&mut few, "/job", 99, 1 << 30);
+        is_fine(examine(&few));
+        let mut roomy = quiet();
+        limited(&mut roomy, "/job", 5_000, 1 << 29);
+        is_fine(examine(&roomy));
+    }
+
+    #[test]
+    fn of_nested_cgroups_the_one_whose_limit_bites_is_named() {
+        let mut evidence = with(&[vm("pgscan_direct", 0), psi("some_us", 4_000), psi("full_us", 3_000)]);
+        limited(&mut evidence, "/pods", 5_000, 1 << 30);
+        limited(&mut evidence, "/pods/job", 5_000, 1 << 30);
+        assert_eq!(one(examine(&evidence)).subject.name, "/pods/job");
+    }
+
+    #[test]
+    fn nothing_seen_is_not_fine() {
+        cannot_tell(examine(&watched(10)));
+        let mut short = with(&[vm("pgscan_direct", 0)]);
+        short.core_times.pop();
+        assert!(cannot_tell(examine(&short)).0.contains("less than a second"));
+    }
 }

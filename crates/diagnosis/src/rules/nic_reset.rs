@@ -98,7 +98,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
         match devices_counted.len() as u64 {
             0 => format!("{log}; driver counters were not seen"),
-            n => format!("{log}; the driver counters of {} did not move", plural(n, "device", "devices")),
+            n => {
+                let earlier = earlier_outages(evidence, &devices_counted);
+                format!("{log}; the driver counters of {} did not move{earlier}", plural(n, "device", "devices"))
+            }
         }
     })
 }
@@ -141,6 +144,24 @@ fn counter_moves(evidence: &Evidence, device: &str) -> Vec<CounterMove> {
         }
     }
     moves
+}
+
+/// What drivers counted before we looked. When, they do not say; the log may no longer reach back that far.
+fn earlier_outages(evidence: &Evidence, devices: &[&str]) -> String {
+    let mut counts = Vec::new();
+    for device in devices {
+        for name in evidence.counters.names(Source::Ethtool, device) {
+            let total = evidence.counters.last(Source::Ethtool, device, name).unwrap_or(0);
+            if total > 0 && OUTAGE_COUNTERS.iter().any(|(n, _)| *n == name.trim()) {
+                counts.push(format!("{device} {} {}", name.trim(), words::count(total)));
+            }
+        }
+    }
+    if counts.is_empty() {
+        String::new()
+    } else {
+        format!(" (before that, since the driver was loaded: {})", words::list(&counts, 4))
+    }
 }
 
 fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Finding> {
@@ -489,6 +510,7 @@ mod tests {
         evidence.counters.push(Source::Ethtool, "eth0", "total_resets", start(5), 7);
         let why = fine(examine(&evidence));
         assert!(why.contains("last 24 h") && why.contains("1 device"), "{why}");
+        assert!(why.contains("since the driver was loaded: eth0 total_resets 7"), "{why}");
     }
 
     #[test]

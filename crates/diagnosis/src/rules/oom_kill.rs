@@ -3,6 +3,7 @@
 //! Two different things share the name. A *cgroup* (a container, a pod) reaches its own limit: the job asked for more than it was
 //! given, the node may have plenty. Or the *node* runs out and the kernel picks a victim among everybody.
 
+use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// The lines about one kill come within milliseconds; the same pid later is another process.
 const SAME_KILL: Duration = Duration::from_secs(5);
+
+/// So many cgroups get a finding of their own, the latest kills first.
+const CGROUPS_SHOWN: usize = 5;
 
 const LOG: &str = "kernel log";
 
@@ -78,7 +82,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !of_node.is_empty() {
         findings.push(node_finding(&of_node));
     }
-    findings.extend(of_cgroup.iter().map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
+    let mut latest_first: Vec<(&String, &Vec<Kill>)> = of_cgroup.iter().collect();
+    latest_first.sort_by_key(|(_, kills)| kills.last().map(|k| k.event.age));
+    findings.extend(latest_first.iter().take(CGROUPS_SHOWN).map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
+    if latest_first.len() > CGROUPS_SHOWN {
+        findings.push(other_cgroups(&latest_first[CGROUPS_SHOWN..]));
+    }
 
     // Counters speak where the log did not: a closed or overwritten log.
     let told = |path: &str| {
@@ -162,10 +171,6 @@ fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
     kills
 }
 
-fn is_same_or_below(path: &str, ancestor: &str) -> bool {
-    path.strip_prefix(ancestor.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest tells most.
 fn cgroups_with_kills(evidence: &Evidence) -> Vec<(String, u64)> {
     let counters = &evidence.counters;
@@ -208,7 +213,7 @@ fn facts_of(kills: &[Kill]) -> Vec<Fact> {
 fn node_finding(kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = last.cgroup.as_deref().map(owner_words).unwrap_or_default();
+    let whose = last.cgroup.as_deref().map(cgroup_owner).unwrap_or_default();
     Finding {
         code: Code::OomKill,
         severity: Severity::Critical,
@@ -229,7 +234,7 @@ fn node_finding(kills: &[Kill]) -> Finding {
 fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = owner_words(cgroup);
+    let whose = cgroup_owner(cgroup);
     Finding {
         code: Code::OomKill,
         // The limit did what it is for, and only its own job paid.
@@ -237,7 +242,7 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
         subject: Subject::new(SubjectKind::Cgroup, cgroup),
         title: format!(
             "{} hit its memory limit: {}{also} killed, last {}",
-            short(cgroup),
+            cgroup_name(cgroup),
             last.victim(),
             last.event.age_words()
         ),
@@ -249,15 +254,44 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     }
 }
 
+fn other_cgroups(more: &[(&String, &Vec<Kill>)]) -> Finding {
+    let kills: usize = more.iter().map(|(_, kills)| kills.len()).sum();
+    let names: Vec<&str> = more.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
+    let latest = more.first().and_then(|(_, kills)| kills.last()).map(|k| k.event.age_words()).unwrap_or_default();
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "other cgroups at their memory limit"),
+        title: format!(
+            "{} hit their memory limit earlier, last {latest}",
+            plural(more.len() as u64, "more cgroup", "more cgroups")
+        ),
+        detail: format!(
+            "{} killed in them: {}.",
+            plural(kills as u64, "process was", "processes were"),
+            list(&names, 10)
+        ),
+        evidence: vec![
+            Fact::new("cgroups", more.len() as u64, "", LOG),
+            Fact::new("processes killed in the last 24 h", kills as u64, "", LOG),
+        ],
+        remedy: "As for the ones above: raise their limits, or find why what runs in them grows.".to_owned(),
+    }
+}
+
 fn counted_finding(path: &str, n: u64) -> Finding {
     Finding {
         code: Code::OomKill,
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, path),
-        title: format!("{} killed in {} while we watched", plural(n, "process was", "processes were"), short(path)),
+        title: format!(
+            "{} killed in {} while we watched",
+            plural(n, "process was", "processes were"),
+            cgroup_name(path)
+        ),
         detail: format!(
             "The cgroup {path}{} counts kills for want of memory; the kernel log has no line about them.",
-            owner_words(path)
+            cgroup_owner(path)
         ),
         evidence: vec![Fact::new(
             "processes killed while we watched",
@@ -298,32 +332,6 @@ fn limit_remedy(cgroup: &str) -> String {
         )
     } else {
         format!("Raise the memory limit of {cgroup}, or find why what runs in it grows.")
-    }
-}
-
-fn owner_words(path: &str) -> String {
-    let owner = CgroupOwner::of_path(path);
-    let mut parts = Vec::new();
-    if let Some(pod) = owner.pod_uid {
-        parts.push(format!("pod {pod}"));
-    }
-    if let Some(id) = owner.container_id {
-        parts.push(format!("container {}", id.chars().take(12).collect::<String>()));
-    } else if let Some(unit) = owner.unit {
-        parts.push(format!("unit {unit}"));
-    }
-    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
-}
-
-/// Enough of a path for a title.
-fn short(path: &str) -> String {
-    let owner = CgroupOwner::of_path(path);
-    match (owner.pod_uid, owner.container_id, owner.unit) {
-        (Some(pod), Some(id), _) => format!("Container {} of pod {pod}", id.chars().take(12).collect::<String>()),
-        (Some(pod), None, _) => format!("Pod {pod}"),
-        (None, Some(id), _) => format!("Container {}", id.chars().take(12).collect::<String>()),
-        (None, None, Some(unit)) => unit,
-        (None, None, None) => format!("Cgroup {path}"),
     }
 }
 
@@ -376,6 +384,17 @@ mod tests {
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
         let f = one(examine(&with(&lines)));
         assert_eq!(fact(&f, "processes killed"), 30);
+    }
+
+    #[test]
+    fn the_sixth_cgroup_and_later_are_summed() {
+        let texts: Vec<(u64, String)> =
+            (0..9).map(|i| (3000 - i * 100, summary(1000 + i as u32).replace(POD, &format!("/job{i}")))).collect();
+        let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
+        let all = findings(examine(&with(&lines)));
+        assert_eq!(all.len(), 6);
+        assert_eq!(all[0].subject.name, "/job8", "the latest first");
+        assert_eq!(fact(&all[5], "cgroups"), 4);
     }
 
     #[test]

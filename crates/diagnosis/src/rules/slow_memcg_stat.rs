@@ -1,6 +1,180 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Is it slow to ask the kernel for memory statistics?
+//!
+//! kubelet and cAdvisor ask every few seconds. Where dead cgroups pile up on an old kernel, one answer takes seconds of one core's
+//! system time: the reader starves whoever shares that core.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::words::duration_words;
+use coroner_evidence::{Evidence, StatRead, probe};
+use std::time::Duration;
+
+/// A healthy read takes 10 to 150 µs (measured on 5.4 to 6.18); this is hundreds of times as much, and a reader that asks for each
+/// container pays it each time.
+const SLOW_CPU: Duration = Duration::from_millis(50);
+
+/// Wall time from which a read is slow if enough of it was work.
+const SLOW_WALL: Duration = Duration::from_millis(100);
+
+/// Below this share of CPU time a read waited for a core, and says nothing about cgroups.
+const WORK_SHARE: f64 = 0.25;
+
+/// Every housekeeping of kubelet (10 s) then costs a tenth of a core, and the reader holds its core for that long at a stretch:
+/// a fifth of the 5 s after which ENA resets a device that is not polled.
+const CRITICAL_CPU: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speed {
+    Fast,
+    Slow,
+    VerySlow,
+    /// Slow by the wall clock; the CPU time that would tell why is unknown.
+    Unclear,
+}
+
+fn speed(read: &StatRead) -> Speed {
+    let took = Duration::from_nanos(read.took_ns);
+    let cpu = read.cpu_ns.map(Duration::from_nanos);
+    let worked = cpu.map(|cpu| read.took_ns > 0 && cpu.as_nanos() as f64 >= WORK_SHARE * read.took_ns as f64);
+    match (cpu, worked) {
+        (Some(cpu), _) if cpu >= CRITICAL_CPU => Speed::VerySlow,
+        // It had not come back when we stopped waiting.
+        (_, Some(true) | None) if !read.finished => Speed::VerySlow,
+        (_, Some(false)) if !read.finished => Speed::Slow,
+        (Some(cpu), _) if cpu >= SLOW_CPU => Speed::Slow,
+        (_, Some(true)) if took >= SLOW_WALL => Speed::Slow,
+        (None, _) if took >= SLOW_WALL => Speed::Unclear,
+        _ => Speed::Fast,
+    }
+}
+
+/// The slowest read, if a read was slow because of what it had to do.
+pub(super) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
+    let slow = |r: &&StatRead| matches!(speed(r), Speed::Slow | Speed::VerySlow);
+    evidence.stat_reads.iter().filter(slow).max_by_key(|r| (speed(r) == Speed::VerySlow, r.cpu_ns.unwrap_or(r.took_ns)))
+}
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    if evidence.stat_reads.is_empty() {
+        let unseen = evidence.why_unseen(probe::CGROUPS);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "no memory statistics were read".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(
+                || "run on the node, where the memory cgroups are mounted".to_owned(),
+                |u| u.how_to_see.clone(),
+            ),
+        };
+    }
+    let Some(read) = slowest(evidence) else {
+        let worst = evidence.stat_reads.iter().max_by_key(|r| r.took_ns);
+        let Some(worst) = worst else { return Answer::Fine(String::new()) };
+        if speed(worst) == Speed::Unclear {
+            return Answer::CannotTell {
+                because: format!(
+                    "reading {} took {}, and its CPU time is unknown: it may have waited for a core",
+                    worst.path,
+                    took(worst)
+                ),
+                how_to_see: "look again".to_owned(),
+            };
+        }
+        return Answer::Fine(format!("reading {} took {}{}", worst.path, took(worst), cpu_words(worst)));
+    };
+    let very = speed(read) == Speed::VerySlow;
+    let title = if read.finished {
+        format!("Reading memory statistics takes {}{}", took(read), cpu_words(read))
+    } else {
+        format!("Reading memory statistics had not come back after {}", took(read))
+    };
+    let mut facts = vec![Fact::new(
+        if read.finished { "time to read" } else { "time to read, at least" },
+        Duration::from_nanos(read.took_ns).as_secs_f64() * 1000.0,
+        "ms",
+        read.path.clone(),
+    )];
+    if let Some(cpu) = read.cpu_ns {
+        facts.push(Fact::new(
+            "CPU time of that",
+            Duration::from_nanos(cpu).as_secs_f64() * 1000.0,
+            "ms",
+            read.path.clone(),
+        ));
+    }
+    Answer::Findings(vec![Finding {
+        code: Code::SlowMemcgStat,
+        severity: if very { Severity::Critical } else { Severity::Warning },
+        subject: Subject::new(SubjectKind::Node, "memory statistics"),
+        title,
+        detail: "kubelet, cAdvisor and other agents read these files every few seconds. Each time one core runs in the kernel for that long, and \
+                 whatever else needs that core waits, a network device's interrupts included. Old kernels (before 5.8, cgroup v1) walk every \
+                 memory cgroup for it, dead ones included; see whether zombie-memcgs or cgroup-leak stands beside this."
+            .to_owned(),
+        evidence: facts,
+        remedy: "Cure the cause: zombie-memcgs or cgroup-leak names it if we found one. Until then let agents read less often (kubelet \
+                 --housekeeping-interval, cAdvisor --housekeeping_interval), and run only one of them. A newer kernel (5.13 or later) answers \
+                 in microseconds."
+            .to_owned(),
+    }])
+}
+
+fn took(read: &StatRead) -> String {
+    duration_words(Duration::from_nanos(read.took_ns))
+}
+
+fn cpu_words(read: &StatRead) -> String {
+    read.cpu_ns.map(|cpu| format!(" ({} of CPU)", duration_words(Duration::from_nanos(cpu)))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+
+    fn read(took_ms: u64, cpu_ms: Option<u64>) -> StatRead {
+        StatRead {
+            at: END,
+            path: "/sys/fs/cgroup/memory/memory.numa_stat".into(),
+            took_ns: took_ms * 1_000_000,
+            cpu_ns: cpu_ms.map(|ms| ms * 1_000_000),
+            finished: true,
+        }
+    }
+
+    fn with(read: StatRead) -> Evidence {
+        Evidence { stat_reads: vec![read], ..watched(5) }
+    }
+
+    #[test]
+    fn slow_begins_at_50_ms_of_cpu_and_critical_at_a_second() {
+        assert_eq!(one(examine(&with(read(60, Some(50))))).severity, Severity::Warning);
+        assert!(fine(examine(&with(read(60, Some(49))))).contains("49 ms of CPU"));
+        let f = one(examine(&with(read(4_900, Some(4_800)))));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(fact(&f, "CPU time"), 4_800.0);
+    }
+
+    #[test]
+    fn waiting_for_a_core_is_not_slow() {
+        fine(examine(&with(read(3_000, Some(1)))));
+        // 100 ms with a quarter of work is.
+        one(examine(&with(read(100, Some(25)))));
+        fine(examine(&with(read(100, Some(24)))));
+    }
+
+    #[test]
+    fn a_read_that_does_not_come_back_is_critical_if_it_works() {
+        let unfinished = |cpu| StatRead { finished: false, ..read(2_000, cpu) };
+        let f = one(examine(&with(unfinished(None))));
+        assert_eq!(f.severity, Severity::Critical);
+        assert!(f.title.contains("had not come back after 2.0 s"), "{}", f.title);
+        assert_eq!(one(examine(&with(unfinished(Some(1_900))))).severity, Severity::Critical);
+        assert_eq!(one(examine(&with(unfinished(Some(1))))).severity, Severity::Warning);
+    }
+
+    #[test]
+    fn an_unknown_cpu_time_is_not_guessed() {
+        assert!(cannot_tell(examine(&with(read(500, None)))).0.contains("may have waited"));
+        fine(examine(&with(read(1, None))));
+        cannot_tell(examine(&watched(5)));
+    }
 }

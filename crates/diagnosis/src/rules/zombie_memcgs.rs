@@ -1,6 +1,336 @@
-use crate::finding::Answer;
-use coroner_evidence::Evidence;
+//! Do removed memory cgroups stay in the kernel?
+//!
+//! A removed cgroup lives on while memory is still charged to it: page cache, tmpfs, locked pages. Some always do. Thousands mean
+//! that something makes and removes cgroups again and again, and that nothing clears what they leave.
 
-pub fn examine(_evidence: &Evidence) -> Answer {
-    Answer::CannotTell { because: "not built yet".into(), how_to_see: String::new() }
+use super::slow_memcg_stat;
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::words::{bytes, count, duration_words, rate};
+use coroner_evidence::{CgroupCensus, Evidence, Point, Source, StatRead, probe};
+use std::time::Duration;
+
+/// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
+const WORTH_KNOWING: u64 = 100;
+
+/// From here on a restart a minute would have gone on for 5 hours …
+const MANY: u64 = 300;
+/// … and most of what the kernel tracks is dead. A node with hundreds of live pods may keep a few hundred dead ones for a while.
+const DEAD_PER_LIVE: u64 = 2;
+
+/// What a walk over all of them costs is felt: 5,000 took 1.4 s of reclaim on Linux 6.18, 10,000 took 0.7 s per statistics read on
+/// kernels before 5.8 (both measured); and it has been going on for long.
+const TOO_MANY: u64 = 10_000;
+
+/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
+const BYTES_EACH: u64 = 28 * 1024;
+
+/// Fewer new ones are noise, not growth.
+const GROWTH: u64 = 10;
+/// In a long window fewer are enough.
+const LONG_WINDOW: Duration = Duration::from_secs(60);
+const GROWTH_IN_LONG_WINDOW: u64 = 3;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
+        let unseen = evidence.why_unseen(probe::CGROUPS);
+        return Answer::CannotTell {
+            because: unseen.map_or_else(|| "cgroups were not counted".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(
+                || "run on the node, where the memory cgroups are mounted".to_owned(),
+                |u| u.how_to_see.clone(),
+            ),
+        };
+    };
+    let Some(dead) = census.dying else {
+        return Answer::CannotTell {
+            because: format!(
+                "{} live cgroups were counted, but the kernel does not say how many it tracks",
+                count(census.live)
+            ),
+            how_to_see: "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups".to_owned(),
+        };
+    };
+    // tracked − live is wrong if not all live ones were counted.
+    if census.truncated && census.version == 1 {
+        return Answer::CannotTell {
+            because: format!("there are more than {} cgroup directories; the count stopped there", count(census.live)),
+            how_to_see: "see cgroup-leak: so many live ones are a trouble of their own".to_owned(),
+        };
+    }
+    if dead < WORTH_KNOWING {
+        return Answer::Fine(format!("{} dead memory cgroups beside {} live ones", count(dead), count(census.live)));
+    }
+    let slow = slow_memcg_stat::slowest(evidence);
+    let many = dead >= MANY && dead >= census.live.saturating_mul(DEAD_PER_LIVE);
+    let severity = match (many, slow) {
+        _ if dead >= TOO_MANY => Severity::Critical,
+        (true, Some(_)) => Severity::Critical,
+        (true, None) => Severity::Warning,
+        (false, _) => Severity::Info,
+    };
+    Answer::Findings(vec![finding(evidence, census, dead, severity, slow)])
+}
+
+fn finding(
+    evidence: &Evidence,
+    census: &CgroupCensus,
+    dead: u64,
+    severity: Severity,
+    slow: Option<&StatRead>,
+) -> Finding {
+    let growth = growth(evidence);
+    let memory = dead.saturating_mul(BYTES_EACH);
+    // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
+    let parent =
+        census.crowded.iter().filter(|p| p.path != "/" && p.dying.unwrap_or(0) > dead / 2).max_by_key(|p| p.path.len());
+
+    let mut detail = format!(
+        "The kernel tracks {}; {} of them are alive. The others were removed, but memory that outlived them (page cache, files in tmpfs or \
+         /dev/shm, locked pages) keeps them. They cost kernel memory: about {} for their own structures alone, more on nodes with many cores. ",
+        census.tracked.map_or_else(
+            || format!("{} dead cgroups besides live ones", count(dead)),
+            |t| format!("{} memory cgroups", count(t))
+        ),
+        count(census.live),
+        bytes(memory),
+    );
+    if let Some(parent) = parent {
+        detail.push_str(&format!("Most died below {}. ", parent.path));
+    }
+    match slow {
+        Some(read) => detail.push_str(&format!(
+            "And they are felt: reading {} took {}. ",
+            read.path,
+            duration_words(Duration::from_nanos(read.cpu_ns.unwrap_or(read.took_ns)))
+        )),
+        None => match evidence.stat_reads.iter().max_by_key(|r| r.took_ns) {
+            Some(read) => detail.push_str(&format!(
+                "Statistics are still quick to read on this kernel ({}); what suffers is memory reclaim, which visits each of them. ",
+                duration_words(Duration::from_nanos(read.took_ns))
+            )),
+            None => detail.push_str("Whether reading statistics is slow because of them was not measured. "),
+        },
+    }
+    let uptime = evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|u| u.as_secs() >= 600);
+    match &growth {
+        Growth::Growing { by, over } => detail.push_str(&format!(
+            "Growing: {} more in {} ({} if it goes on).",
+            count(*by),
+            duration_words(*over),
+            per_hour(*by, *over)
+        )),
+        Growth::Steady { over } => {
+            detail.push_str(&format!("Not growing in the {} we watched.", duration_words(*over)))
+        }
+        Growth::TooShort => detail.push_str("We watched too briefly to say whether they grow."),
+    }
+    if let Some(uptime) = uptime {
+        detail.push_str(&format!(
+            " Over the {} since boot that is {} on average.",
+            duration_words(uptime),
+            rate(dead as f64, uptime)
+        ));
+    }
+
+    let mut facts = vec![Fact::new("dead memory cgroups", dead, "", census.dying_source.clone())];
+    if let Some(tracked) = census.tracked {
+        facts.push(Fact::new("tracked by the kernel", tracked, "", tracked_source(census)));
+    }
+    facts.push(Fact::new("live (directories)", census.live, "", census.mount_point.clone()));
+    if let Growth::Growing { by, over } = growth {
+        facts.push(Fact::new(
+            format!("more of them within {}", duration_words(over)),
+            by,
+            "",
+            census.dying_source.clone(),
+        ));
+    }
+    if let Some(parent) = parent {
+        facts.push(Fact::new(
+            format!("dead below {}", parent.path),
+            parent.dying,
+            "",
+            "cgroup.stat nr_dying_descendants",
+        ));
+    }
+    Finding {
+        code: Code::ZombieMemcgs,
+        severity,
+        subject: Subject::new(SubjectKind::Node, parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone())),
+        title: format!("{} dead memory cgroups that the kernel cannot free, beside {} live ones", count(dead), count(census.live)),
+        detail,
+        evidence: facts,
+        remedy: "First stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. Stopping it stops \
+                 the growth and frees nothing. Those already there go only when the memory that pins them goes: delete what they left in tmpfs and \
+                 /dev/shm, or, on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs), or reboot. \
+                 Restarting kubelet does not help."
+            .to_owned(),
+    }
+}
+
+fn tracked_source(census: &CgroupCensus) -> &'static str {
+    if census.version == 1 { "/proc/cgroups, row memory" } else { "cgroup.stat" }
+}
+
+enum Growth {
+    Growing { by: u64, over: Duration },
+    Steady { over: Duration },
+    TooShort,
+}
+
+/// From the most often read series that there is: the kernel's own counts, else the censuses.
+fn growth(evidence: &Evidence) -> Growth {
+    let series = ["memory", "unified"].into_iter().flat_map(|tree| ["dying", "tracked"].map(|name| (tree, name)));
+    let mut points: Vec<Point> = Vec::new();
+    for (tree, name) in series {
+        let found = evidence.counters.points(Source::CgroupTree, tree, name);
+        if found.len() >= 2 {
+            points = found.to_vec();
+            break;
+        }
+    }
+    if points.len() < 2 {
+        points = evidence.cgroup_censuses.iter().filter_map(|c| Some(Point { at: c.at, value: c.dying? })).collect();
+    }
+    let (Some(first), Some(last)) = (points.iter().min_by_key(|p| p.at), points.iter().max_by_key(|p| p.at)) else {
+        return Growth::TooShort;
+    };
+    let over = last.at.since(first.at);
+    let by = last.value.saturating_sub(first.value);
+    let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
+    if over >= Duration::from_secs(1) && by >= enough {
+        Growth::Growing { by, over }
+    } else if over >= LONG_WINDOW {
+        Growth::Steady { over }
+    } else {
+        Growth::TooShort
+    }
+}
+
+fn per_hour(by: u64, over: Duration) -> String {
+    format!("{} per hour", count((by as f64 * 3600.0 / over.as_secs_f64().max(1.0)).round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
+    use coroner_evidence::{CrowdedParent, Time};
+
+    fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
+        CgroupCensus {
+            at,
+            version: 1,
+            mount_point: "/sys/fs/cgroup/memory".into(),
+            live,
+            tracked: Some(live + dead),
+            dying: Some(dead),
+            dying_source: "/proc/cgroups".into(),
+            empty: None,
+            crowded: Vec::new(),
+            truncated: false,
+            took_ns: 1_000_000,
+        }
+    }
+
+    fn with(live: u64, dead: u64) -> Evidence {
+        Evidence { cgroup_censuses: vec![census(END, live, dead)], ..watched(5) }
+    }
+
+    #[test]
+    fn the_incident_is_critical_with_exact_numbers() {
+        let f = one(examine(&with(240, 68_440)));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
+        assert_eq!(fact(&f, "dead memory cgroups"), 68_440);
+        assert_eq!(fact(&f, "tracked by the kernel"), 68_680);
+        assert_eq!(fact(&f, "live"), 240);
+        assert!(f.title.contains("68,440"));
+        assert!(f.detail.contains("1.8 GiB"), "{}", f.detail);
+        assert!(
+            f.remedy.contains("stops the growth and frees nothing") || f.remedy.contains("Stopping it stops"),
+            "{}",
+            f.remedy
+        );
+    }
+
+    #[test]
+    fn each_threshold_holds_at_its_edge() {
+        assert!(fine(examine(&with(50, 99))).contains("99 dead memory cgroups beside 50 live"));
+        assert_eq!(one(examine(&with(50, 100))).severity, Severity::Info);
+        assert_eq!(one(examine(&with(50, 299))).severity, Severity::Info);
+        assert_eq!(one(examine(&with(50, 300))).severity, Severity::Warning);
+        assert_eq!(one(examine(&with(151, 300))).severity, Severity::Info, "fewer than two dead for each live one");
+        assert_eq!(one(examine(&with(50, 9_999))).severity, Severity::Warning);
+        assert_eq!(one(examine(&with(50, 10_000))).severity, Severity::Critical);
+        assert_eq!(one(examine(&with(20_000, 10_000))).severity, Severity::Critical);
+    }
+
+    #[test]
+    fn a_measured_cost_makes_it_critical() {
+        let mut evidence = with(50, 2_000);
+        let mut read = StatRead {
+            at: END,
+            path: "/sys/fs/cgroup/memory/memory.numa_stat".into(),
+            took_ns: 26_000_000,
+            cpu_ns: Some(26_000_000),
+            finished: true,
+        };
+        evidence.stat_reads = vec![read.clone()];
+        let quick = one(examine(&evidence));
+        assert_eq!(quick.severity, Severity::Warning);
+        assert!(quick.detail.contains("still quick to read"), "{}", quick.detail);
+        read.cpu_ns = Some(70_000_000);
+        evidence.stat_reads = vec![read];
+        let felt = one(examine(&evidence));
+        assert_eq!(felt.severity, Severity::Critical);
+        assert!(felt.detail.contains("they are felt"), "{}", felt.detail);
+    }
+
+    #[test]
+    fn growth_is_told_only_if_the_window_supports_it() {
+        let mut evidence = with(50, 500);
+        assert!(one(examine(&evidence)).detail.contains("too briefly"));
+        evidence.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 541);
+        evidence.counters.push(Source::CgroupTree, "memory", "tracked", END, 550);
+        assert!(one(examine(&evidence)).detail.contains("too briefly"), "9 in 5 s may be anything");
+        evidence.counters.push(Source::CgroupTree, "memory", "tracked", END, 551);
+        let f = one(examine(&evidence));
+        assert!(f.detail.contains("10 more in 5.0 s (7,200 per hour"), "{}", f.detail);
+        let mut long = with(50, 500);
+        long.cgroup_censuses.insert(0, census(start(600), 50, 460));
+        assert!(one(examine(&long)).detail.contains("40 more in 10 min (240 per hour"));
+        long.cgroup_censuses[0] = census(start(600), 50, 500);
+        assert!(one(examine(&long)).detail.contains("Not growing in the 10 min"));
+    }
+
+    #[test]
+    fn v2_names_the_parent_below_which_they_died() {
+        let mut evidence = with(50, 500);
+        evidence.cgroup_censuses[0].version = 2;
+        let parent = |path: &str, dying| CrowdedParent {
+            path: path.into(),
+            children: 3,
+            empty: None,
+            dying: Some(dying),
+            example: None,
+        };
+        evidence.cgroup_censuses[0].crowded =
+            vec![parent("/", 500), parent("/system.slice", 490), parent("/kubepods", 10)];
+        let f = one(examine(&evidence));
+        assert_eq!(f.subject.name, "/system.slice");
+        assert_eq!(fact(&f, "dead below /system.slice"), 490);
+    }
+
+    #[test]
+    fn what_was_not_counted_is_not_zero() {
+        cannot_tell(examine(&watched(5)));
+        let mut evidence = with(50, 500);
+        evidence.cgroup_censuses[0].dying = None;
+        assert!(cannot_tell(examine(&evidence)).0.contains("does not say"));
+        let mut evidence = with(50, 500);
+        evidence.cgroup_censuses[0].truncated = true;
+        cannot_tell(examine(&evidence));
+    }
 }

@@ -316,17 +316,18 @@ fn dull_line(i: usize) -> String {
     }
 }
 
+/// Every rule reads the whole log, so what a dull line costs counts: it must not reach a single expression.
+/// (20,000 lines for all five families: 17 ms, measured on a busy 2-core virtual machine.)
 #[test]
-fn twenty_thousand_lines_cost_milliseconds() {
+fn a_dull_log_costs_one_search_for_words() {
     let lines: Vec<String> = (0..20_000).map(dull_line).collect();
     let started = std::time::Instant::now();
-    let hits: usize =
+    let events: usize =
         Family::ALL.iter().map(|family| lines.iter().filter(|l| parse(l, *family).is_some()).count()).sum();
-    let took = started.elapsed();
-    println!("20,000 lines, all five families: {took:?}");
-    assert_eq!(hits, 0);
-    // Measured at about 10 ms; the bound only has to notice that every expression is tried on every line (about 4 s).
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    println!("20,000 lines, all five families: {:?}", started.elapsed());
+    assert_eq!(events, 0);
+    let tried = Family::ALL.iter().map(|f| lines.iter().filter(|l| f.words().is_match(l)).count()).sum::<usize>();
+    assert_eq!(tried, 0, "lines on which an expression was tried");
 }
 
 proptest! {
