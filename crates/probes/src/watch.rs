@@ -36,8 +36,8 @@ const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
 const PROBE_SHARE: u32 = 200;
 /// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
 const ALL_THREADS_SHARE: u32 = 50;
-/// How long the end of the examination waits for systemd's answer.
-const UNITS_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the examination waits for systemd: a little longer than the reader itself, which then says why.
+const UNITS_PATIENCE: Duration = Duration::from_millis(3100);
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -73,10 +73,35 @@ pub struct Watch {
 }
 
 /// Where processes live, for probes that look only at cgroups that have some.
-#[derive(Default)]
 struct ProcessHomes {
-    by_pid: HashMap<u32, (Option<String>, Option<String>)>,
+    by_pid: HashMap<u32, Home>,
     all_seen: bool,
+}
+
+struct Home {
+    memory: Option<String>,
+    cpu: Option<String>,
+}
+
+impl ProcessHomes {
+    fn new() -> ProcessHomes {
+        ProcessHomes { by_pid: HashMap::new(), all_seen: true }
+    }
+
+    /// Learns from what the tasks probe has just said.
+    fn note(&mut self, evidence: &Evidence) {
+        for process in &evidence.processes {
+            let home = Home { memory: process.memory_cgroup.clone(), cpu: process.cpu_cgroup.clone() };
+            self.by_pid.insert(process.pid, home);
+        }
+        self.all_seen &= evidence.why_unseen(probe::TASKS).is_none();
+    }
+
+    /// The memory and the cpu cgroups that have processes.
+    fn paths(&self) -> (HashSet<String>, HashSet<String>) {
+        let homes = self.by_pid.values();
+        (homes.clone().filter_map(|h| h.memory.clone()).collect(), homes.filter_map(|h| h.cpu.clone()).collect())
+    }
 }
 
 /// The plain counters, read together.
@@ -116,6 +141,11 @@ impl Watch {
     pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
         let cpu_before = own_cpu();
         let cores = sample_cores(root.clone());
+        let log = if options.pretend_kernel_log {
+            KernelLog::pretending_to_be_the_kernel(root.clone())
+        } else {
+            KernelLog::new(root.clone())
+        };
         let mut watch = Watch {
             started: now(),
             until: now(),
@@ -124,12 +154,12 @@ impl Watch {
             done: false,
             cores,
             tasks: TaskReader::new(root.clone()),
-            homes: ProcessHomes::default(),
+            homes: ProcessHomes::new(),
             counters: CounterProbes::new(&root),
             interrupts: InterruptReader::new(&root),
             nics: NicReader::new(root.clone()),
             cgroups: Cgroups::new(root.clone()),
-            log: KernelLog::open(&root, options.pretend_kernel_log),
+            log,
             units: UnitReader::new(root.clone(), options.bus),
             hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
             all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),

@@ -5,7 +5,9 @@ use crate::args::CoresArgs;
 use crate::exit::Exit;
 use crate::output::{cores_text, diagnosis_json};
 use anyhow::Context;
-use coroner_diagnosis::cores::{CoreSummary, Cores, Shares, Summary};
+use coroner_diagnosis::cores::owners::Ownership;
+use coroner_diagnosis::cores::timeline::Shares;
+use coroner_diagnosis::cores::{CoreSummary, Cores, Summary};
 use coroner_evidence::Evidence;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -60,6 +62,10 @@ fn core_document(core: &CoreSummary, summary: &Summary) -> Value {
             "tid": who.map(|w| w.tid),
         })
     });
+    let unknown_because = match &core.ownership {
+        Ownership::Owned(_) => None,
+        Ownership::Unknown(why) => Some(why),
+    };
     let step = summary.window.length().as_secs_f64() / core.strip.len().max(1) as f64;
     let strip: Vec<Value> = core
         .strip
@@ -78,7 +84,7 @@ fn core_document(core: &CoreSummary, summary: &Summary) -> Value {
         "shares": shares(&core.shares),
         "full_s": rounded(core.full_ns as f64 / 1e9),
         "owner": owner,
-        "owner_unknown_because": core.ownership.unknown_because(),
+        "owner_unknown_because": unknown_because,
         "serves": core.queues,
         "strip": strip,
     })

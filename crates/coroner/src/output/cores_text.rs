@@ -2,7 +2,9 @@
 
 use super::diagnosis_json::timestamp;
 use super::terminal::{bold, by_load, dim, printable, width};
-use coroner_diagnosis::cores::{CoreSummary, Ownership, Shares, Summary};
+use coroner_diagnosis::cores::owners::Ownership;
+use coroner_diagnosis::cores::timeline::Shares;
+use coroner_diagnosis::cores::{CoreSummary, Summary};
 use coroner_evidence::{CoreSet, Evidence};
 
 /// Below this in its busiest stretch of the strip a core is quiet, and folded with the others.

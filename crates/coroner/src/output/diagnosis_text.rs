@@ -2,7 +2,8 @@
 
 use super::diagnosis_json::timestamp;
 use super::terminal::{bold, by_severity, dim, good, printable, width, wrap};
-use coroner_diagnosis::cores::{Cores, Shares};
+use coroner_diagnosis::cores::Cores;
+use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, Severity};
 use coroner_evidence::{Cost, Evidence, Node};
 use serde_json::Value;
@@ -92,7 +93,7 @@ fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     }
     // The average beside the worst core: what an average hides is the point of this tool.
     let cores = Cores::of(evidence);
-    let average = cores.window().and_then(|window| cores.timeline.average(window, None));
+    let average = cores.window().and_then(|window| cores.timeline.average(window));
     if let (Some(average), Some((core, busy))) = (average, cores.timeline.worst(Shares::busy)) {
         line.push_str(&format!(
             " · average {:.0} % busy, worst core {core}: {:.0} % over one second",

@@ -1,6 +1,6 @@
 //! The progress line on a terminal.
 
-use coroner_diagnosis::cores::{Shares, Timeline};
+use coroner_diagnosis::cores::timeline::{Shares, Timeline};
 use coroner_evidence::{CoreTimes, Evidence};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Progress {
         let recent = Evidence { core_times: self.recent.clone(), ..Evidence::default() };
         let timeline = Timeline::of(&recent);
         if let Some(window) = recent.window()
-            && let Some(average) = timeline.average(window, None)
+            && let Some(average) = timeline.average(window)
             && let Some((core, worst)) = timeline.worst(Shares::busy)
         {
             line.push_str(&format!(
