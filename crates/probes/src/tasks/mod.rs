@@ -1,0 +1,476 @@
+//! Processes and threads.
+//!
+//! Two kinds of look share the work. [`TaskReader::look_all`] reads every thread; with thousands of them that takes a while, so it
+//! happens now and then. [`TaskReader::look_hot`] happens several times a second and reads only threads that matter: those
+//! that lately ran or waited for a core, those that serve the network (ksoftirqd, NAPI), real-time threads of programs, and
+//! whoever was born since.
+//!
+//! A look at many threads takes longer than it takes a core to change hands, so each sample carries the time when it was
+//! read, not when the look began.
+
+mod blindness;
+mod command;
+mod descriptions;
+mod files;
+mod known;
+mod membership;
+mod ray;
+mod reading;
+mod stat;
+
+use std::os::fd::OwnedFd;
+
+use coroner_evidence::{Evidence, Time, probe};
+use rustix::io::Errno;
+
+use crate::Root;
+use crate::root::now;
+use descriptions::{Describer, Description, Request};
+use files::{ProcDir, TaskPath, numbers_in, reread};
+use known::Known;
+use membership::parse_membership;
+use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
+
+/// More threads than this are not looked at.
+const MAX_THREADS: usize = 200_000;
+/// So many active threads are read at each [`TaskReader::look_hot`]; if there are more, they take turns.
+const ACTIVE_PER_LOOK: usize = 128;
+/// The same for threads that are watched but quiet.
+const QUIET_PER_LOOK: usize = 32;
+/// Threads whose files are kept open: two descriptors each, and about a page of kernel memory for each descriptor.
+const MAX_KEPT_OPEN: usize = 128;
+/// Numbers given to new threads since the last look that are tried one by one; beyond it, listing /proc is cheaper.
+const MAX_TRIED: u32 = 256;
+/// Listing more processes than this is left to every tenth hot look.
+const MANY_PROCESSES: usize = 500;
+/// A process is in a dozen hierarchies at most, each with a path of at most 4096 bytes.
+const MAX_CGROUP_FILE: usize = 64 << 10;
+
+#[derive(Debug)]
+pub struct TaskReader {
+    root: Root,
+    node: Option<(ProcDir, ThreadFiles)>,
+    known: Known,
+    describer: Describer,
+    /// The number that the kernel gave to the latest thread.
+    newest_tid: Option<u32>,
+    /// /proc/loadavg, kept open.
+    loadavg: Option<OwnedFd>,
+    max_kept_open: usize,
+    pids: Vec<u32>,
+    tids: Vec<u32>,
+    /// Hot looks since /proc was listed.
+    since_listing: u32,
+    notes: Notes,
+}
+
+/// What was already said to be unseen.
+#[derive(Debug, Default)]
+struct Notes {
+    blindness: bool,
+    unreadable: bool,
+    truncated: bool,
+    denied: bool,
+    stuck: bool,
+    environment_denied: bool,
+    no_schedstat: Option<NoSchedstat>,
+}
+
+/// Tells the time during a look that began at `at`.
+#[derive(Clone, Copy)]
+struct Stamp {
+    at: Time,
+    began: Time,
+}
+
+impl Stamp {
+    fn new(at: Time) -> Stamp {
+        Stamp { at, began: now() }
+    }
+
+    fn now(self) -> Time {
+        self.at + now().since(self.began)
+    }
+}
+
+impl TaskReader {
+    pub fn new(root: Root) -> TaskReader {
+        let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+        let max_kept_open = usize::try_from(open_files / 8).unwrap_or(MAX_KEPT_OPEN).min(MAX_KEPT_OPEN);
+        TaskReader {
+            root,
+            node: None,
+            known: Known::default(),
+            describer: Describer::default(),
+            newest_tid: None,
+            loadavg: None,
+            max_kept_open,
+            pids: Vec::new(),
+            tids: Vec::new(),
+            since_listing: 0,
+            notes: Notes::default(),
+        }
+    }
+
+    /// Threads seen at the last look at all.
+    pub fn thread_count(&self) -> usize {
+        self.known.thread_count()
+    }
+
+    /// Threads that [`TaskReader::look_hot`] reads.
+    pub fn watched_count(&self) -> usize {
+        self.known.watched.len()
+    }
+
+    /// Reads every thread. The first look tells of each; later ones of those that are new, moved, or want to run.
+    pub fn look_all(&mut self, at: Time, evidence: &mut Evidence) {
+        let stamp = Stamp::new(at);
+        if !self.open(evidence) {
+            return;
+        }
+        self.known.look = self.known.look.wrapping_add(1);
+        // Before the listing: who is born during it is found at the next look.
+        self.newest_tid = self.read_newest_tid();
+        if let Err(errno) = self.list() {
+            let why = format!("/proc: {}", std::io::Error::from(errno));
+            evidence.unseen(probe::TASKS, "processes and threads", why, "mount /proc");
+            return;
+        }
+        let pids = std::mem::take(&mut self.pids);
+        let mut threads = 0;
+        for &pid in &pids {
+            threads += self.visit_process(stamp, true, pid, MAX_THREADS.saturating_sub(threads), evidence);
+            if threads >= MAX_THREADS {
+                self.note_truncated(evidence);
+                break;
+            }
+        }
+        self.pids = pids;
+        self.known.forget_unseen();
+        self.known.last_full = at;
+        self.describe(evidence);
+        self.note_schedstat(evidence);
+    }
+
+    /// Reads the threads that matter, and those that are new.
+    pub fn look_hot(&mut self, at: Time, evidence: &mut Evidence) {
+        let stamp = Stamp::new(at);
+        if !self.open(evidence) {
+            return;
+        }
+        self.known.look = self.known.look.wrapping_add(1);
+        self.look_at_watched(stamp, evidence);
+        self.look_for_new(stamp, evidence);
+        self.describe(evidence);
+        self.note_schedstat(evidence);
+    }
+
+    fn open(&mut self, evidence: &mut Evidence) -> bool {
+        if !self.notes.blindness {
+            self.notes.blindness = true;
+            blindness::note_blindness(&self.root, evidence);
+        }
+        if self.node.is_none() {
+            match ProcDir::open(&self.root) {
+                Ok(proc) => {
+                    let files = ThreadFiles::new(&proc);
+                    // Only our own namespace's loadavg counts the numbers that this /proc shows.
+                    self.loadavg =
+                        proc.own_namespace.then(|| proc.open_file(&TaskPath::named("loadavg")).ok()).flatten();
+                    self.node = Some((proc, files));
+                }
+                Err(error) => {
+                    evidence.unseen(probe::TASKS, "processes and threads", error.to_string(), "mount /proc");
+                }
+            }
+        }
+        self.node.is_some()
+    }
+
+    fn list(&mut self) -> Result<(), Errno> {
+        self.since_listing = 0;
+        match &self.node {
+            Some((proc, _)) => proc.pids(&mut self.pids, MAX_THREADS),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    /// Reads the threads of a process, at most `limit`; says how many.
+    fn visit_process(&mut self, stamp: Stamp, full: bool, pid: u32, limit: usize, evidence: &mut Evidence) -> usize {
+        let Some((proc, files)) = &mut self.node else { return 0 };
+        let main = match files.read(proc, Place::Path { pid, tid: pid }) {
+            Ok(main) => main,
+            Err(miss) => {
+                self.notes.note_miss(miss, evidence);
+                return 0;
+            }
+        };
+        let at = stamp.now();
+        let threads = main.stat.threads;
+        self.known.observe_process(at, pid, &main);
+        if full {
+            self.known.observe_process_again(at, pid, &main);
+        }
+        observe(&mut self.known, proc, full, at, (pid, pid), &main, evidence);
+        if threads < 2 {
+            return 1;
+        }
+        // It may end meanwhile: normal.
+        let Ok(directory) = proc.open_directory(&TaskPath::of_process(pid, "task")) else { return 1 };
+        if numbers_in(&directory, &mut self.tids, limit).is_err() {
+            return 1;
+        }
+        for &tid in self.tids.iter().filter(|&&tid| tid != pid) {
+            match files.read(proc, Place::Sibling { directory: &directory, pid, tid }) {
+                Ok(reading) => observe(&mut self.known, proc, full, stamp.now(), (pid, tid), &reading, evidence),
+                Err(miss) => self.notes.note_miss(miss, evidence),
+            }
+        }
+        self.tids.len()
+    }
+
+    fn look_at_watched(&mut self, stamp: Stamp, evidence: &mut Evidence) {
+        let Some((proc, files)) = &mut self.node else { return };
+        let watched = std::mem::take(&mut self.known.watched);
+        let active = watched.iter().filter(|w| self.known.is_active(w, stamp.at)).count();
+        let quiet = watched.len() - active;
+        let stride = |count: usize, per_look: usize| count.div_ceil(per_look).max(1);
+        let (active_stride, quiet_stride) = (stride(active, ACTIVE_PER_LOOK), stride(quiet, QUIET_PER_LOOK));
+        let mut kept_open = watched.iter().filter(|w| w.files.is_some()).count();
+        let look = self.known.look as usize;
+
+        let mut still = Vec::with_capacity(watched.len());
+        let (mut active_seen, mut quiet_seen) = (0usize, 0usize);
+        for mut thread in watched {
+            let (seen, stride) = match self.known.is_active(&thread, stamp.at) {
+                true => (&mut active_seen, active_stride),
+                false => (&mut quiet_seen, quiet_stride),
+            };
+            *seen += 1;
+            if (*seen + look) % stride != 0 {
+                still.push(thread);
+                continue;
+            }
+            let (pid, tid) = (thread.pid, thread.key.tid);
+            if thread.files.is_none() && kept_open < self.max_kept_open {
+                thread.files = files.keep(proc, pid, tid);
+                kept_open += usize::from(thread.files.is_some());
+            }
+            let reading = match &thread.files {
+                Some(kept) => files.reread(kept, pid, tid),
+                None => files.read(proc, Place::Path { pid, tid }),
+            };
+            let alive = match reading {
+                Ok(reading) if reading.stat.started == thread.key.started => {
+                    let at = stamp.now();
+                    if pid == tid {
+                        self.known.observe_process(at, pid, &reading);
+                    }
+                    observe(&mut self.known, proc, false, at, (pid, tid), &reading, evidence);
+                    true
+                }
+                // Another thread has its number by now; it is found as any new one.
+                Ok(_) => false,
+                Err(Miss::Gone) => false,
+                Err(miss) => {
+                    self.notes.note_miss(miss, evidence);
+                    false
+                }
+            };
+            if !alive {
+                self.known.forget(&thread);
+            }
+            if alive && self.known.still_watched(&thread, stamp.at) {
+                still.push(thread);
+            } else {
+                kept_open -= usize::from(thread.files.is_some());
+            }
+        }
+        still.append(&mut self.known.watched);
+        self.known.watched = still;
+    }
+
+    /// Reads threads that were born since the last look.
+    ///
+    /// The kernel numbers threads in a circle and tells the latest number in /proc/loadavg (kernel/pid.c, idr_alloc_cyclic). So the
+    /// new ones are found by trying the numbers since, for less than a listing of /proc costs, threads of old processes included.
+    fn look_for_new(&mut self, stamp: Stamp, evidence: &mut Evidence) {
+        self.since_listing = self.since_listing.saturating_add(1);
+        if let (Some(newest), Some(before)) = (self.read_newest_tid(), self.newest_tid) {
+            if newest == before {
+                return;
+            }
+            if newest > before && newest - before <= MAX_TRIED {
+                self.newest_tid = Some(newest);
+                for tid in before + 1..=newest {
+                    self.try_new(stamp, tid, evidence);
+                }
+                return;
+            }
+        }
+        if self.pids.len() > MANY_PROCESSES && self.since_listing < 10 {
+            return;
+        }
+        self.newest_tid = self.read_newest_tid();
+        if self.list().is_err() {
+            return;
+        }
+        let pids = std::mem::take(&mut self.pids);
+        for &pid in pids.iter() {
+            if self.known.is_new_process(pid) {
+                self.visit_new_process(stamp, pid, evidence);
+            }
+        }
+        self.pids = pids;
+    }
+
+    fn try_new(&mut self, stamp: Stamp, tid: u32, evidence: &mut Evidence) {
+        let Some((proc, files)) = &mut self.node else { return };
+        if !self.known.is_new(tid) {
+            return;
+        }
+        // /proc/TID can be opened for any thread; only `status` says of which process.
+        let mut space = [0; 4096];
+        let status = proc.read_once(&TaskPath::of_process(tid, "status"), &mut space);
+        let Some(pid) = status.ok().and_then(stat::parse_tgid) else { return };
+        if self.known.is_new_process(pid) {
+            self.visit_new_process(stamp, pid, evidence);
+        } else if self.known.thread_count() < MAX_THREADS
+            && let Ok(reading) = files.read(proc, Place::Path { pid, tid })
+        {
+            observe(&mut self.known, proc, false, stamp.now(), (pid, tid), &reading, evidence);
+        }
+    }
+
+    fn visit_new_process(&mut self, stamp: Stamp, pid: u32, evidence: &mut Evidence) {
+        let room = MAX_THREADS.saturating_sub(self.known.thread_count());
+        if room > 0 {
+            self.visit_process(stamp, false, pid, room, evidence);
+        } else {
+            self.note_truncated(evidence);
+        }
+    }
+
+    /// The number of the latest thread, from the last field of /proc/loadavg.
+    fn read_newest_tid(&self) -> Option<u32> {
+        let mut space = [0; 128];
+        let text = reread(self.loadavg.as_ref()?, &mut space).ok()?;
+        let last = text.trim_ascii_end().rsplit(|&b| b == b' ').next()?;
+        stat::parse_u64(last).and_then(|tid| u32::try_from(tid).ok()).filter(|&tid| tid > 0)
+    }
+
+    /// Tells of the processes that are new or changed.
+    fn describe(&mut self, evidence: &mut Evidence) {
+        let Some((proc, _)) = &self.node else { return };
+        let mut queued = std::mem::take(&mut self.known.to_describe);
+        if queued.is_empty() {
+            return;
+        }
+        let mut requests = Vec::with_capacity(queued.len());
+        queued.retain(|process| match self.known.environment(process.pid) {
+            Ok(environment) => {
+                // The kernel's threads have no memory of their own, and so no arguments.
+                if !process.kernel {
+                    requests.push(Request { pid: process.pid, environment });
+                }
+                true
+            }
+            Err(()) => false,
+        });
+        let mut descriptions = self.describer.describe(proc, &requests).into_iter();
+        let mut text = Vec::new();
+        for process in queued {
+            let description = match process.kernel {
+                true => Description::default(),
+                false => descriptions.next().unwrap_or_default(),
+            };
+            self.notes.note_description(process.pid, &description, evidence);
+            let path = TaskPath::of_process(process.pid, "cgroup");
+            let membership = (self.known.wants_cgroup(&process)
+                && proc.read_all(&path, MAX_CGROUP_FILE, &mut text).is_ok())
+            .then(|| parse_membership(&String::from_utf8_lossy(&text)));
+            self.known.describe(process, description, membership, evidence);
+        }
+    }
+
+    fn note_truncated(&mut self, evidence: &mut Evidence) {
+        if !self.notes.truncated {
+            self.notes.truncated = true;
+            let what = format!("threads beyond the first {MAX_THREADS}");
+            evidence.unseen(probe::TASKS, what, "there are more than we look at", "look at them with ps or bpf tools");
+        }
+    }
+
+    fn note_schedstat(&mut self, evidence: &mut Evidence) {
+        let why = self.node.as_ref().and_then(|(_, files)| files.no_schedstat());
+        if why == self.notes.no_schedstat {
+            return;
+        }
+        self.notes.no_schedstat = why;
+        let (why, how) = match why {
+            None => return,
+            Some(NoSchedstat::Missing) => (
+                "there is no /proc/PID/schedstat: this kernel was built without CONFIG_SCHED_INFO",
+                "use a kernel with CONFIG_SCHEDSTATS or CONFIG_TASK_DELAY_ACCT, as distributions build it",
+            ),
+            Some(NoSchedstat::AlwaysZero) => (
+                "/proc/PID/schedstat is 0 for everyone: this kernel does not account waits",
+                "boot with the kernel parameter delayacct",
+            ),
+            Some(NoSchedstat::Denied) => ("/proc/PID/schedstat: permission denied", "run as root"),
+        };
+        evidence.unseen(probe::RUN_QUEUE, "how long threads waited for a core", why, how);
+    }
+}
+
+impl Notes {
+    fn note_miss(&mut self, miss: Miss, evidence: &mut Evidence) {
+        match miss {
+            Miss::Gone => {}
+            Miss::Denied => {
+                if !self.denied {
+                    self.denied = true;
+                    let why = "/proc/PID/stat: permission denied";
+                    evidence.unseen(probe::TASKS, "processes of other users", why, "run as root");
+                }
+            }
+            Miss::Unreadable(why) => {
+                if !self.unreadable {
+                    self.unreadable = true;
+                    evidence.unseen(probe::TASKS, "some threads", why, "report this as a bug");
+                }
+            }
+        }
+    }
+
+    fn note_description(&mut self, pid: u32, description: &Description, evidence: &mut Evidence) {
+        if description.stuck && !self.stuck {
+            self.stuck = true;
+            let why = format!(
+                "/proc/{pid}/cmdline: the read did not come back; someone holds the memory map of that process"
+            );
+            let how = format!("see who holds it: cat /proc/{pid}/task/*/stack");
+            evidence.unseen(probe::TASKS, "what some processes run", why, how);
+        }
+        if description.environment_denied && !self.environment_denied {
+            self.environment_denied = true;
+            let why = format!("/proc/{pid}/environ: permission denied");
+            evidence.unseen(probe::TASKS, "which jobs Ray's processes work for", why, "run as root");
+        }
+    }
+}
+
+fn observe(
+    known: &mut Known,
+    proc: &ProcDir,
+    full: bool,
+    at: Time,
+    (pid, tid): (u32, u32),
+    reading: &Reading<'_>,
+    evidence: &mut Evidence,
+) {
+    known.observe(at, full, (pid, tid), reading, || affinity(proc, pid, tid), evidence);
+}
+
+#[cfg(test)]
+mod tests;
