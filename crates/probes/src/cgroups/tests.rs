@@ -323,7 +323,7 @@ fn v1_quotas_and_limits() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
     fn any_bytes_in_any_file_are_survived(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
