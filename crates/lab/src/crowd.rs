@@ -82,7 +82,9 @@ pub fn gather(crowd: Crowd) -> Result<()> {
     let started = Instant::now();
     drop(sleepers);
     drop(root);
-    say(&json!({"scenario": "crowd", "ended": true, "measured": {"cleaned_in_ms": started.elapsed().as_millis() as u64}}))
+    say(
+        &json!({"scenario": "crowd", "ended": true, "measured": {"cleaned_in_ms": started.elapsed().as_millis() as u64}}),
+    )
 }
 
 /// Exactly `count` directories below `root`, parents included.
@@ -120,7 +122,8 @@ fn make_processes(crowd: Crowd, comm: &str, root: Option<&Cgroup>, dirs: &[PathB
             bail!("interrupted while making processes");
         }
         if i % PROCESSES_PER_CGROUP == 0
-            && let (Some(visit), Some(dir)) = (&visit, dirs.get((i / PROCESSES_PER_CGROUP) as usize % dirs.len().max(1)))
+            && let (Some(visit), Some(dir)) =
+                (&visit, dirs.get((i / PROCESSES_PER_CGROUP) as usize % dirs.len().max(1)))
         {
             visit.go(dir)?;
         }

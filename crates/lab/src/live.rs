@@ -25,7 +25,8 @@ impl LiveScenario {
         command.args(["run", scenario]).args(args).stdout(Stdio::piped());
         let (child, stdout) = Child::spawn_with_stdout(format!("coroner-lab run {scenario}"), &mut command)?;
         let mut live = LiveScenario { child, lines: BufReader::new(stdout), truth: Truth::default() };
-        let ready = live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} could not make its trouble"))?;
+        let ready =
+            live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} could not make its trouble"))?;
         live.truth = serde_json::from_value(ready["truth"].clone()).with_context(|| ready.to_string())?;
         Ok(live)
     }

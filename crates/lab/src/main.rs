@@ -131,7 +131,8 @@ fn clean() -> ExitCode {
 fn list(as_json: bool) {
     let needs = |s: &Scenario| s.needs.iter().map(|n| n.text()).collect::<Vec<_>>();
     if as_json {
-        let entry = |s: &Scenario| json!({"name": s.name, "summary": s.summary, "expects": s.expects, "needs": needs(s)});
+        let entry =
+            |s: &Scenario| json!({"name": s.name, "summary": s.summary, "expects": s.expects, "needs": needs(s)});
         println!("{}", json!(scenarios::ALL.iter().map(entry).collect::<Vec<_>>()));
         return;
     }

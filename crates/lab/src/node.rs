@@ -60,6 +60,14 @@ pub fn children_of(pid: u32) -> Vec<u32> {
     processes().filter(|&p| task_stat(p).is_some_and(|s| s.parent == pid)).collect()
 }
 
+/// The threads of a process, in order.
+pub fn threads_of(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tids: Vec<u32> = tasks.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable();
+    tids
+}
+
 /// Every process this process can see.
 pub fn processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok())
@@ -141,6 +149,13 @@ pub fn pin(tid: Option<u32>, cores: &[u32]) -> Result<()> {
     sched_setaffinity(pid, &set).with_context(|| format!("cannot pin to cores {cores:?}"))
 }
 
+/// Lets a thread run on every core the system has.
+pub fn pin_anywhere(tid: u32) -> Result<()> {
+    // The kernel keeps those that exist.
+    let all: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
+    pin(Some(tid), &all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,8 +172,10 @@ mod tests {
 
     #[test]
     fn busy_is_a_share_of_the_time_between() {
-        let before = CoreTimes(parse_core_times("cpu  9 9 9 9 9\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\n"));
-        let after = CoreTimes(parse_core_times("cpu0 85 0 0 115 0 0 0 0 0 0\ncpu1 0 0 0 150 50 0 0 0 0 0\ncpu9 1\nintr 5\n"));
+        let before =
+            CoreTimes(parse_core_times("cpu  9 9 9 9 9\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\n"));
+        let after =
+            CoreTimes(parse_core_times("cpu0 85 0 0 115 0 0 0 0 0 0\ncpu1 0 0 0 150 50 0 0 0 0 0\ncpu9 1\nintr 5\n"));
         assert_eq!(after.busy_percent_since(&before), BTreeMap::from([(0, 75), (1, 0)]));
     }
 

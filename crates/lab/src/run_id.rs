@@ -57,7 +57,9 @@ mod tests {
         assert_eq!(RunId::of_name(&id.name("zombies-ab12")), Some(id));
         assert!(id.alive());
         assert!(!RunId { start: id.start + 1, ..id }.alive());
-        for foreign in ["coroner-lab", "coroner-lab-", "coroner-lab-x-1-y", "kubepods", "coroner-lab-12-", "my-coroner-lab-1-2-x"] {
+        for foreign in
+            ["coroner-lab", "coroner-lab-", "coroner-lab-x-1-y", "kubepods", "coroner-lab-12-", "my-coroner-lab-1-2-x"]
+        {
             assert_eq!(RunId::of_name(foreign), None, "{foreign}");
         }
     }

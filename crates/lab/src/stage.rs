@@ -68,7 +68,9 @@ impl Stage {
     }
 
     pub fn ended(&self, measured: Value) -> Result<()> {
-        say(&json!({"scenario": self.scenario, "ended": true, "interrupted": interrupt::requested(), "measured": measured}))
+        say(
+            &json!({"scenario": self.scenario, "ended": true, "interrupted": interrupt::requested(), "measured": measured}),
+        )
     }
 }
 

@@ -42,6 +42,13 @@ pub fn become_fifo(priority: i32) -> io::Result<()> {
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 { Ok(()) } else { Err(last_error()) }
 }
 
+/// The ordinary class for a thread; fine if it is gone.
+pub fn become_ordinary(tid: u32) {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `param` outlives the call, which only reads it.
+    unsafe { libc::sched_setscheduler(tid as libc::pid_t, libc::SCHED_OTHER, &param) };
+}
+
 /// A mount namespace of its own for the calling thread (of a process with one thread).
 pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: only unsharing the descriptor table (FILES) can confuse other threads; this does not.

@@ -53,7 +53,8 @@ pub fn sink(netns: &Path, device: &str, port: u16) -> Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("make mounts private")?;
     mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).context("mount sysfs")?;
     let threaded = format!("/sys/class/net/{device}/threaded");
-    fs::write(&threaded, "1").with_context(|| format!("cannot give {device} a NAPI thread: {threaded} (Linux 5.12 or later)"))?;
+    fs::write(&threaded, "1")
+        .with_context(|| format!("cannot give {device} a NAPI thread: {threaded} (Linux 5.12 or later)"))?;
     let mut packet = [0u8; 2048];
     loop {
         let _ = socket.recv(&mut packet);

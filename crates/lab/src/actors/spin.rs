@@ -45,7 +45,8 @@ fn preempt_everyone(priority: i32) -> Result<()> {
     };
     let hierarchy = Hierarchy::with("cpu").with_context(|| format!("cannot get SCHED_FIFO: {refused}"))?;
     join_cgroup(&hierarchy.mount_point)?;
-    become_fifo(priority).context("cannot get SCHED_FIFO, not even in the root of the cpu hierarchy: is this a container?")
+    become_fifo(priority)
+        .context("cannot get SCHED_FIFO, not even in the root of the cpu hierarchy: is this a container?")
 }
 
 fn burn_for_ever() -> ! {

@@ -50,7 +50,11 @@ pub fn boot(lower: &Path, scratch: &Path, hostname: &str) -> Result<()> {
     if hierarchies.iter().any(|h| h.version == 1 && has(h, "memory")) {
         systemd.arg("systemd.unified_cgroup_hierarchy=0");
     }
-    systemd.env_clear().env("container", "coroner-lab").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TERM", "dumb");
+    systemd
+        .env_clear()
+        .env("container", "coroner-lab")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("TERM", "dumb");
     systemd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Err(systemd.exec()).context("cannot become systemd")
 }

@@ -1,9 +1,11 @@
 //! A process of our own.
 
-use crate::syscalls;
+use super::complain;
+use crate::{node, syscalls};
 use anyhow::{Context, Result, bail};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// A process that never outlives this value, nor the thread that started it (even if that is killed).
 #[derive(Debug)]
@@ -60,8 +62,28 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Its pid cannot be anyone else's: only the wait below gives it back.
+        // Its pid cannot be anyone else's: only the wait gives it back.
         let _ = self.inner.kill();
-        let _ = self.inner.wait();
+        let start = Instant::now();
+        let mut freed = false;
+        while let Ok(None) = self.inner.try_wait() {
+            // Even to die a thread needs its core, and another real-time thread may have that for ever.
+            if !freed && start.elapsed() > Duration::from_millis(100) {
+                free_threads(self.pid());
+                freed = true;
+            }
+            if start.elapsed() > Duration::from_secs(10) {
+                return complain(&self.label(), &"it does not die");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Ordinary class, any core.
+fn free_threads(pid: u32) {
+    for tid in node::threads_of(pid) {
+        syscalls::become_ordinary(tid);
+        let _ = node::pin_anywhere(tid);
     }
 }

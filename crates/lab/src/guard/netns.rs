@@ -74,7 +74,9 @@ fn keep_new_namespace(path: &Path) -> Result<()> {
 pub fn remove_netns(path: &Path) -> Result<()> {
     // A runner killed half-way leaves a plain file there, and the unmount says EINVAL.
     match unmount(path, UnmountFlags::DETACH) {
-        Err(error) if error != Errno::INVAL => Err(error).with_context(|| format!("cannot unmount {}", path.display()))?,
+        Err(error) if error != Errno::INVAL => {
+            Err(error).with_context(|| format!("cannot unmount {}", path.display()))?
+        }
         _ => fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?,
     }
     // Only if nobody else has a namespace there.

@@ -47,9 +47,12 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "cgroup": job.path(), "cgroup_version": job.hierarchy().version, "pid": spinner.pid(), "comm": comm,
         "quota_us": quota_us, "period_us": PERIOD_US,
     });
-    let truth = Truth::new(facts)
-        .expect(Expected::new("cpu-throttled").about("cgroup", job.path()))
-        .forbid(&["core-saturated", "core-monopolised", "nic-core-starved", "memory-reclaim"]);
+    let truth = Truth::new(facts).expect(Expected::new("cpu-throttled").about("cgroup", job.path())).forbid(&[
+        "core-saturated",
+        "core-monopolised",
+        "nic-core-starved",
+        "memory-reclaim",
+    ]);
     stage.ready(&truth)?;
     let before = (job.counter("cpu.stat", "nr_periods ")?, job.counter("cpu.stat", "nr_throttled ")?);
     let (ran_before, cores_before) = (node::thread_times(spinner.pid())?.ran_ns, CoreTimes::now()?);

@@ -45,7 +45,18 @@ fn perform(stage: &mut Stage) -> Result<()> {
     for group in &groups {
         command.arg("--join").arg(group.dir());
     }
-    command.args(["--", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net", "--cgroup"]);
+    command.args([
+        "--",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--cgroup",
+    ]);
     command.args(["--propagation", "private"]).arg(lab_binary()).args(["actor", "systemd", "--hostname", &hostname]);
     command.arg("--lower").arg(&root).arg("--scratch").arg(scratch.dir());
     let mut outer = Child::spawn("systemd", &mut command)?;
@@ -69,9 +80,11 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "unit": UNIT, "bus": address, "leader": leader, "hostname": hostname, "machine_id": machine_id,
         "cgroup": memory.path(), "cgroup_version": memory.hierarchy().version,
     });
-    let truth = Truth::new(facts)
-        .expect(Expected::new("unit-crashloop").about("unit", UNIT))
-        .forbid(&["core-monopolised", "nic-core-starved", "oom-kill"]);
+    let truth = Truth::new(facts).expect(Expected::new("unit-crashloop").about("unit", UNIT)).forbid(&[
+        "core-monopolised",
+        "nic-core-starved",
+        "oom-kill",
+    ]);
     stage.ready(&truth)?;
     let before = (restarts(&bus)?, leaked(leader)?);
     stage.hold(|| outer.expect_running())?;
@@ -117,7 +130,9 @@ fn furnish(scratch: &Path, machine_id: &str, hostname: &str) -> Result<()> {
     symlink(format!("../{UNIT}"), units.join("multi-user.target.wants").join(UNIT))?;
     fs::write(units.join("var-lib-ecs.mount"), ECS_MOUNT)?;
     symlink("../var-lib-ecs.mount", units.join("local-fs.target.wants/var-lib-ecs.mount"))?;
-    for timer in ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer"] {
+    for timer in
+        ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer"]
+    {
         symlink("/dev/null", units.join(timer))?;
     }
     // The scratch directory is private, but what systemd's services see as / must not be.

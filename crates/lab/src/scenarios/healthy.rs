@@ -8,7 +8,6 @@ use crate::stage::Stage;
 use crate::truth::Truth;
 use anyhow::{Context, Result};
 use serde_json::json;
-use std::fs;
 
 pub const BUSY: Scenario = Scenario {
     name: "busy-healthy",
@@ -59,7 +58,7 @@ fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
     let mut job = Child::spawn(&comm, command.args(["--comm", &comm, "--cores", &list.join(",")]))?;
     let threads = stage.until("every thread has run on its core", PATIENCE, || {
         job.expect_running()?;
-        let threads = threads_of(job.pid());
+        let threads = node::threads_of(job.pid());
         let ran = |t: &&u32| node::thread_times(**t).is_ok_and(|times| times.ran_ns >= REAL_NS);
         Ok((threads.len() == cores.len() && threads.iter().all(|t| ran(&t))).then_some(threads))
     })?;
@@ -76,13 +75,6 @@ fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
         "ran_ms": super::ms(after.0 - before.1.0),
         "waited_ms": super::ms(after.1 - before.1.1),
     }))
-}
-
-fn threads_of(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut tids: Vec<u32> = tasks.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-    tids.sort_unstable();
-    tids
 }
 
 /// What all threads ran and waited.

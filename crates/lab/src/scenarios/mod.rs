@@ -119,12 +119,14 @@ fn check_rt_budget(stage: &Stage) -> Result<()> {
 
 /// Waits until the spinner has had its core for a while, in its class.
 fn await_fifo_spinner(stage: &Stage, spinner: &mut Child, core: u32) -> Result<()> {
-    stage.until("the spinner has its core", PATIENCE, || {
-        spinner.expect_running()?;
-        let stat = node::task_stat(spinner.pid()).context("the spinner is gone")?;
-        let ran = node::thread_times(spinner.pid())?.ran_ns;
-        Ok((stat.core == core && stat.policy == 1 && ran >= REAL_NS).then_some(()))
-    })
+    stage
+        .until("the spinner has its core", PATIENCE, || {
+            spinner.expect_running()?;
+            let stat = node::task_stat(spinner.pid()).context("the spinner is gone")?;
+            let ran = node::thread_times(spinner.pid())?.ran_ns;
+            Ok((stat.core == core && stat.policy == 1 && ran >= REAL_NS).then_some(()))
+        })
+        .with_context(|| format!("does another real-time thread hold core {core}?"))
 }
 
 fn ms(ns: u64) -> u64 {

@@ -22,8 +22,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let (spin_comm, victim_comm) = (format!("spin-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
 
     let mut command = actors::command("victim");
-    let mut victim =
-        Child::spawn(&victim_comm, command.args(["--comm", &victim_comm, "--core", &core.to_string()]))?;
+    let mut victim = Child::spawn(&victim_comm, command.args(["--comm", &victim_comm, "--core", &core.to_string()]))?;
     stage.until("the victim has run", PATIENCE, || {
         victim.expect_running()?;
         let named = node::comm_of(victim.pid()).as_deref() == Some(&victim_comm);

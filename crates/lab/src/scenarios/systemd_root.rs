@@ -53,7 +53,13 @@ pub fn build() -> Result<PathBuf> {
 fn mmdebstrap(into: &Path) -> Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]);
-    command.args(["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", "--include=systemd,systemd-sysv,dbus"]);
+    command.args([
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=essential",
+        "--include=systemd,systemd-sysv,dbus",
+    ]);
     command.arg(SUITE).arg(into).stdout(Stdio::null());
     let mut child = Child::spawn("mmdebstrap", &mut command)?;
     loop {
@@ -70,7 +76,9 @@ struct Unfinished(PathBuf);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if self.0.exists() && let Err(error) = fs::remove_dir_all(&self.0) {
+        if self.0.exists()
+            && let Err(error) = fs::remove_dir_all(&self.0)
+        {
             eprintln!("coroner-lab: could not remove {}: {error}", self.0.display());
         }
     }

@@ -41,25 +41,30 @@ fn perform(stage: &mut Stage) -> Result<()> {
     command.arg("--parent").arg(parent.dir()).arg("--tmpfs").arg(tmpfs.dir()).args(["--count", &count.to_string()]);
     let mut maker = Child::spawn("zombie maker", &mut command)?;
     let started = Instant::now();
-    stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + Duration::from_secs(10), || match maker.ended()? {
-        Some(status) if status.success() => Ok(Some(())),
-        Some(status) => bail!("the zombie maker failed: {status}"),
-        None => Ok(None),
+    stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + Duration::from_secs(10), || {
+        match maker.ended()? {
+            Some(status) if status.success() => Ok(Some(())),
+            Some(status) => bail!("the zombie maker failed: {status}"),
+            None => Ok(None),
+        }
     })?;
     let made_in = started.elapsed();
     drop(home);
-    stage.until("as many zombies are pinned", Duration::from_secs(10), || {
-        Ok((pinned(&parent, page)? >= count).then_some(()))
-    })
-    .context("this kernel frees removed cgroups although pages stay")?;
+    stage
+        .until("as many zombies are pinned", Duration::from_secs(10), || {
+            Ok((pinned(&parent, page)? >= count).then_some(()))
+        })
+        .context("this kernel frees removed cgroups although pages stay")?;
 
     let facts = json!({
         "count": count, "cgroup": parent.path(), "cgroup_version": version, "tmpfs": tmpfs.dir(),
         "tracked_before": tracked_before, "tracked": tracked_memcgs(),
     });
-    let truth = Truth::new(facts)
-        .expect(Expected::new("zombie-memcgs"))
-        .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
+    let truth = Truth::new(facts).expect(Expected::new("zombie-memcgs")).forbid(&[
+        "core-monopolised",
+        "cpu-throttled",
+        "nic-core-starved",
+    ]);
     stage.ready(&truth)?;
     stage.hold(|| Ok(()))?;
     stage.ended(json!({"pinned": pinned(&parent, page)?, "made_in_ms": made_in.as_millis() as u64}))

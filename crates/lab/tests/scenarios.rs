@@ -1,0 +1,373 @@
+//! Every scenario for real: its trouble is there when it says so, and nothing of it is there afterwards, whichever way it ends.
+
+use coroner_diagnosis::Code;
+use coroner_lab::leftovers::{self, Leftover};
+use coroner_lab::scenarios::{ALL, Need, Scenario, systemd_root};
+use coroner_lab::truth::Truth;
+use coroner_lab::{HostLock, LiveScenario, node};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_coroner-lab");
+const MARK: &str = "CORONER_LAB_TEST_MARK";
+
+/// The lock, if this test can run here.
+fn lock_as_root(test: &str) -> Option<HostLock> {
+    if !geteuid().is_root() {
+        println!("{test}: SKIPPED (needs root)");
+        return None;
+    }
+    Some(HostLock::take().unwrap())
+}
+
+/// The scenarios that can run here.
+fn possible() -> Vec<&'static Scenario> {
+    let able = |s: &&Scenario| {
+        let unmet = s.needs.iter().find_map(|n| n.check().err().map(|e| e.to_string()));
+        let unbuilt = s.needs.iter().any(|n| matches!(n, Need::Program("mmdebstrap", _))) && !root_is_built();
+        let why = unmet.or_else(|| unbuilt.then(|| "no root file system yet: `coroner-lab root` makes it".to_owned()));
+        if let Some(why) = &why {
+            println!("{}: SKIPPED ({why})", s.name);
+        }
+        why.is_none()
+    };
+    ALL.iter().filter(able).collect()
+}
+
+fn root_is_built() -> bool {
+    systemd_root::location().is_ok_and(|root| systemd_root::is_built(&root))
+}
+
+/// A run of the lab, with all that it left to be found by.
+struct Run {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Run {
+    fn start(args: &[&str], fault: Option<&str>) -> Run {
+        let mut command = Command::new(BINARY);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(MARK, format!("{}-{}", std::process::id(), args.join(" ")));
+        if let Some(fault) = fault {
+            command.env("CORONER_LAB_FAULT", fault);
+        }
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Run { child, out }
+    }
+
+    fn line(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}")))
+    }
+
+    /// The ready line, or a failure with what it said instead.
+    fn ready(&mut self) -> Value {
+        match self.line() {
+            Some(line) if line["ready"] == true => line,
+            other => panic!("not ready but {other:?}: {}", self.complaint()),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn complaint(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// What of this run is on the node now: cgroups, namespaces, mounts, processes.
+    fn traces(&self) -> Vec<String> {
+        let pid = self.child.id();
+        let ours = |l: &Leftover| l.run().is_some_and(|run| run.pid == pid);
+        let mut traces: Vec<String> = leftovers::all().into_iter().filter(ours).map(|l| l.to_string()).collect();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let named = format!("coroner-lab-{pid}-");
+        traces.extend(mounts.lines().filter(|l| l.contains(&named)).map(|l| format!("mount {l}")));
+        let mark = format!("{MARK}={}-", std::process::id());
+        traces.extend(
+            node::processes().filter(|&p| p != pid && has_environment(p, &mark)).map(|p| format!("process {p}")),
+        );
+        traces
+    }
+
+    fn assert_nothing_left(&self, context: &str) {
+        eventually(&format!("nothing is left after {context}"), || match self.traces() {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("{left:#?}")),
+        });
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Only when a test failed: in order, so that it cleans up.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn has_environment(pid: u32, mark: &str) -> bool {
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|env| env.split(|&b| b == 0).any(|v| v.starts_with(mark.as_bytes())))
+}
+
+fn eventually(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+    let limit = Instant::now() + Duration::from_secs(15);
+    while let Err(why) = look() {
+        assert!(Instant::now() < limit, "it did not come that {what}: {why}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
+    let Some(_lock) = lock_as_root("scenarios") else { return };
+    for scenario in possible() {
+        let mut run = Run::start(&["run", scenario.name, "--seconds", "1", "--seed", "7"], None);
+        let ready = run.ready();
+        assert_eq!((&ready["scenario"], &ready["seed"]), (&scenario.name.into(), &7.into()));
+        let truth: Truth = serde_json::from_value(ready["truth"].clone()).unwrap();
+        let expected: Vec<&str> = truth.expect.iter().map(|e| e.code.as_str()).collect();
+        assert_eq!(expected, scenario.expects, "{}", scenario.name);
+        assert!(truth.forbid.iter().all(|code| Code::parse(code).is_some()), "{}: {:?}", scenario.name, truth.forbid);
+        assert!(truth.forbid.iter().all(|code| !scenario.expects.contains(&code.as_str())));
+        assert_eq!(truth.max_severity.is_none(), !scenario.expects.is_empty(), "{}", scenario.name);
+        assert_eq!(run.traces().is_empty(), scenario.name == "idle", "{}: {:?}", scenario.name, run.traces());
+        assert_truth_is_true(scenario.name, &ready["truth"]);
+
+        let ended = run.line().unwrap_or_else(|| panic!("{}: {}", scenario.name, run.complaint()));
+        assert_eq!((&ended["ended"], &ended["interrupted"]), (&true.into(), &false.into()), "{ended}");
+        assert_measured(scenario.name, &ended["measured"]);
+        assert!(run.end().success(), "{}: {}", scenario.name, run.complaint());
+        run.assert_nothing_left(scenario.name);
+    }
+}
+
+/// Looks for itself whether the trouble is what the truth says.
+fn assert_truth_is_true(scenario: &str, truth: &Value) {
+    let pid = || truth["pid"].as_u64().unwrap() as u32;
+    let stat = || node::task_stat(pid()).unwrap();
+    if let Some(comm) = truth["comm"].as_str() {
+        assert_eq!(node::comm_of(pid()).as_deref(), Some(comm), "{scenario}");
+    }
+    match scenario {
+        "rt-monopoly" => assert_eq!((stat().policy, u64::from(stat().core)), (1, truth["core"].as_u64().unwrap())),
+        "cpu-throttle" => {
+            let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid())).unwrap();
+            assert!(cgroups.lines().any(|l| l.ends_with(truth["cgroup"].as_str().unwrap())), "{cgroups}");
+        }
+        "nic-starved" => {
+            let napi = truth["napi"]["tid"].as_u64().unwrap() as u32;
+            assert_eq!(node::comm_of(napi).as_deref(), truth["napi"]["comm"].as_str());
+            assert!(truth["netns_path"].as_str().is_some_and(|path| fs::exists(path).unwrap()));
+        }
+        "zombies" => {
+            if let (Some(before), Some(now)) = (truth["tracked_before"].as_u64(), truth["tracked"].as_u64()) {
+                // Others remove cgroups meanwhile, but not hundreds.
+                assert!(now > before + truth["count"].as_u64().unwrap() / 2, "{truth}");
+            }
+        }
+        "busy-healthy" | "one-busy-thread" => assert_eq!(stat().policy, 0),
+        _ => {}
+    }
+}
+
+/// The numbers of one second; loose, for the node may be busy with other things.
+fn assert_measured(scenario: &str, measured: &Value) {
+    let number = |name: &str| measured[name].as_u64().unwrap_or_else(|| panic!("{scenario}: no {name} in {measured}"));
+    match scenario {
+        "rt-monopoly" => {
+            assert!(number("spinner_ran_ms") >= 700, "{measured}");
+            assert!(number("victim_waited_ms") >= 300 && number("victim_ran_ms") <= 200, "{measured}");
+        }
+        "cpu-throttle" => assert!(number("throttled_periods") >= 3 && number("ran_ms") <= 500, "{measured}"),
+        "zombies" => assert!(number("pinned") >= 500, "{measured}"),
+        "nic-starved" => {
+            assert!(number("packets_dropped") > number("packets_offered") / 2, "{measured}");
+            assert!(number("napi_waited_ms") >= 300, "{measured}");
+        }
+        "crashloop" => assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}"),
+        "busy-healthy" | "one-busy-thread" => assert!(number("ran_ms") >= 50, "{measured}"),
+        _ => assert!(measured["busy_percent"].is_object(), "{measured}"),
+    }
+}
+
+#[test]
+fn ctrl_c_ends_every_scenario_in_order() {
+    let Some(_lock) = lock_as_root("ctrl-c") else { return };
+    for scenario in possible() {
+        let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
+        run.ready();
+        run.signal(Signal::INT);
+        let ended = run.line().unwrap_or_else(|| panic!("{}: {}", scenario.name, run.complaint()));
+        assert_eq!(ended["interrupted"], true, "{ended}");
+        assert!(run.end().success(), "{}: {}", scenario.name, run.complaint());
+        run.assert_nothing_left(scenario.name);
+    }
+}
+
+#[test]
+fn ctrl_c_before_it_is_ready_cleans_up_too() {
+    let Some(_lock) = lock_as_root("early ctrl-c") else { return };
+    let mut run = Run::start(&["run", "zombies", "--count", "100000"], None);
+    eventually("it makes zombies", || if run.traces().len() >= 3 { Ok(()) } else { Err("not yet".to_owned()) });
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().code(), Some(1));
+    assert!(run.complaint().contains("interrupted"), "it says why");
+    assert!(run.line().is_none(), "it never was ready");
+    run.assert_nothing_left("a signal half-way");
+}
+
+#[test]
+fn failure_and_panic_half_way_clean_up() {
+    let Some(_lock) = lock_as_root("failure") else { return };
+    for (i, scenario) in possible().into_iter().enumerate() {
+        let fault = ["error", "panic"][i % 2];
+        let mut run = Run::start(&["run", scenario.name], Some(fault));
+        assert!(run.line().is_none(), "{} must not call itself ready", scenario.name);
+        assert_eq!(run.end().code(), Some(1), "{}", scenario.name);
+        assert!(run.complaint().contains("told to"), "{} says why", scenario.name);
+        run.assert_nothing_left(&format!("a {fault} of {}", scenario.name));
+    }
+}
+
+#[test]
+fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
+    let Some(_lock) = lock_as_root("sigkill") else { return };
+    let names = ["cpu-throttle", "zombies", "nic-starved", "crashloop"];
+    for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
+        let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
+        run.ready();
+        // While the runner lives, nobody takes its things away.
+        let before = leftovers_of(&run);
+        assert!(!before.is_empty());
+        assert!(Command::new(BINARY).arg("clean").status().unwrap().success());
+        assert_eq!(leftovers_of(&run), before, "{}", scenario.name);
+
+        run.signal(Signal::KILL);
+        run.end();
+        eventually("its children die with it", || match run.traces().into_iter().find(|t| t.starts_with("process")) {
+            Some(alive) => Err(alive),
+            None => Ok(()),
+        });
+        let clean = Command::new(BINARY).arg("clean").output().unwrap();
+        let said = String::from_utf8_lossy(&clean.stderr);
+        assert!(clean.status.success() && said.contains(&format!("coroner-lab-{}-", run.child.id())), "{said}");
+        run.assert_nothing_left(&format!("SIGKILL of {} and clean", scenario.name));
+    }
+}
+
+fn leftovers_of(run: &Run) -> Vec<String> {
+    run.traces().into_iter().filter(|t| !t.starts_with("process")).collect()
+}
+
+#[test]
+fn other_tests_can_hold_a_scenario() {
+    let Some(_lock) = lock_as_root("live") else { return };
+    let live = LiveScenario::start("zombies", &["--seconds", "600", "--count", "20"]).unwrap();
+    assert_eq!(live.truth.facts["count"], 20);
+    let measured = live.stop().unwrap();
+    assert!(measured["pinned"].as_u64() >= Some(20), "{measured}");
+    let dropped = LiveScenario::start("one-busy-thread", &["--seconds", "600"]).unwrap();
+    let pid = dropped.truth.facts["pid"].as_u64().unwrap() as u32;
+    drop(dropped);
+    assert_eq!(node::start_time(pid), None, "the spinner went with it");
+    assert!(LiveScenario::start("no-such", &[]).is_err());
+}
+
+#[test]
+fn a_crowd_is_real_and_goes_home() {
+    let Some(_lock) = lock_as_root("crowd") else { return };
+    let mut run =
+        Run::start(&["crowd", "--processes", "60", "--cgroups", "450", "--threads", "3", "--seed", "9"], None);
+    let ready = run.ready();
+    let comm = ready["truth"]["comm"].as_str().unwrap().to_owned();
+    let members = || node::processes().filter(|&p| node::comm_of(p).as_deref() == Some(&comm)).collect::<Vec<_>>();
+    let crowd = members();
+    assert_eq!(crowd.len(), 60);
+    assert!(crowd.iter().all(|p| fs::read_dir(format!("/proc/{p}/task")).unwrap().count() == 3));
+    let root = leftovers::all().into_iter().find(|l| l.run().is_some_and(|r| r.pid == run.child.id())).unwrap();
+    let Leftover::Cgroup(dir) = root else { panic!("{root}") };
+    assert_eq!(directories_below(&dir), 450);
+    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", crowd[0])).unwrap();
+    assert!(cgroups.contains(dir.file_name().unwrap().to_str().unwrap()), "{cgroups}");
+    run.signal(Signal::TERM);
+    assert!(run.line().is_some_and(|l| l["ended"] == true));
+    assert!(run.end().success());
+    run.assert_nothing_left("the crowd");
+    assert_eq!(members(), [0u32; 0]);
+}
+
+fn directories_below(dir: &std::path::Path) -> usize {
+    let dirs = fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_type().unwrap().is_dir());
+    dirs.map(|e| 1 + directories_below(&e.path())).sum()
+}
+
+#[test]
+fn the_seed_decides() {
+    let _lock = HostLock::take().unwrap();
+    let draw = |seed: &str| {
+        let out =
+            Command::new(BINARY).args(["run", "one-busy-thread", "--seconds", "0", "--seed", seed]).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        let ready: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        (ready["truth"]["comm"].clone(), ready["truth"]["core"].clone())
+    };
+    assert_eq!(draw("1"), draw("1"));
+    assert_ne!(draw("1"), draw("2"));
+}
+
+#[test]
+fn usage_and_the_list() {
+    let status = |args: &[&str]| Command::new(BINARY).args(args).stderr(Stdio::null()).status().unwrap().code();
+    assert_eq!(status(&["run", "no-such-scenario"]), Some(2));
+    assert_eq!(status(&["run", "idle", "--seconds", "soon"]), Some(2));
+    assert_eq!(status(&[]), Some(2));
+    let table = String::from_utf8(Command::new(BINARY).arg("list").output().unwrap().stdout).unwrap();
+    assert_eq!(table.lines().count(), ALL.len() + 1, "{table}");
+    let listed: Value =
+        serde_json::from_slice(&Command::new(BINARY).args(["list", "--json"]).output().unwrap().stdout).unwrap();
+    let listed = listed.as_array().unwrap();
+    assert_eq!(listed.len(), ALL.len());
+    for (entry, scenario) in listed.iter().zip(ALL) {
+        assert_eq!(entry["name"], scenario.name);
+        assert!(table.contains(scenario.name));
+        assert!(scenario.expects.iter().all(|code| Code::parse(code).is_some()), "{}", scenario.name);
+    }
+}
+
+#[test]
+fn without_root_it_says_so() {
+    if !geteuid().is_root() {
+        println!("SKIPPED (needs root to become someone else)");
+        return;
+    }
+    let nobody = |args: &[&str]| Command::new(BINARY).args(args).uid(65534).gid(65534).output();
+    match nobody(&["run", "idle", "--seconds", "0"]) {
+        Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
+        Err(error) => return println!("SKIPPED (others may not run the binary: {error})"),
+    }
+    for name in ["rt-monopoly", "zombies", "cpu-throttle", "nic-starved", "crashloop"] {
+        let out = nobody(&["run", name]).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{name}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains("needs root"), "{name}");
+        assert!(out.stdout.is_empty(), "{name}");
+    }
+}
