@@ -141,11 +141,11 @@ pub enum StallEvent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OomEvent {
-    /// `Killed process …`; kernels before 5.3 announce it with a `Kill process …` line of its own.
+    /// `Killed process …`; older kernels announce it with a `Kill process …` line of its own.
     Killed { scope: Option<OomScope>, pid: u32, comm: String, anon_rss_kb: Option<u64> },
-    /// `oom-kill:constraint=…`, printed just before the kill (≥ 4.19).
+    /// `oom-kill:constraint=…`, printed just before the kill (≥ 5.0).
     Summary { scope: OomScope, pid: u32, comm: String, limit_of: Option<String>, cgroup: Option<String> },
-    /// `Task in … killed as a result of limit of …` (before 4.19).
+    /// `Task in … killed as a result of limit of …` (before 5.0).
     LimitOf { cgroup: String, limit_of: String },
 }
 

@@ -107,7 +107,8 @@ patterns! {
             Some(Event::Nic(NicEvent { status, ..NicEvent::new(m.device(), step) }))
         };
 
-    // The kernel's own watchdog (net/sched/sch_generic.c); the wording with a CPU since 6.6, milliseconds since 6.4.
+    // The kernel's own watchdog (net/sched/sch_generic.c); newer kernels add milliseconds, the newest the core on
+    // which the watchdog ran, behind the driver's prefix.
     "netdev-watchdog" Nic ["NETDEV WATCHDOG"]
         r"NETDEV WATCHDOG: (?:(?P<if>\S+) \((?P<drv>[^)]*)\)|CPU: (?P<cpu>\d+)): transmit queue (?P<queue>\d+) timed out(?: (?P<ms>\d+) ms)?"
         => |m| {

@@ -3,6 +3,7 @@
 //! Somebody makes cgroups and forgets to remove them (abandoned scopes, a container runtime that lost track). Every agent walks
 //! all of them every few seconds, and memory cgroups run out of ids at 65,535: then no container starts any more.
 
+use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::{count, percent};
@@ -23,14 +24,13 @@ const IDS_NEARLY_GONE: f64 = 0.8;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
-        let unseen = evidence.why_unseen(probe::CGROUPS);
-        return Answer::CannotTell {
-            because: unseen.map_or_else(|| "cgroups were not counted".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(
-                || "run on the node, where the memory cgroups are mounted".to_owned(),
-                |u| u.how_to_see.clone(),
-            ),
-        };
+        return not_seen(
+            evidence,
+            probe::CGROUPS,
+            "memory cgroups",
+            "cgroups were not counted",
+            "run on the node, where the memory cgroups are mounted",
+        );
     };
     let ids_near = census.live as f64 >= IDS_NEARLY_GONE * IDS as f64;
     if ids_near {

@@ -3,6 +3,7 @@
 //! A cgroup with a quota may run so long in each period (100 ms); when it is used up, all its threads stop until the next one, no
 //! matter how idle the cores are. That is not contention (somebody else had the core) and not reclaim (memory was short).
 
+use super::{blind_to, not_seen};
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -45,16 +46,17 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let counters = &evidence.counters;
     let paths = counters.subjects(Source::CgroupCpu);
     if paths.is_empty() {
-        if let Some(u) = evidence.why_unseen(probe::CGROUPS) {
-            return Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() };
-        }
-        if evidence.cgroup_mounts.iter().any(|m| m.has("cpu")) {
+        let sees_quotas = evidence.cgroup_mounts.iter().any(|m| m.has("cpu"));
+        if sees_quotas && blind_to(evidence, probe::CGROUPS, "CPU").is_none() {
             return Answer::Fine("no cgroup with a CPU quota was seen".to_owned());
         }
-        return Answer::CannotTell {
-            because: "the CPU quotas of cgroups were not seen".to_owned(),
-            how_to_see: "run on the node, where the cpu controller's cgroups are mounted".to_owned(),
-        };
+        return not_seen(
+            evidence,
+            probe::CGROUPS,
+            "CPU",
+            "the CPU quotas of cgroups were not seen",
+            "run on the node, where the cpu controller's cgroups are mounted",
+        );
     }
     let Some(window) = evidence.window().map(|w| w.length()).filter(|l| *l >= Duration::from_secs(1)) else {
         return Answer::CannotTell {
@@ -331,7 +333,13 @@ mod tests {
             mount_point: "/sys/fs/cgroup".into(),
             root: "/".into(),
         }];
-        assert!(fine(examine(&evidence)).contains("no cgroup with a CPU quota"));
+        evidence.unseen(probe::CGROUPS, "memory limits of cgroups", "EACCES", "run as root");
+        assert!(
+            fine(examine(&evidence)).contains("no cgroup with a CPU quota"),
+            "blindness to memory is another matter"
+        );
+        evidence.unseen(probe::CGROUPS, "CPU throttling by cgroup quotas", "EPERM", "run as root");
+        assert_eq!(cannot_tell(examine(&evidence)).0, "EPERM");
         let mut evidence = with(50, 50, 2_000);
         evidence.core_times.pop();
         assert!(cannot_tell(examine(&evidence)).0.contains("less than a second"));

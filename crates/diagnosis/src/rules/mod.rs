@@ -4,7 +4,7 @@
 
 use crate::code::Code;
 use crate::finding::Answer;
-use coroner_evidence::Evidence;
+use coroner_evidence::{Evidence, Unseen};
 
 pub mod cgroup_leak;
 pub mod conntrack_full;
@@ -22,6 +22,20 @@ pub mod slow_memcg_stat;
 pub mod softnet_drop;
 pub mod unit_crashloop;
 pub mod zombie_memcgs;
+
+/// Why something was not seen, as an answer: the probe's own words where it spoke of this (a probe may be blind in several ways),
+/// else these.
+fn not_seen(evidence: &Evidence, probe: &str, about: &str, because: &str, how_to_see: &str) -> Answer {
+    match blind_to(evidence, probe, about) {
+        Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
+        None => Answer::CannotTell { because: because.to_owned(), how_to_see: how_to_see.to_owned() },
+    }
+}
+
+/// What a probe said about not seeing this.
+fn blind_to<'e>(evidence: &'e Evidence, probe: &str, about: &str) -> Option<&'e Unseen> {
+    evidence.unseen.iter().find(|u| u.probe == probe && u.what.contains(about))
+}
 
 #[cfg(test)]
 pub(crate) mod test_evidence;

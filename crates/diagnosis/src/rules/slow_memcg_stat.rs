@@ -3,6 +3,7 @@
 //! kubelet and cAdvisor ask every few seconds. Where dead cgroups pile up on an old kernel, one answer takes seconds of one core's
 //! system time: the reader starves whoever shares that core.
 
+use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::duration_words;
@@ -56,14 +57,13 @@ pub(super) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
 
 pub fn examine(evidence: &Evidence) -> Answer {
     if evidence.stat_reads.is_empty() {
-        let unseen = evidence.why_unseen(probe::CGROUPS);
-        return Answer::CannotTell {
-            because: unseen.map_or_else(|| "no memory statistics were read".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(
-                || "run on the node, where the memory cgroups are mounted".to_owned(),
-                |u| u.how_to_see.clone(),
-            ),
-        };
+        return not_seen(
+            evidence,
+            probe::CGROUPS,
+            "statistics",
+            "no memory statistics were read",
+            "run on the node, where the memory cgroups are mounted",
+        );
     }
     let Some(read) = slowest(evidence) else {
         let worst = evidence.stat_reads.iter().max_by_key(|r| r.took_ns);

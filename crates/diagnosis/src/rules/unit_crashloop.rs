@@ -234,7 +234,8 @@ fn is_protected(name: &str) -> bool {
     let stem = stem.split('@').next().unwrap_or(stem);
     stem.starts_with("systemd-")
         || stem.starts_with("snap.amazon-ssm-agent")
-        || stem.starts_with("user")
+        || stem == "user"
+        || stem.starts_with("user-")
         || PROTECTED.contains(&stem)
 }
 

@@ -3,11 +3,11 @@
 //! A removed cgroup lives on while memory is still charged to it: page cache, tmpfs, locked pages. Some always do. Thousands mean
 //! that something makes and removes cgroups again and again, and that nothing clears what they leave.
 
-use super::slow_memcg_stat;
+use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::{bytes, count, duration_words, rate};
-use coroner_evidence::{CgroupCensus, Evidence, Point, Source, StatRead, probe};
+use coroner_evidence::{CgroupCensus, Evidence, Point, Source, StatRead, Time, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -33,23 +33,25 @@ const GROWTH_IN_LONG_WINDOW: u64 = 3;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
-        let unseen = evidence.why_unseen(probe::CGROUPS);
-        return Answer::CannotTell {
-            because: unseen.map_or_else(|| "cgroups were not counted".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(
-                || "run on the node, where the memory cgroups are mounted".to_owned(),
-                |u| u.how_to_see.clone(),
-            ),
-        };
+        return not_seen(
+            evidence,
+            probe::CGROUPS,
+            "memory cgroups",
+            "cgroups were not counted",
+            "run on the node, where the memory cgroups are mounted",
+        );
     };
     let Some(dead) = census.dying else {
-        return Answer::CannotTell {
-            because: format!(
+        return not_seen(
+            evidence,
+            probe::CGROUPS,
+            "dead",
+            &format!(
                 "{} live cgroups were counted, but the kernel does not say how many it tracks",
                 count(census.live)
             ),
-            how_to_see: "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups".to_owned(),
-        };
+            "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
+        );
     };
     // tracked − live is wrong if not all live ones were counted.
     if census.truncated && census.version == 1 {
@@ -179,25 +181,28 @@ enum Growth {
     TooShort,
 }
 
-/// From the most often read series that there is: the kernel's own counts, else the censuses.
+/// From the kernel's own counts, which are read often, else from the censuses. Counters are written down when they move, so one that
+/// stands still has one point.
 fn growth(evidence: &Evidence) -> Growth {
-    let series = ["memory", "unified"].into_iter().flat_map(|tree| ["dying", "tracked"].map(|name| (tree, name)));
-    let mut points: Vec<Point> = Vec::new();
-    for (tree, name) in series {
-        let found = evidence.counters.points(Source::CgroupTree, tree, name);
-        if found.len() >= 2 {
-            points = found.to_vec();
-            break;
-        }
-    }
-    if points.len() < 2 {
-        points = evidence.cgroup_censuses.iter().filter_map(|c| Some(Point { at: c.at, value: c.dying? })).collect();
-    }
-    let (Some(first), Some(last)) = (points.iter().min_by_key(|p| p.at), points.iter().max_by_key(|p| p.at)) else {
-        return Growth::TooShort;
-    };
-    let over = last.at.since(first.at);
-    let by = last.value.saturating_sub(first.value);
+    let window = evidence.window();
+    let trees = ["memory", "unified"];
+    let of =
+        |name: &'static str| trees.iter().map(move |tree| evidence.counters.points(Source::CgroupTree, tree, name));
+    let censuses: Vec<Point> =
+        evidence.cgroup_censuses.iter().filter_map(|c| Some(Point { at: c.at, value: c.dying? })).collect();
+    let live: Vec<Point> = evidence.cgroup_censuses.iter().map(|c| Point { at: c.at, value: c.live }).collect();
+    let new_live =
+        rise(&live).map_or(0, |(by, _)| by).max(of("live").filter_map(rise).map(|(by, _)| by).max().unwrap_or(0));
+
+    let dying = of("dying").find(|points| points.len() >= 2).and_then(rise);
+    // Tracked are the living and the dead; what came to life is no growth of the dead.
+    let tracked = of("tracked").find(|points| points.len() >= 2).and_then(rise);
+    let known = dying
+        .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
+        .or_else(|| rise(&censuses).filter(|_| censuses.len() >= 2))
+        .or_else(|| of("dying").chain(of("tracked")).find_map(rise));
+    let Some((by, from)) = known else { return Growth::TooShort };
+    let over = window.map_or(Duration::ZERO, |w| w.to.since(from));
     let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
     if over >= Duration::from_secs(1) && by >= enough {
         Growth::Growing { by, over }
@@ -208,6 +213,13 @@ fn growth(evidence: &Evidence) -> Growth {
     }
 }
 
+/// By how much a series rose, and since when.
+fn rise(points: &[Point]) -> Option<(u64, Time)> {
+    let first = points.iter().min_by_key(|p| p.at)?;
+    let last = points.iter().max_by_key(|p| p.at)?;
+    Some((last.value.saturating_sub(first.value), first.at))
+}
+
 fn per_hour(by: u64, over: Duration) -> String {
     format!("{} per hour", count((by as f64 * 3600.0 / over.as_secs_f64().max(1.0)).round() as u64))
 }
@@ -216,7 +228,7 @@ fn per_hour(by: u64, over: Duration) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
-    use coroner_evidence::{CrowdedParent, Time};
+    use coroner_evidence::CrowdedParent;
 
     fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
         CgroupCensus {
@@ -298,11 +310,17 @@ mod tests {
         evidence.counters.push(Source::CgroupTree, "memory", "tracked", END, 551);
         let f = one(examine(&evidence));
         assert!(f.detail.contains("10 more in 5.0 s (7,200 per hour"), "{}", f.detail);
-        let mut long = with(50, 500);
+        let mut long = Evidence { core_times: watched(600).core_times, ..with(50, 500) };
         long.cgroup_censuses.insert(0, census(start(600), 50, 460));
         assert!(one(examine(&long)).detail.contains("40 more in 10 min (240 per hour"));
         long.cgroup_censuses[0] = census(start(600), 50, 500);
         assert!(one(examine(&long)).detail.contains("Not growing in the 10 min"));
+        // New live ones are tracked too, and are no growth of the dead.
+        let mut alive = with(50, 500);
+        alive.cgroup_censuses.insert(0, census(start(5), 30, 500));
+        alive.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 530);
+        alive.counters.push(Source::CgroupTree, "memory", "tracked", END, 550);
+        assert!(one(examine(&alive)).detail.contains("too briefly"));
     }
 
     #[test]

@@ -171,7 +171,13 @@ proptest! {
     #[test]
     fn any_evidence_gets_an_answer_and_every_finding_is_whole(evidence in evidence()) {
         for rule in rules::ALL {
-            if let crate::Answer::Findings(findings) = (rule.examine)(&evidence) {
+            let answer = (rule.examine)(&evidence);
+            match &answer {
+                crate::Answer::Fine(why) => prop_assert!(!why.is_empty(), "{} is fine without a reason", rule.code),
+                crate::Answer::CannotTell { because, .. } => prop_assert!(!because.is_empty(), "{}", rule.code),
+                crate::Answer::Findings(_) => {}
+            }
+            if let crate::Answer::Findings(findings) = answer {
                 prop_assert!(!findings.is_empty(), "{} found nothing", rule.code);
                 for finding in findings {
                     prop_assert_eq!(finding.code, rule.code);
