@@ -170,7 +170,8 @@ impl TaskReader {
     fn open(&mut self, evidence: &mut Evidence) -> bool {
         if !self.notes.blindness {
             self.notes.blindness = true;
-            blindness::note_blindness(&self.root, evidence);
+            // Then a denied read says nothing new.
+            self.notes.denied = blindness::note_blindness(&self.root, evidence);
         }
         if self.node.is_none() {
             match ProcDir::open(&self.root) {
