@@ -7,15 +7,18 @@ use crate::Root;
 /// The first pid namespace's inode number (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Notes which processes cannot be seen from here.
-pub fn note_blindness(root: &Root, evidence: &mut Evidence) {
-    if let Ok(namespace) = std::fs::read_link(root.path("/proc/self/ns/pid"))
+/// Notes which processes cannot be seen from here. True if those of other users are hidden.
+pub fn note_blindness(root: &Root, evidence: &mut Evidence) -> bool {
+    // Process 1 is in the namespace that this /proc shows: the host's, if that is mounted here. Only root may ask it.
+    let namespace =
+        ["/proc/1/ns/pid", "/proc/self/ns/pid"].iter().find_map(|link| std::fs::read_link(root.path(link)).ok());
+    if let Some(namespace) = namespace
         && namespace.to_string_lossy() != FIRST_PID_NAMESPACE
     {
         evidence.unseen(
             probe::TASKS,
             "processes outside this container",
-            format!("we run in a pid namespace of our own ({})", namespace.to_string_lossy()),
+            format!("/proc shows a pid namespace of its own ({})", namespace.to_string_lossy()),
             "run on the node itself, or in a container with the host's pid namespace (hostPID: true, --pid=host)",
         );
     }
@@ -30,7 +33,9 @@ pub fn note_blindness(root: &Root, evidence: &mut Evidence) {
             format!("/proc is mounted with hidepid={mode}"),
             "run as root",
         );
+        return true;
     }
+    false
 }
 
 /// The mode in which /proc hides processes, if it does: a number, or a word since Linux 5.8.
@@ -73,16 +78,17 @@ mod tests {
             .unwrap();
         let root = Root::at(tree.path());
         let mut evidence = Evidence::default();
-        note_blindness(&root, &mut evidence);
+        assert!(note_blindness(&root, &mut evidence));
         let what: Vec<&str> = evidence.unseen.iter().map(|u| u.what.as_str()).collect();
         assert_eq!(what, ["processes outside this container", "processes of other users"]);
 
-        // As root, hidepid hides nothing.
-        std::fs::create_dir(tree.path().join("proc/1")).unwrap();
+        // As root, hidepid hides nothing, and with the host's /proc a container sees everyone.
+        std::fs::create_dir_all(tree.path().join("proc/1/ns")).unwrap();
+        symlink(FIRST_PID_NAMESPACE, tree.path().join("proc/1/ns/pid")).unwrap();
         std::fs::write(tree.path().join("proc/1/stat"), "1 (init) S").unwrap();
         let mut evidence = Evidence::default();
-        note_blindness(&root, &mut evidence);
-        assert_eq!(evidence.unseen.len(), 1);
+        assert!(!note_blindness(&root, &mut evidence));
+        assert_eq!(evidence.unseen, []);
     }
 
     proptest! {

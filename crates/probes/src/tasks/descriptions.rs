@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use coroner_evidence::RayProcess;
@@ -18,8 +18,8 @@ use super::ray::{self, RayEnvironment, RayRole};
 use super::stat::parse_stat;
 
 /// How long a blocked read may hold up the look.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// So many readers may be left behind; each holds a thread.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// So many readers may hang at a time; each holds a thread.
 const MAX_LEFT_BEHIND: usize = 3;
 /// Programs put their script near the front.
 const MAX_CMDLINE: usize = 64 << 10;
@@ -46,7 +46,8 @@ pub struct Description {
 #[derive(Debug, Default)]
 pub struct Describer {
     reader: Option<Reader>,
-    left_behind: usize,
+    /// Readers that hang. One that comes back after all ends, and is gone from here.
+    left_behind: Vec<Weak<Shared>>,
 }
 
 #[derive(Debug)]
@@ -68,9 +69,10 @@ impl Describer {
     /// One description for each request, in order.
     pub fn describe(&mut self, proc: &ProcDir, requests: &[Request]) -> Vec<Description> {
         let stuck = Description { stuck: true, ..Description::default() };
+        self.left_behind.retain(|reader| reader.strong_count() > 0);
         let mut descriptions = Vec::with_capacity(requests.len());
         while descriptions.len() < requests.len() {
-            if self.reader.is_none() && self.left_behind < MAX_LEFT_BEHIND {
+            if self.reader.is_none() && self.left_behind.len() < MAX_LEFT_BEHIND {
                 self.reader = Reader::start(proc).ok();
             }
             let Some(reader) = &self.reader else {
@@ -79,7 +81,7 @@ impl Describer {
                 break;
             };
             if !reader.collect(requests[descriptions.len()..].to_vec(), &mut descriptions) {
-                self.left_behind += 1;
+                self.left_behind.push(Arc::downgrade(&reader.shared));
                 self.reader = None;
                 descriptions.push(stuck.clone());
             }
@@ -200,6 +202,7 @@ mod tests {
     use super::*;
     use crate::Root;
     use std::path::Path;
+    use std::time::Instant;
 
     fn process(tree: &Path, pid: u32, cmdline: &[u8]) {
         std::fs::create_dir_all(tree.join(format!("proc/{pid}"))).unwrap();
@@ -237,7 +240,15 @@ mod tests {
         // It does not go on for ever either.
         let seen = describer.describe(&proc, &[request(2), request(2), request(2), request(3)]);
         assert!(seen.iter().all(|d| d.stuck));
+        // Nor for good: when the reads come back, the next one is tried again.
         drop(std::fs::OpenOptions::new().write(true).open(&pipe));
+        std::fs::remove_file(&pipe).unwrap();
+        std::fs::write(&pipe, b"released\0").unwrap();
+        let began = Instant::now();
+        while describer.describe(&proc, &[request(2)])[0].command.as_deref() != Some("released") {
+            assert!(began.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

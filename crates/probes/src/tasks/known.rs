@@ -19,6 +19,8 @@ const WATCHED_FOR: Duration = Duration::from_secs(3);
 const ACTIVE_PART: u32 = 50;
 /// More threads than this are not watched between full scans.
 const MAX_WATCHED: usize = 4096;
+/// How long a process is left alone after reading its memory hung.
+const STUCK_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub struct Known {
@@ -60,7 +62,8 @@ struct KnownProcess {
     row_hash: Option<u64>,
     environment: Option<Box<RayEnvironment>>,
     active_at: Option<Time>,
-    stuck: bool,
+    /// Reading its memory hung; not to be tried again before.
+    stuck_until: Option<Time>,
     look: u32,
 }
 
@@ -217,7 +220,7 @@ impl Known {
                     row_hash: None,
                     environment: None,
                     active_at: None,
-                    stuck: false,
+                    stuck_until: None,
                     look: self.look,
                 };
                 self.processes.insert(pid, process);
@@ -258,10 +261,10 @@ impl Known {
         !process.kernel || self.processes.get(&process.pid).is_some_and(|known| known.active_at.is_some())
     }
 
-    /// What is known of the environment of a process; `Err` if its memory must not be read again.
-    pub fn environment(&self, pid: u32) -> Result<Option<RayEnvironment>, ()> {
+    /// What is known of the environment of a process; `Err` if its memory should not be read now.
+    pub fn environment(&self, at: Time, pid: u32) -> Result<Option<RayEnvironment>, ()> {
         match self.processes.get(&pid) {
-            Some(process) if process.stuck => Err(()),
+            Some(process) if process.stuck_until.is_some_and(|until| at < until) => Err(()),
             Some(process) => Ok(process.environment.as_deref().cloned()),
             None => Ok(None),
         }
@@ -278,7 +281,7 @@ impl Known {
         let Some(known) = self.processes.get_mut(&process.pid).filter(|k| k.started == process.started) else {
             return;
         };
-        known.stuck |= description.stuck;
+        known.stuck_until = description.stuck.then(|| process.at + STUCK_FOR);
         if known.row_hash.is_some() && !process.kernel && (membership.is_none() || description.command.is_none()) {
             // It ends, or starts another program: what was told of it is the better word.
             return;

@@ -39,8 +39,10 @@ const ACTIVE_PER_LOOK: usize = 128;
 const QUIET_PER_LOOK: usize = 32;
 /// Threads whose files are kept open: two descriptors each, and about a page of kernel memory for each descriptor.
 const MAX_KEPT_OPEN: usize = 128;
-/// Numbers given to new threads since the last look that are tried one by one; beyond it, listing /proc is cheaper.
+/// Numbers given to new threads that are tried at one hot look; the rest waits for the next.
 const MAX_TRIED: u32 = 256;
+/// If more are waiting, listing /proc is cheaper, though it does not show new threads of old processes.
+const MAX_WAITING: u32 = 4096;
 /// Listing more processes than this is left to every tenth hot look.
 const MANY_PROCESSES: usize = 500;
 /// A process is in a dozen hierarchies at most, each with a path of at most 4096 bytes.
@@ -168,7 +170,8 @@ impl TaskReader {
     fn open(&mut self, evidence: &mut Evidence) -> bool {
         if !self.notes.blindness {
             self.notes.blindness = true;
-            blindness::note_blindness(&self.root, evidence);
+            // Then a denied read says nothing new.
+            self.notes.denied = blindness::note_blindness(&self.root, evidence);
         }
         if self.node.is_none() {
             match ProcDir::open(&self.root) {
@@ -247,7 +250,7 @@ impl TaskReader {
                 false => (&mut quiet_seen, quiet_stride),
             };
             *seen += 1;
-            if (*seen + look) % stride != 0 {
+            if !(*seen + look).is_multiple_of(stride) {
                 still.push(thread);
                 continue;
             }
@@ -300,9 +303,11 @@ impl TaskReader {
             if newest == before {
                 return;
             }
-            if newest > before && newest - before <= MAX_TRIED {
-                self.newest_tid = Some(newest);
-                for tid in before + 1..=newest {
+            // Below it, the numbers began anew.
+            if newest > before && newest - before <= MAX_WAITING {
+                let last = newest.min(before.saturating_add(MAX_TRIED));
+                self.newest_tid = Some(last);
+                for tid in before + 1..=last {
                     self.try_new(stamp, tid, evidence);
                 }
                 return;
@@ -367,7 +372,7 @@ impl TaskReader {
             return;
         }
         let mut requests = Vec::with_capacity(queued.len());
-        queued.retain(|process| match self.known.environment(process.pid) {
+        queued.retain(|process| match self.known.environment(process.at, process.pid) {
             Ok(environment) => {
                 // The kernel's threads have no memory of their own, and so no arguments.
                 if !process.kernel {
@@ -447,7 +452,7 @@ impl Notes {
         if description.stuck && !self.stuck {
             self.stuck = true;
             let why = format!(
-                "/proc/{pid}/cmdline: the read did not come back; someone holds the memory map of that process"
+                "/proc/{pid}/cmdline: the read did not come back in time; someone holds that process's memory map"
             );
             let how = format!("see who holds it: cat /proc/{pid}/task/*/stack");
             evidence.unseen(probe::TASKS, "what some processes run", why, how);
