@@ -22,6 +22,9 @@ use waits::{Harm, Victim, Waits};
 /// two cores the average of the others is the one other core.
 pub const ROOM: f64 = 0.8;
 
+/// A reign of at least this part of a stretch is the stretch.
+const NEARLY_ALL: f64 = 0.9;
+
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
     pub timeline: Timeline,
@@ -36,7 +39,7 @@ pub struct Cores<'a> {
 #[derive(Debug, Clone)]
 pub struct FullCore {
     pub core: u32,
-    /// The longest stretch.
+    /// The stretch that tells most: one thread's before many's, of equals the longest.
     pub stretch: Stretch,
     /// How many there were, and how long together.
     pub stretches: usize,
@@ -120,7 +123,12 @@ impl<'a> Cores<'a> {
             .victims(&self.threads, core, window, |line| self.charges.run_ns(&self.timeline, core, line, window));
         let owner = ownership.owner().and_then(|o| o.who());
         let by_rank = owner.is_some_and(|who| who.class.is_real_time());
+        // While the hypervisor has the core everybody on it waits, and nobody on the node is to blame.
+        let stolen = self.timeline.shares(core, window).map_or(0.0, |s| s.steal) * window.length().as_nanos() as f64;
         victims.retain(|victim| {
+            if victim.waited_ns.saturating_sub(stolen as u64) < waits::VICTIM_WAITED_NS {
+                return false;
+            }
             let is_owner = owner.is_some_and(|who| who.tid == victim.who.tid);
             // Who asked to be served last is not wronged by waiting for its equals.
             let humble = victim.who.nice > 0 && !by_rank;
@@ -145,7 +153,7 @@ impl<'a> Cores<'a> {
         self.queues(core).iter().map(|(nic, queue)| format!("{} {}", nic.display_name(), queue.label())).collect()
     }
 
-    /// The cores that were full, each with its longest stretch that passes `accept`.
+    /// The cores that were full, each with the stretch that tells most of those that pass `accept`.
     pub fn full(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> Vec<FullCore> {
         let mut by_core: BTreeMap<u32, Vec<Stretch>> = BTreeMap::new();
         for stretch in self.timeline.stretches(saturation) {
@@ -156,21 +164,49 @@ impl<'a> Cores<'a> {
         let mut full = Vec::new();
         for (core, stretches) in by_core {
             let mut accepted: Vec<FullCore> = Vec::new();
-            for stretch in stretches {
+            for stretch in stretches.into_iter().flat_map(|stretch| self.reigns(stretch)) {
                 let window = stretch.window;
                 let averages =
                     averages.entry((window.from, window.to)).or_insert_with(|| self.timeline.averages(window));
                 accepted.push(self.full_core(stretch, averages));
             }
             accepted.retain(&accept);
+            // What one thread did says more than what all did together, which may contain it.
+            if accepted.iter().any(|f| f.ownership.is_one_thread()) {
+                accepted.retain(|f| f.ownership.is_one_thread());
+            }
+            // The clearest first (in steps of a fifth), of equals the longest.
+            let clarity = |f: &FullCore| f.ownership.owner().map_or(0, |o| (o.share * 5.0).round() as u32);
+            accepted.sort_by_key(|f| std::cmp::Reverse((clarity(f), f.total_ns)));
+            let mut apart: Vec<Window> = Vec::new();
+            accepted.retain(|f| {
+                let window = f.stretch.window;
+                let is_apart = apart.iter().all(|a| window.to <= a.from || a.to <= window.from);
+                apart.extend(is_apart.then_some(window));
+                is_apart
+            });
             let count = accepted.len();
             let total_ns = accepted.iter().map(|f| f.total_ns).fold(0u64, u64::saturating_add);
-            accepted.sort_by_key(|f| std::cmp::Reverse(f.total_ns));
             if let Some(longest) = accepted.into_iter().next() {
                 full.push(FullCore { core, stretches: count, total_ns, ..longest });
             }
         }
         full
+    }
+
+    /// A stretch in which the core was taken by one thread for a part of the time only is about that part.
+    fn reigns(&self, stretch: Stretch) -> Vec<Stretch> {
+        let reigns = self.charges.reigns(stretch.core, stretch.window);
+        let whole = stretch.window.length().mul_f64(NEARLY_ALL);
+        if stretch.saturation == Saturation::Kernel || reigns.is_empty() || reigns.iter().any(|r| r.length() >= whole) {
+            return vec![stretch];
+        }
+        let line = self.timeline.lines.get(&stretch.core);
+        reigns
+            .into_iter()
+            .filter_map(|window| Some(Stretch { window, shares: line?.shares(window)?, ..stretch }))
+            .chain([stretch])
+            .collect()
     }
 
     fn full_core(&self, stretch: Stretch, averages: &Averages) -> FullCore {
@@ -275,6 +311,55 @@ mod tests {
         assert_eq!(bad.full_ns, 3_000_000_000);
         let strip: Vec<i64> = bad.strip.iter().map(|s| (s.unwrap().kernel() * 10.0).round() as i64).collect();
         assert_eq!(strip, [0, 0, 10, 10, 10, 10, 10, 10, 0, 0]);
+    }
+
+    #[test]
+    fn the_reign_of_one_thread_is_found_on_a_core_that_is_always_busy() {
+        for seconds in [5.0, 10.0] {
+            // Five or ten seconds of compiling on both cores; for three of them a real-time thread has core 1.
+            let busy = Doing::Turns { run: 0.45, wait: 0.5, slices: 100.0 };
+            let mut scene = Scene::new(2, seconds).all_cores(Kind::User, 1.0);
+            for tid in [60, 61] {
+                let cc = Actor::new(tid, "cc1plus", 1).until(1.0, busy).until(4.0, Doing::Wait).until(99.0, busy);
+                scene = scene.with(cc);
+            }
+            let spin = Actor::new(50, "spin", 1).fifo(50).pinned();
+            let throttled = Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 };
+            scene = scene.with(spin.until(1.0, Doing::Sleep).until(4.0, throttled).until(99.0, Doing::Sleep));
+            let evidence = scene.evidence();
+            let crate::Answer::Findings(found) = rules::core_monopolised::examine(&evidence) else { panic!() };
+            assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "spin[50]"));
+            let crate::Answer::Findings(found) = rules::core_saturated::examine(&evidence) else { panic!() };
+            assert!(
+                found[0].title.starts_with("core 1 was 100 % busy for 3.0 s, owned by spin[50]"),
+                "{}",
+                found[0].title
+            );
+        }
+    }
+
+    #[test]
+    fn time_stolen_by_the_hypervisor_makes_no_victims() {
+        let mut evidence = Scene::new(2, 5.0)
+            .load(1, 0.0, 5.0, Kind::User, 0.6)
+            .with(Actor::new(50, "train", 1).until(99.0, Doing::Turns { run: 0.6, wait: 0.4, slices: 5.0 }))
+            .with(Actor::kernel(31, "kworker/1:1", 1).until(99.0, Doing::Turns { run: 0.0, wait: 0.3, slices: 5.0 }))
+            .evidence();
+        let victims = |evidence: &Evidence| {
+            let cores = Cores::of(evidence);
+            cores.full(Saturation::Busy, |_| true).iter().map(|f| f.victims.len()).sum::<usize>()
+        };
+        // The 40 % that are missing are stolen, or the kernel's own.
+        for look in &mut evidence.core_times {
+            look.cores[1].steal = look.cores[1].idle;
+            look.cores[1].idle = 0;
+        }
+        assert_eq!(victims(&evidence), 0);
+        for look in &mut evidence.core_times {
+            look.cores[1].system += look.cores[1].steal;
+            look.cores[1].steal = 0;
+        }
+        assert_eq!(victims(&evidence), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! that was busy for those 3 s and idle before, ran in those 3 s.
 
 use super::threads::{Threads, Who};
-use super::timeline::{Shares, Timeline};
+use super::timeline::{LOOK_JITTER_NS, SATURATED_FOR_NS, Shares, Timeline};
 use super::words::percent;
 use coroner_evidence::{Evidence, Source, Window};
 use serde::Serialize;
@@ -13,6 +13,10 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Who has half of the busy time owns the core; nobody else can have more.
 pub const OWNER_SHARE: f64 = 0.5;
+/// A thread reigns on a core if it has this part of it, over a second or more …
+const REIGN: f64 = 0.8;
+/// … and this part of each step: real-time throttling takes 50 ms out of some of them.
+const REIGN_STEP: f64 = 0.4;
 /// Softirqs that do work of their own. The others (TIMER, SCHED, RCU) fire on every tick and cost next to nothing.
 const WORKING_SOFTIRQS: [&str; 7] = ["NET_RX", "NET_TX", "BLOCK", "IRQ_POLL", "TASKLET", "HI", "HRTIMER"];
 
@@ -90,6 +94,10 @@ impl Ownership {
         }
     }
 
+    pub fn is_one_thread(&self) -> bool {
+        self.owner().is_some_and(|o| matches!(o.kind, OwnerKind::Thread(_)))
+    }
+
     pub fn name(&self) -> String {
         self.owner().map_or_else(|| "nobody in particular".to_owned(), Owner::name)
     }
@@ -154,6 +162,40 @@ impl Charges {
     /// Run time of a thread on a core within a window.
     pub fn run_ns(&self, timeline: &Timeline, core: u32, line: usize, window: Window) -> f64 {
         self.within(timeline, core, window).filter(|c| c.line == line).map(|c| c.run_ns).sum()
+    }
+
+    /// When one thread had a core nearly for itself, for a second or more, within a window. On a core that is always busy the
+    /// reign of a single thread is otherwise lost in the average.
+    pub fn reigns(&self, core: u32, window: Window) -> Vec<Window> {
+        let ratio = |c: &Charge| c.run_ns / (c.window.length().as_nanos() as f64).max(1.0);
+        let charges = self.by_core.get(&core).map_or(&[][..], Vec::as_slice);
+        let follows = |a: &Charge, b: &Charge| {
+            a.line == b.line && a.window.to == b.window.from && ratio(a) >= REIGN_STEP && ratio(b) >= REIGN_STEP
+        };
+        let mut reigns = Vec::new();
+        for mut run in charges.chunk_by(follows) {
+            // The first and the last step may hold its beginning and its end.
+            while let [first, rest @ ..] = run
+                && ratio(first) < REIGN
+            {
+                run = rest;
+            }
+            while let [rest @ .., last] = run
+                && ratio(last) < REIGN
+            {
+                run = rest;
+            }
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let whole = Window { from: first.window.from, to: last.window.to };
+            let ran = run.iter().fold(0.0, |sum, c| sum + c.run_ns);
+            let reign = Window { from: whole.from.max(window.from), to: whole.to.min(window.to) };
+            if ran >= REIGN * whole.length().as_nanos() as f64
+                && reign.length().as_nanos() as u64 >= SATURATED_FOR_NS - LOOK_JITTER_NS
+            {
+                reigns.push(reign);
+            }
+        }
+        reigns
     }
 
     /// The charges of a core, cut to a window.

@@ -23,7 +23,7 @@ pub const SATURATED: f64 = 0.95;
 /// How long it must last. Shorter spikes are everyday work; a NIC's watchdog waits for 5 s.
 pub const SATURATED_FOR_NS: u64 = 1_000_000_000;
 /// Looks come every 100 ms but not exactly: ten steps of 99 ms are a second, too.
-const LOOK_JITTER_NS: u64 = 25_000_000;
+pub(super) const LOOK_JITTER_NS: u64 = 25_000_000;
 /// A window cuts through the first and the last tick; one of a hundred may be missing at its ends.
 const TICK_SLACK: f64 = 1.0;
 /// With at least this share of the elapsed time accounted, the rest is noise.

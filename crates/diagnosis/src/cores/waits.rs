@@ -61,7 +61,7 @@ pub struct Victim {
     pub still_waiting: bool,
     #[serde(skip)]
     pub line: usize,
-    /// From its first to its last wait.
+    /// When its longest wait was.
     #[serde(skip)]
     pub window: Window,
 }
@@ -182,9 +182,12 @@ impl Waits {
             });
             total.ns = total.ns.saturating_add(wait.ns.min(most));
             total.long_ns = total.long_ns.saturating_add(wait.long_ns.min(most));
-            total.longest_ns = total.longest_ns.max(wait.longest_ns.min(most));
+            let longest = wait.longest_ns.min(most);
+            if longest > total.longest_ns {
+                total.longest_ns = longest;
+                total.window = overlap;
+            }
             total.open |= wait.open;
-            total.window = Window { from: total.window.from.min(overlap.from), to: total.window.to.max(overlap.to) };
         }
         let length = window.length().as_nanos() as f64;
         let mut victims = Vec::new();

@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 const SERVING: f64 = 0.5;
 /// A thread that waits on a core that was not even this busy waits for something else.
 const TAKEN: f64 = 0.5;
+/// On a core that many threads share their turns take this long at most; 30 of them with 3 ms each.
+const LONGEST_TURN_NS: u64 = 100_000_000;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -148,6 +150,10 @@ fn waiting_pollers(cores: &Cores) -> Vec<Case> {
             let ownership = cores.owner(core, victim.window);
             // The poller itself had the core for most of the time: it is at work.
             if ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.tid == victim.who.tid) {
+                continue;
+            }
+            // Nobody in particular had the core: with many threads of equal rank everybody waits a little longer.
+            if ownership.owner().is_none() && victim.longest_ns < LONGEST_TURN_NS {
                 continue;
             }
             let window = victim.window;
@@ -520,6 +526,25 @@ mod tests {
         let evidence = full_core().with(Actor::new(50, "train", 1).until(99.0, Doing::Run)).nic("eth0", 1).evidence();
         let Answer::Fine(why) = examine(&evidence) else { panic!() };
         assert!(why.contains("0 ms"), "{why}");
+    }
+
+    #[test]
+    fn long_turns_among_many_equals_are_not_starvation() {
+        let crowd = |wait: Doing| {
+            let mut scene = full_core().with(
+                Actor::kernel(300, "napi/vb-8195", 1)
+                    .until(1.0, Doing::Sleep)
+                    .until(4.0, wait)
+                    .until(99.0, Doing::Sleep),
+            );
+            for tid in 100..110 {
+                let turns = Doing::Turns { run: 0.1, wait: 0.9, slices: 30.0 };
+                scene = scene.with(Actor::new(tid, "cc1plus", 1).until(99.0, turns));
+            }
+            findings(&scene.evidence()).len()
+        };
+        assert_eq!(crowd(Doing::Turns { run: 0.1, wait: 0.9, slices: 30.0 }), 0);
+        assert_eq!(crowd(Doing::Wait), 1);
     }
 
     #[test]
