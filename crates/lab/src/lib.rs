@@ -22,6 +22,6 @@ pub mod truth;
 
 pub use guard::{Cgroup, Child, Netns, TmpfsMount};
 pub use hierarchy::Hierarchy;
-pub use host_lock::HostLock;
+pub use host_lock::{HostLock, skip};
 pub use live::LiveScenario;
 pub use run_id::RunId;

@@ -28,7 +28,7 @@ use std::time::Duration;
 const CORES_EVERY: Duration = Duration::from_millis(100);
 const TURN_EVERY: Duration = Duration::from_millis(200);
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-const ALL_THREADS_EVERY: Duration = Duration::from_millis(500);
+const ALL_THREADS_EVERY: Duration = Duration::from_secs(1);
 /// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
 const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
 
@@ -259,6 +259,7 @@ impl Watch {
     fn look_at_all_threads(&mut self, evidence: &mut Evidence) {
         self.all_threads_pace.pay(|at| self.tasks.look_all(at, evidence));
         self.homes.note(evidence);
+        self.homes.by_pid.retain(|&pid, _| self.tasks.has_process(pid));
     }
 
     fn look_at_counters(&mut self, evidence: &mut Evidence) {

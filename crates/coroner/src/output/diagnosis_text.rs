@@ -5,7 +5,7 @@ use super::terminal::{bold, by_severity, dim, good, printable, width, wrap};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, Severity};
-use coroner_evidence::{Cost, Evidence, Node};
+use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -45,12 +45,20 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, verbose: bool) -> Stri
         out.push('\n');
         out.push_str(&bold("Not seen"));
         out.push('\n');
-        for unseen in &diagnosis.unseen {
-            let mut text = format!("{}: {}.", unseen.what, unseen.why.trim_end_matches('.'));
-            if !unseen.how_to_see.is_empty() {
-                text.push_str(&format!(" To see it: {}.", unseen.how_to_see.trim_end_matches('.')));
+        // One reason may hide several things; it is told once.
+        let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+        for Unseen { what, why, how_to_see, .. } in &diagnosis.unseen {
+            match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
+                Some((_, _, whats)) => whats.push(what),
+                None => reasons.push((why, how_to_see, vec![what])),
             }
-            out.push_str(&wrap(&printable(&text), width, 2));
+        }
+        for (why, how_to_see, whats) in reasons {
+            let mut text = format!("{}: {}.", whats.join("; "), why.trim_end_matches('.'));
+            if !how_to_see.is_empty() {
+                text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
+            }
+            out.push_str(&wrap(&format!("- {}", printable(&text)), width, 2));
         }
     }
 

@@ -196,15 +196,17 @@ fn a_memory_limit_that_is_hit_is_seen() {
     let mut cgroups = Cgroups::new(Root::live());
     let mut evidence = Evidence::default();
     cgroups.look_control(now(), &HashSet::new(), &processes, Reread::Everything, &mut evidence);
-    // Joins, then asks for 64 MiB: the kernel reclaims in vain and kills it.
-    let script = "echo $$ > $0/cgroup.procs; exec dd if=/dev/zero of=/dev/null bs=64M count=1";
-    let status = Command::new("sh").arg("-c").arg(script).arg(&scratch.0).status().unwrap();
-    assert!(!status.success(), "it should have been killed");
+    // Joins, then fills page cache beyond the limit: the kernel reclaims within the cgroup. Nobody is killed, as that would
+    // stay in the kernel log, and so in every diagnosis of this machine for a day.
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let script = "echo $$ > $0/cgroup.procs; exec dd if=/dev/zero of=\"$1\" bs=64k count=512 status=none";
+    let status = Command::new("sh").arg("-c").arg(script).args([&scratch.0, file.path()]).status().unwrap();
+    assert!(status.success(), "{status}");
     cgroups.look_control(now(), &HashSet::new(), &processes, Reread::Everything, &mut evidence);
     let moved = |name| evidence.counters.moved(Source::CgroupMemory, &path, name);
     assert_eq!(evidence.counters.last(Source::CgroupMemory, &path, "limit_bytes"), Some(4_194_304));
     assert!(moved("limit_hits") > Some(0), "{:?}", moved("limit_hits"));
-    assert_eq!(moved("oom_kill"), Some(1));
+    assert_eq!(moved("oom_kill"), Some(0));
 }
 
 /// Cost of a census over `n` directories that lie in one parent.

@@ -89,8 +89,8 @@ impl Known {
         !self.threads.contains_key(&tid)
     }
 
-    pub fn is_new_process(&self, pid: u32) -> bool {
-        !self.processes.contains_key(&pid)
+    pub fn has_process(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
     }
 
     pub fn thread_count(&self) -> usize {

@@ -119,6 +119,11 @@ impl TaskReader {
         self.known.thread_count()
     }
 
+    /// Whether the process was there at the last look that could tell.
+    pub fn has_process(&self, pid: u32) -> bool {
+        self.known.has_process(pid)
+    }
+
     /// Threads that [`TaskReader::look_hot`] reads.
     pub fn watched_count(&self) -> usize {
         self.known.watched.len()
@@ -322,7 +327,7 @@ impl TaskReader {
         }
         let pids = std::mem::take(&mut self.pids);
         for &pid in pids.iter() {
-            if self.known.is_new_process(pid) {
+            if !self.known.has_process(pid) {
                 self.visit_new_process(stamp, pid, evidence);
             }
         }
@@ -338,7 +343,7 @@ impl TaskReader {
         let mut space = [0; 4096];
         let status = proc.read_once(&TaskPath::of_process(tid, "status"), &mut space);
         let Some(pid) = status.ok().and_then(stat::parse_tgid) else { return };
-        if self.known.is_new_process(pid) {
+        if !self.known.has_process(pid) {
             self.visit_new_process(stamp, pid, evidence);
         } else if self.known.thread_count() < MAX_THREADS
             && let Ok(reading) = files.read(proc, Place::Path { pid, tid })

@@ -445,7 +445,7 @@ fn a_new_process_is_described_by_the_next_hot_look() {
     assert!(own.contains(process.memory_cgroup.as_deref().unwrap()), "{own}");
     drop(sleeper);
     reader.look_all(now(), &mut evidence);
-    assert!(reader.known.is_new_process(pid), "forgotten when it is gone");
+    assert!(!reader.has_process(pid), "forgotten when it is gone");
 }
 
 /// The bounds have room for a busy machine; `examples/tasks.rs` shows the real figures.
