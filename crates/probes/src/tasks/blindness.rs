@@ -2,6 +2,7 @@
 
 use coroner_evidence::{Evidence, probe};
 
+use super::stat::parse_stat;
 use crate::Root;
 
 /// The first pid namespace's inode number (include/linux/proc_ns.h, PROC_PID_INIT_INO).
@@ -9,10 +10,11 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Notes which processes cannot be seen from here. True if those of other users are hidden.
 pub fn note_blindness(root: &Root, evidence: &mut Evidence) -> bool {
-    // Process 1 is in the namespace that this /proc shows: the host's, if that is mounted here. Only root may ask it.
-    let namespace =
-        ["/proc/1/ns/pid", "/proc/self/ns/pid"].iter().find_map(|link| std::fs::read_link(root.path(link)).ok());
-    if let Some(namespace) = namespace
+    // The kernel's own threads live in the first namespace alone: where they show, /proc is the host's, whatever ours is.
+    let kthreadd =
+        root.read("/proc/2/stat").is_ok_and(|stat| parse_stat(stat.as_bytes()).is_ok_and(|stat| stat.kernel));
+    if !kthreadd
+        && let Ok(namespace) = std::fs::read_link(root.path("/proc/self/ns/pid"))
         && namespace.to_string_lossy() != FIRST_PID_NAMESPACE
     {
         evidence.unseen(
@@ -83,8 +85,11 @@ mod tests {
         assert_eq!(what, ["processes outside this container", "processes of other users"]);
 
         // As root, hidepid hides nothing, and with the host's /proc a container sees everyone.
-        std::fs::create_dir_all(tree.path().join("proc/1/ns")).unwrap();
-        symlink(FIRST_PID_NAMESPACE, tree.path().join("proc/1/ns/pid")).unwrap();
+        std::fs::create_dir(tree.path().join("proc/1")).unwrap();
+        std::fs::create_dir(tree.path().join("proc/2")).unwrap();
+        let kthreadd =
+            "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0\n";
+        std::fs::write(tree.path().join("proc/2/stat"), kthreadd).unwrap();
         std::fs::write(tree.path().join("proc/1/stat"), "1 (init) S").unwrap();
         let mut evidence = Evidence::default();
         assert!(!note_blindness(&root, &mut evidence));
