@@ -321,6 +321,23 @@ fn directories_below(dir: &std::path::Path) -> usize {
 }
 
 #[test]
+fn a_crowd_dies_with_its_runner() {
+    let Some(_lock) = lock_as_root("crowd and sigkill") else { return };
+    let mut run = Run::start(&["crowd", "--processes", "60", "--cgroups", "50", "--seed", "10"], None);
+    let comm = run.ready()["truth"]["comm"].as_str().unwrap().to_owned();
+    run.signal(Signal::KILL);
+    run.end();
+    eventually("nobody of it is left", || {
+        match node::processes().find(|&p| node::comm_of(p).as_deref() == Some(&comm)) {
+            Some(pid) => Err(pid.to_string()),
+            None => Ok(()),
+        }
+    });
+    assert!(Command::new(BINARY).arg("clean").stderr(Stdio::null()).status().unwrap().success());
+    run.assert_nothing_left("SIGKILL of a crowd and clean");
+}
+
+#[test]
 fn the_seed_decides() {
     let _lock = HostLock::take().unwrap();
     let draw = |seed: &str| {
