@@ -115,29 +115,36 @@ fn make_processes(crowd: Crowd, comm: &str, root: Option<&Cgroup>, dirs: &[PathB
     let name = CString::new(comm)?;
     let visit = root.map(Visit::from_home).transpose()?;
     let (reports, report) = pipe().context("pipe")?;
-    let (mut reports, mut report) = (File::from(reports), File::from(report));
+    let (mut reports, mut report) = (Some(File::from(reports)), Some(File::from(report)));
     let mut sleepers = Sleepers::default();
     for i in 0..crowd.processes {
         if interrupt::requested() {
             bail!("interrupted while making processes");
         }
+        let place = (i / PROCESSES_PER_CGROUP) as usize % dirs.len().max(1);
         if i % PROCESSES_PER_CGROUP == 0
-            && let (Some(visit), Some(dir)) =
-                (&visit, dirs.get((i / PROCESSES_PER_CGROUP) as usize % dirs.len().max(1)))
+            && let (Some(visit), Some(dir)) = (&visit, dirs.get(place))
         {
             visit.go(dir)?;
         }
         let child = fork_sleeper(|| {
+            // The child's copies: it says with one byte that it is named and has its threads, and closes both ends.
+            drop(reports.take());
             let named = rustix::thread::set_name(&name).is_ok();
-            let complete = named && (1..crowd.threads).all(|_| start_sleeping_thread());
-            let _ = report.write_all(&[u8::from(complete)]);
+            if named && (1..crowd.threads).all(|_| start_sleeping_thread()) {
+                let _ = report.take().map(|mut report| report.write_all(b"."));
+            }
+            drop(report.take());
         });
         sleepers.0.push(child.with_context(|| format!("cannot make process {i} of {}", crowd.processes))?);
-        // One byte says that the child is there, named, with its threads.
-        let mut complete = [0];
-        reports.read_exact(&mut complete).context("pipe")?;
-        ensure!(complete == [1], "process {i} could not start its {} threads", crowd.threads);
     }
+    drop(visit);
+    // The end comes when every child has closed its end, or died.
+    drop(report);
+    let mut complete = Vec::new();
+    reports.take().context("pipe")?.read_to_end(&mut complete).context("pipe")?;
+    let (wanted, got) = (crowd.processes, complete.len());
+    ensure!(got == wanted as usize, "only {got} of {wanted} processes could start their {} threads", crowd.threads);
     Ok(sleepers)
 }
 

@@ -136,10 +136,32 @@ fn eventually(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     }
 }
 
+/// What a scenario must not touch outside of what it made: the device nodes everybody uses, the kernel's settings.
+fn shared_state() -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let devices = fs::read_dir("/dev").unwrap().flatten().filter_map(|e| {
+        let m = fs::metadata(e.path()).ok()?;
+        Some(format!("{} {:o} {}:{}", e.path().display(), m.mode(), m.uid(), m.gid()))
+    });
+    let settings = [
+        "kernel/hostname",
+        "kernel/core_pattern",
+        "kernel/printk",
+        "kernel/sched_rt_runtime_us",
+        "fs/nr_open",
+        "fs/file-max",
+    ];
+    let settings = settings.into_iter().map(|s| format!("{s} {:?}", fs::read_to_string(format!("/proc/sys/{s}")).ok()));
+    let mut state: Vec<String> = devices.chain(settings).collect();
+    state.sort();
+    state
+}
+
 #[test]
 fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
     let Some(_lock) = lock_as_root("scenarios") else { return };
     for scenario in possible() {
+        let shared = shared_state();
         let mut run = Run::start(&["run", scenario.name, "--seconds", "1", "--seed", "7"], None);
         let ready = run.ready();
         assert_eq!((&ready["scenario"], &ready["seed"]), (&scenario.name.into(), &7.into()));
@@ -157,6 +179,7 @@ fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
         assert_measured(scenario.name, &ended["measured"]);
         assert!(run.end().success(), "{}: {}", scenario.name, run.complaint());
         run.assert_nothing_left(scenario.name);
+        assert_eq!(shared_state(), shared, "{}", scenario.name);
     }
 }
 
@@ -318,6 +341,23 @@ fn a_crowd_is_real_and_goes_home() {
 fn directories_below(dir: &std::path::Path) -> usize {
     let dirs = fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_type().unwrap().is_dir());
     dirs.map(|e| 1 + directories_below(&e.path())).sum()
+}
+
+#[test]
+fn a_crowd_dies_with_its_runner() {
+    let Some(_lock) = lock_as_root("crowd and sigkill") else { return };
+    let mut run = Run::start(&["crowd", "--processes", "60", "--cgroups", "50", "--seed", "10"], None);
+    let comm = run.ready()["truth"]["comm"].as_str().unwrap().to_owned();
+    run.signal(Signal::KILL);
+    run.end();
+    eventually("nobody of it is left", || {
+        match node::processes().find(|&p| node::comm_of(p).as_deref() == Some(&comm)) {
+            Some(pid) => Err(pid.to_string()),
+            None => Ok(()),
+        }
+    });
+    assert!(Command::new(BINARY).arg("clean").stderr(Stdio::null()).status().unwrap().success());
+    run.assert_nothing_left("SIGKILL of a crowd and clean");
 }
 
 #[test]

@@ -4,12 +4,13 @@
 
 use crate::hierarchy::Hierarchy;
 use anyhow::{Context, Result};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
 use std::ffi::CString;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -92,16 +93,22 @@ fn mount_cgroups(hierarchies: &[Hierarchy], at: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Nodes of its own, not the host's bound here: a getty changes owner and mode of its terminal, and on a bound node that would hit
+/// the whole machine.
 fn populate_dev(dev: &Path) -> Result<()> {
     put("tmpfs", dev, Some("mode=755"))?;
-    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+    let memory =
+        [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)].map(|(name, minor)| (name, 1, minor));
+    for (name, major, minor) in memory.into_iter().chain([("tty", 5, 0)]) {
         let at = dev.join(name);
-        fs::write(&at, "")?;
-        mount_bind(Path::new("/dev").join(name), &at).with_context(|| format!("/dev/{name}"))?;
+        mknodat(CWD, &at, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))
+            .with_context(|| format!("cannot make /dev/{name}"))?;
+        // Whatever the umask is.
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o666))?;
     }
     put("devpts", &dev.join("pts"), Some("newinstance,ptmxmode=0666"))?;
     put("tmpfs", &dev.join("shm"), None)?;
-    for (to, name) in [("pts/ptmx", "ptmx"), ("/proc/self/fd", "fd"), ("null", "console")] {
+    for (to, name) in [("pts/ptmx", "ptmx"), ("/proc/self/fd", "fd")] {
         symlink(to, dev.join(name))?;
     }
     Ok(())

@@ -130,10 +130,12 @@ fn furnish(scratch: &Path, machine_id: &str, hostname: &str) -> Result<()> {
     symlink(format!("../{UNIT}"), units.join("multi-user.target.wants").join(UNIT))?;
     fs::write(units.join("var-lib-ecs.mount"), ECS_MOUNT)?;
     symlink("../var-lib-ecs.mount", units.join("local-fs.target.wants/var-lib-ecs.mount"))?;
-    for timer in
-        ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer"]
-    {
-        symlink("/dev/null", units.join(timer))?;
+    let unwanted =
+        ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer"];
+    // There is no terminal.
+    let gettys = ["console-getty.service", "getty@.service", "serial-getty@.service"];
+    for unit in unwanted.into_iter().chain(gettys) {
+        symlink("/dev/null", units.join(unit))?;
     }
     // The scratch directory is private, but what systemd's services see as / must not be.
     for dir in ["up", "m"] {

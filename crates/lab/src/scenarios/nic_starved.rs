@@ -83,7 +83,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let truth = Truth::new(facts)
         .expect(Expected::new("nic-core-starved").by(&culprit))
         .expect(Expected::new("core-saturated").about("core", core.to_string()).by(&culprit))
-        .expect(Expected::new("core-monopolised").by(&culprit))
+        .expect(Expected::new("core-monopolised").about("process", &culprit).by(&culprit))
         .forbid(&["nic-reset", "cpu-throttled", "memory-reclaim"]);
     stage.ready(&truth)?;
     let before = (node::thread_times(napi)?, node::device_counters(flood.pid(), &tx)?, CoreTimes::now()?);

@@ -44,7 +44,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     });
     let truth = Truth::new(facts)
         .expect(Expected::new("core-saturated").about("core", core.to_string()).by(&culprit))
-        .expect(Expected::new("core-monopolised").by(&culprit))
+        .expect(Expected::new("core-monopolised").about("process", &culprit).by(&culprit))
         .forbid(&["cpu-throttled", "nic-reset", "memory-reclaim"]);
     stage.ready(&truth)?;
     let (spinner_before, victim_before) = (node::thread_times(spinner.pid())?, node::thread_times(victim.pid())?);
