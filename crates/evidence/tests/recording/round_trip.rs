@@ -93,6 +93,7 @@ fn a_writer_that_is_dropped_leaves_a_whole_file_that_is_not_sealed() {
     drop(writer);
     let recording = read(&path).unwrap();
     assert_eq!(recording.evidence, seconds(1, 4));
+    assert_eq!(snapshot(dir.path()).len(), 1);
     assert!(!recording.about.sealed);
 }
 
