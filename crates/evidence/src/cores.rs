@@ -35,7 +35,8 @@ impl CoreSet {
                     (a, a)
                 }
             };
-            if first > last || last > MAX_CORE {
+            // A list names each core once; one that goes on and on would only fill our memory.
+            if first > last || last > MAX_CORE || cores.len() > MAX_CORE as usize {
                 return None;
             }
             cores.extend(first..=last);
@@ -152,6 +153,7 @@ mod tests {
         assert_eq!(CoreSet::parse_list("").unwrap().len(), 0);
         assert_eq!(CoreSet::parse_list("3-1"), None);
         assert_eq!(CoreSet::parse_list("0-4000000000"), None);
+        assert_eq!(CoreSet::parse_list(&"0-65535,".repeat(10_000)), None);
     }
 
     proptest! {

@@ -138,13 +138,14 @@ fn record(path: &Path, mut next: impl FnMut() -> Evidence, seconds: u32, pause: 
     let start = Instant::now();
     writer.finish(&[]).unwrap();
     println!("finish: {:?}", start.elapsed());
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), cpu_time());
     read(path).unwrap();
-    println!("read: {:?}, file {} bytes", start.elapsed(), std::fs::metadata(path).unwrap().len());
+    let bytes = std::fs::metadata(path).unwrap().len();
+    println!("read: {:?}, CPU {:?}, file {bytes} bytes", start.elapsed(), cpu_time() - before);
     let db = Connection::open(path).unwrap();
     for table in ["core_time_chunks", "thread_sample_chunks", "counter_chunks"] {
         let sql = format!("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length(data)), 0) FROM {table}");
-        let (chunks, rows, bytes): (u64, u64, u64) =
+        let (chunks, rows, bytes): (i64, i64, i64) =
             db.query_row(&sql, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).unwrap();
         println!("{table}: {chunks} chunks, {rows} rows, {:.2} bytes a row", bytes as f64 / rows.max(1) as f64);
     }
@@ -159,6 +160,36 @@ fn ten_minutes_of_a_made_up_node() {
         let mut node = MadeUp::new(cores, threads);
         record(&dir.path().join("a.coroner"), || node.second(), 600, Duration::ZERO);
     }
+}
+
+/// Another program writes a gigabyte and syncs it: how long does an append take, and how long does a sync?
+#[test]
+#[ignore = "prints measurements"]
+fn appends_while_the_disk_is_busy() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut node = MadeUp::new(96, 300);
+    let mut writer = Writer::create(&dir.path().join("a.coroner")).unwrap().sync_every(Duration::from_millis(200));
+    let mut other = std::process::Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "count=1024", "conv=fdatasync", "status=none"])
+        .arg(format!("of={}", dir.path().join("other").display()))
+        .spawn()
+        .unwrap();
+    let (mut append, mut sync, mut appends) = (Duration::ZERO, Duration::ZERO, 0);
+    let mut synced = std::fs::File::create(dir.path().join("synced")).unwrap();
+    while other.try_wait().unwrap().is_none() {
+        let fragment = node.second();
+        let start = Instant::now();
+        writer.append(&fragment).unwrap();
+        append = append.max(start.elapsed());
+        appends += 1;
+        let start = Instant::now();
+        std::io::Write::write_all(&mut synced, &[7; 4096]).unwrap();
+        synced.sync_data().unwrap();
+        sync = sync.max(start.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("{appends} appends, the longest {append:?}; the longest sync of 4 KiB {sync:?}");
+    writer.finish(&[]).unwrap();
 }
 
 /// /proc/stat of this machine at 10 Hz.

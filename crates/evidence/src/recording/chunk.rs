@@ -14,7 +14,7 @@ use std::io::{self, Read};
 /// What a chunk may unpack to. The largest that a writer makes, 32,768 thread samples of random numbers, has 5 MB.
 pub const MAX_PAYLOAD: usize = 8 << 20;
 
-/// Higher levels gained 3 % for three times the CPU time on core times of 96 cores.
+/// Level 9 makes core times 6 % smaller and takes 1.7 times the CPU time of a whole append; level 1 saves a fifth of it.
 const ZSTD_LEVEL: i32 = 3;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,8 +171,18 @@ fn all_used<const N: usize>(columns: [Column<'_>; N]) -> Result<(), ChunkError> 
     }
 }
 
+/// The columns of a core. Idle time stands as the sum of all ticks: that grows at the same pace on every core, while idle time
+/// would say once more what the others say.
 fn ticks_of(c: &CoreTicks) -> [u64; 8] {
-    [c.user, c.nice, c.system, c.idle, c.iowait, c.irq, c.softirq, c.steal]
+    let all = [c.user, c.nice, c.system, c.idle, c.iowait, c.irq, c.softirq, c.steal];
+    let sum = all.iter().fold(0, |sum: u64, ticks| sum.wrapping_add(*ticks));
+    [c.user, c.nice, c.system, sum, c.iowait, c.irq, c.softirq, c.steal]
+}
+
+fn core_ticks(core: u32, [user, nice, system, sum, iowait, irq, softirq, steal]: [u64; 8]) -> CoreTicks {
+    let others = [user, nice, system, iowait, irq, softirq, steal];
+    let idle = others.iter().fold(sum, |rest, ticks| rest.wrapping_sub(*ticks));
+    CoreTicks { core, user, nice, system, idle, iowait, irq, softirq, steal }
 }
 
 /// A core is told from its neighbour in the look before, at the same place in the list: as long as no core comes or goes,
@@ -204,12 +214,12 @@ impl Streamed for CoreTimes {
             }
             (last_at, before) = (look.at.0, &look.cores);
         }
-        let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
-        join([at, count, core, user, nice, system, idle, iowait, irq, softirq, steal])
+        let [user, nice, system, sum, iowait, irq, softirq, steal] = ticks;
+        join([at, count, core, user, nice, system, sum, iowait, irq, softirq, steal])
     }
 
     fn unpack(payload: &[u8]) -> Result<Vec<CoreTimes>, ChunkError> {
-        let names = ["at", "count", "core", "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+        let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
         let mut columns = split(payload, names)?;
         let mut looks: Vec<CoreTimes> = Vec::new();
         while !columns[0].is_empty() {
@@ -227,8 +237,7 @@ impl Streamed for CoreTimes {
                 for (value, column) in new.iter_mut().zip(ticks.iter_mut()) {
                     *value = column.after(*value)?;
                 }
-                let [user, nice, system, idle, iowait, irq, softirq, steal] = new;
-                cores.push(CoreTicks { core, user, nice, system, idle, iowait, irq, softirq, steal });
+                cores.push(core_ticks(core, new));
             }
             looks.push(CoreTimes { at: Time(at), cores });
         }

@@ -61,6 +61,11 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
                 format!("{}: cannot be read: {e}", log.display()),
             ));
         }
+    } else if is_in_wal_mode(path) {
+        missing.push((
+            "the last seconds before the recorder was killed; the seconds before them may be incomplete".to_owned(),
+            "FILE-wal, which belongs to this recording, is not beside it".to_owned(),
+        ));
     }
     match opened.or_else(|_| file_alone(path)) {
         Ok((db, None)) => Ok(Opened { db, missing }),
@@ -79,6 +84,14 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
             Ok(_) => Err(RecordingError::Other { path: owned(), why: e.to_string() }),
         },
     }
+}
+
+/// Whether the file says that its youngest rows are in a log (https://sqlite.org/fileformat2.html, offset 18). Only asked where
+/// there is no log, so no writer either whose locks we would drop.
+fn is_in_wal_mode(path: &Path) -> bool {
+    let mut header = [0; 20];
+    let read = std::fs::File::open(path).and_then(|mut file| io::Read::read_exact(&mut file, &mut header));
+    read.is_ok() && header.starts_with(b"SQLite format 3\0") && header[18..] == [2, 2]
 }
 
 /// A database whose tables can be listed; and if that took an effort, why.

@@ -72,7 +72,7 @@ CREATE VIEW events AS
     UNION ALL
     SELECT at_ns, 'cgroups', mount_point, live || ' live, ' || coalesce(dying, 'unknown') || ' dying' FROM cgroup_censuses
     UNION ALL
-    SELECT at_ns, 'stat read', path, took_ns / 1000 || ' us' FROM stat_reads
+    SELECT at_ns, 'stat read', path, iif(is_finished, '', 'at least ') || (took_ns / 1000000) || ' ms' FROM stat_reads
   ) LEFT JOIN wall_clock ORDER BY at_ns;
 CREATE VIEW nic_cores AS
   SELECT nics.name AS nic, netns, driver, kind || '-' || queue AS queue, mapped_by, irq, irq_cores, napi_tid, napi_cores,

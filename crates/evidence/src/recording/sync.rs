@@ -12,7 +12,7 @@
 use super::write::open_to_write;
 use rusqlite::Connection;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ impl Drop for Syncer {
     }
 }
 
-fn run(shared: &Shared, db: &Connection, path: &PathBuf) {
+fn run(shared: &Shared, db: &Connection, path: &Path) {
     let mut due = Instant::now();
     let mut synced = 0;
     loop {
@@ -95,6 +95,8 @@ fn run(shared: &Shared, db: &Connection, path: &PathBuf) {
         loop {
             let now = Instant::now();
             if gate.stop {
+                // Synced once more: the writer's connection closes next, and it does not sync.
+                let _ = copy_log(db, "PASSIVE");
                 return;
             }
             if gate.appends != synced && now >= due {

@@ -31,7 +31,11 @@ fn as_a_child() {
 }
 
 fn child(variable: &str, path: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    child_of(&std::env::current_exe().unwrap(), variable, path)
+}
+
+fn child_of(program: &Path, variable: &str, path: &Path) -> Command {
+    let mut command = Command::new(program);
     command.args(["--exact", "killed::as_a_child", "--nocapture", "--test-threads=1"]).env(variable, path);
     command
 }
@@ -72,6 +76,7 @@ fn copy(from: &Path, to: &Path, suffixes: &[&str]) -> PathBuf {
 
 #[test]
 fn a_killed_writer_loses_nothing_that_it_had_appended() {
+    let mut whole = 0;
     for round in 0..15 {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
@@ -96,16 +101,21 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
         let mut after = snapshot(dir.path());
         let index = dir.path().join("a.coroner-shm");
         let mut before = before;
-        (before.remove(&index), after.remove(&index));
+        before.remove(&index);
+        after.remove(&index);
         assert_eq!(after, before, "reading changed something");
 
-        // FILE alone: whole up to the last time the log was copied into it, or with a word about what is not.
+        // FILE alone: what had been copied into it, and a word about the rest.
         let alone = tempfile::tempdir().unwrap();
-        let recording = read(&copy(dir.path(), alone.path(), &[""])).unwrap();
-        let found = recording.evidence.log.len() as u64;
-        let whole = recording.evidence == seconds(found, CORES);
-        assert!(whole || !recording.evidence.unseen.is_empty(), "round {round}: {found} rows");
+        let mut recording = read(&copy(dir.path(), alone.path(), &[""])).unwrap();
+        let in_file = recording.evidence.log.len() as u64;
+        assert!(in_file <= found);
+        let told = std::mem::take(&mut recording.evidence.unseen);
+        assert!(told.iter().any(|u| u.why.contains("-wal")), "{told:?}");
+        whole += u32::from(in_file > 0 && recording.evidence == seconds(in_file, CORES));
     }
+    // The kill may meet the few microseconds in which pages are copied, but not often.
+    assert!(whole > 7, "{whole} of 15 files alone were consistent");
 }
 
 #[test]
@@ -129,7 +139,7 @@ fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
 fn a_killed_recording_is_read_by_one_who_may_only_read() {
     use std::os::unix::fs::PermissionsExt;
     if !is_root() {
-        println!("SKIPPED (needs root): reading as another user");
+        println!("\nSKIPPED (needs root): reading as another user");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -137,9 +147,13 @@ fn a_killed_recording_is_read_by_one_who_may_only_read() {
     let appended = write_and_kill(&path, Duration::from_millis(40));
     let nobody = 65_534;
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // This binary may lie where others cannot go.
+    let public = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(public.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = public.path().join("reader");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let read_as_nobody = || {
-        // The binary may lie where others cannot go, so it is opened for them.
-        let output = child(READ_FROM, &path).uid(nobody).gid(nobody).output().unwrap();
+        let output = child_of(&program, READ_FROM, &path).uid(nobody).gid(nobody).output().unwrap();
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     };
     let refused = read_as_nobody();

@@ -1,12 +1,13 @@
 use crate::any_evidence::evidence;
 use crate::scratch::{second, seconds, snapshot};
-use coroner_evidence::Evidence;
-use coroner_evidence::recording::{FORMAT, FindingRow, Writer, read};
+use coroner_evidence::recording::{FORMAT, FindingRow, RecordingError, Writer, read};
+use coroner_evidence::{Evidence, StatRead, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn write(path: &Path, fragments: &[Evidence]) {
     let mut writer = Writer::create(path).unwrap();
@@ -47,7 +48,7 @@ fn a_sealed_recording_is_one_file_and_reading_leaves_it_alone() {
 }
 
 #[test]
-fn half_an_hour_of_many_cores_comes_back() {
+fn minutes_of_many_cores_come_back_in_few_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     // More rows a second than fit into a chunk of ten, and seconds of other sizes between them.
@@ -71,7 +72,7 @@ fn half_an_hour_of_many_cores_comes_back() {
 fn a_recording_can_be_read_while_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
-    let mut writer = Writer::create(&path).unwrap().sync_every(std::time::Duration::ZERO);
+    let mut writer = Writer::create(&path).unwrap().sync_every(Duration::ZERO);
     for i in 0..30 {
         writer.append(&second(i, 4)).unwrap();
         let recording = read(&path).unwrap();
@@ -92,6 +93,7 @@ fn a_writer_that_is_dropped_leaves_a_whole_file_that_is_not_sealed() {
     drop(writer);
     let recording = read(&path).unwrap();
     assert_eq!(recording.evidence, seconds(1, 4));
+    assert_eq!(snapshot(dir.path()).len(), 1);
     assert!(!recording.about.sealed);
 }
 
@@ -110,12 +112,39 @@ fn a_reader_that_stays_keeps_the_file_from_being_alone_but_loses_nothing() {
     assert!(recording.about.sealed);
 }
 
+/// A second and a half after the made-up node's first clock.
+fn slow_at() -> Time {
+    second(0, 0).clocks[0].at + Duration::from_millis(1500)
+}
+
+#[test]
+fn an_append_that_is_locked_out_says_so_and_the_next_one_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    writer.append(&second(0, 4)).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = writer.append(&second(1, 4)).unwrap_err();
+    assert!(matches!(error, RecordingError::Locked { .. }), "{error:?}");
+    other.execute_batch("ROLLBACK").unwrap();
+    drop(other);
+    writer.append(&second(1, 4)).unwrap();
+    writer.finish(&[]).unwrap();
+    assert_eq!(read(&path).unwrap().evidence, seconds(2, 4));
+}
+
 #[test]
 fn people_with_only_sqlite3_can_read_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
+    let mut slow = Evidence::default();
+    let path_of_read = "/sys/fs/cgroup/memory/memory.numa_stat".to_owned();
+    let at = slow_at();
+    slow.stat_reads.push(StatRead { at, path: path_of_read, took_ns: 4_800_000_000, cpu_ns: None, finished: false });
+    writer.append(&slow).unwrap();
     let finding = FindingRow {
         code: "core-saturated".into(),
         severity: "warning".into(),
@@ -137,10 +166,12 @@ fn people_with_only_sqlite3_can_read_it() {
         text("SELECT time || ' ' || kind || ' ' || event FROM events"),
         "2026-05-28T20:26:40.000000Z log second 0"
     );
+    let read = text("SELECT time || ' ' || event FROM events WHERE kind = 'stat read'");
+    assert_eq!(read, "2026-05-28T20:26:41.500000Z at least 4800 ms");
     assert_eq!(text("SELECT code || ' ' || subject FROM findings"), "core-saturated 1");
 
     let Ok(tables) = Command::new("sqlite3").arg(&path).arg(".tables").output() else {
-        println!("SKIPPED (needs sqlite3): the program sqlite3 is not installed");
+        println!("\nSKIPPED (needs sqlite3): the program sqlite3 is not installed");
         return;
     };
     let tables = String::from_utf8(tables.stdout).unwrap();

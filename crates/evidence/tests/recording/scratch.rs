@@ -78,7 +78,7 @@ impl Tmpfs {
     /// `None`, and a line that says so, where the test may not mount.
     pub fn mount(size: &str) -> Option<Tmpfs> {
         if !is_root() {
-            println!("SKIPPED (needs root): mounting a tmpfs of {size}");
+            println!("\nSKIPPED (needs root): mounting a tmpfs of {size}");
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ impl Tmpfs {
             .output()
             .unwrap();
         if !mounted.status.success() {
-            println!("SKIPPED (needs root): mount: {}", String::from_utf8_lossy(&mounted.stderr));
+            println!("\nSKIPPED (needs root): mount: {}", String::from_utf8_lossy(&mounted.stderr));
             return None;
         }
         Some(Tmpfs { directory })
