@@ -181,7 +181,7 @@ impl Actor {
             system_ticks: (run * 100.0 * self.in_kernel) as u64,
             minor_faults: 0,
             major_faults: 0,
-            sched: self.schedstat.then(|| SchedTimes {
+            sched: self.schedstat.then_some(SchedTimes {
                 run_ns: (run * 1e9) as u64,
                 wait_ns: (waited * 1e9) as u64,
                 slices: slices as u64,

@@ -295,7 +295,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
             Some(poller) => {
                 let still = if poller.still_waiting { ", and still does" } else { "" };
                 detail.push_str(&format!(
-                    "{}, which polls {subject}{}, waited {} for core {}{still}; the longest wait was at least {}. ",
+                    "{}, which handles the packets of {subject}{}, waited {} for core {}{still}; the longest wait was at least {}. ",
                     poller.who.name(),
                     queues_of(case),
                     span(poller.waited_ns),
@@ -345,7 +345,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
             evidence.push(Fact::new("queues", case.queues.join(", "), "", "NIC queue map"));
         }
     }
-    detail.push_str("Packets are dropped meanwhile; after some seconds (ENA: 5) the driver resets the device.");
+    detail.push_str("Packets wait in the ring until it is full and are lost then; after some seconds (ENA: 5) the driver resets the device.");
 
     Finding {
         code: Code::NicCoreStarved,
