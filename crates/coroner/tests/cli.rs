@@ -58,9 +58,12 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
         std::fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    fails(&["diagnose", "--from", "/no/such/file.coroner"], &["/no/such/file.coroner", "No such file"]);
+    fails(&["diagnose", "--from", "/no/such/file.coroner"], &["/no/such/file.coroner", "no such file"]);
     fails(&["diagnose", "--from", &file("empty.coroner", b"")], &["empty.coroner", "empty"]);
-    fails(&["diagnose", "--from", &file("foreign.coroner", b"PERFILE2 and so on")], &["foreign.coroner", "not a coroner recording"]);
+    fails(
+        &["diagnose", "--from", &file("foreign.coroner", b"PERFILE2 and so on")],
+        &["foreign.coroner", "not a coroner recording"],
+    );
     fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["directory"]);
     fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["not a coroner recording"]);
 }
@@ -78,17 +81,28 @@ fn this_node_is_diagnosed_in_the_documented_shape() {
         }
         assert!(finding["subject"]["kind"].is_string() && finding["subject"]["name"].is_string());
         for fact in finding["evidence"].as_array().unwrap() {
-            assert!(fact["what"].is_string() && !fact["value"].is_null() && fact["unit"].is_string() && fact["source"].is_string());
+            assert!(
+                fact["what"].is_string()
+                    && !fact["value"].is_null()
+                    && fact["unit"].is_string()
+                    && fact["source"].is_string()
+            );
         }
     }
     let seen: Vec<&Value> = d["ruled_out"].as_array().unwrap().iter().map(|r| &r["code"]).collect();
-    let answered = findings(&d).iter().map(|f| &f["code"]).chain(seen).chain(d["unseen"].as_array().unwrap().iter().map(|u| &u["probe"]));
+    let answered = findings(&d)
+        .iter()
+        .map(|f| &f["code"])
+        .chain(seen)
+        .chain(d["unseen"].as_array().unwrap().iter().map(|u| &u["probe"]));
     let answered: std::collections::BTreeSet<&str> = answered.filter_map(Value::as_str).collect();
     for code in coroner_diagnosis::Code::ALL {
         assert!(answered.contains(code.as_str()), "no word about {code}");
     }
     let cost = &d["cost"];
-    assert!(cost["peak_rss_bytes"].as_u64() > Some(1 << 20) && cost["startup_cpu_ms"].is_u64() && cost["cpu_ms"].is_u64());
+    assert!(
+        cost["peak_rss_bytes"].as_u64() > Some(1 << 20) && cost["startup_cpu_ms"].is_u64() && cost["cpu_ms"].is_u64()
+    );
     let worst = findings(&d).iter().any(|f| f["severity"] != "info");
     assert_eq!(out.status.code(), Some(i32::from(worst)));
 }
@@ -126,7 +140,10 @@ fn nothing_unknown_is_printed_as_zero() {
     }
     for ruled_out in d["ruled_out"].as_array().unwrap() {
         let code = ruled_out["code"].as_str().unwrap();
-        assert!(!["zombie-memcgs", "oom-kill", "cpu-throttled", "unit-crashloop", "slow-memcg-stat"].contains(&code), "ruled out unseen: {ruled_out}");
+        assert!(
+            !["zombie-memcgs", "oom-kill", "cpu-throttled", "unit-crashloop", "slow-memcg-stat"].contains(&code),
+            "ruled out unseen: {ruled_out}"
+        );
     }
 }
 
@@ -144,7 +161,8 @@ fn a_recording_is_never_overwritten() {
 fn ctrl_c_seals_a_recording() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("early.coroner");
-    let mut child = Command::new(CORONER).args(["record", "--for", "1h", "-o", path.to_str().unwrap()]).spawn().unwrap();
+    let mut child =
+        Command::new(CORONER).args(["record", "--for", "1h", "-o", path.to_str().unwrap()]).spawn().unwrap();
     wait_until("the file is there", || path.exists());
     end(&mut child);
     let out = coroner(&["diagnose", "--json", "--from", path.to_str().unwrap()]);
@@ -165,7 +183,11 @@ fn a_closed_pipe_is_no_error() {
 /// A node of which only the cores can be seen.
 fn bare_node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), "proc/stat", "cpu  1 0 1 100 0 0 0 0 0 0\ncpu0 1 0 1 100 0 0 0 0 0 0\ncpu1 1 0 1 100 0 0 0 0 0 0\n");
+    write(
+        dir.path(),
+        "proc/stat",
+        "cpu  1 0 1 100 0 0 0 0 0 0\ncpu0 1 0 1 100 0 0 0 0 0 0\ncpu1 1 0 1 100 0 0 0 0 0 0\n",
+    );
     dir
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use coroner_lab::LiveScenario;
+use coroner_lab::{HostLock, LiveScenario};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use support::*;
@@ -22,37 +22,37 @@ fn diagnosed(name: &str, extra: &[&str]) -> (LiveScenario, Value) {
 
 #[test]
 fn a_real_time_spinner_is_named_as_the_owner_of_its_core() {
-    let Some(_host) = host("a_real_time_spinner_is_named_as_the_owner_of_its_core") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     diagnosed("rt-monopoly", &[]);
 }
 
 #[test]
 fn a_starved_napi_thread_is_named_with_its_core() {
-    let Some(_host) = host("a_starved_napi_thread_is_named_with_its_core") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     diagnosed("nic-starved", &[]);
 }
 
 #[test]
 fn an_exhausted_quota_is_throttling_and_nothing_else() {
-    let Some(_host) = host("an_exhausted_quota_is_throttling_and_nothing_else") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     diagnosed("cpu-throttle", &[]);
 }
 
 #[test]
 fn zombies_are_counted_as_the_kernel_counts_them() {
-    let Some(_host) = host("zombies_are_counted_as_the_kernel_counts_them") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     diagnosed("zombies", &[]);
 }
 
 #[test]
 fn a_crashlooping_unit_is_found_on_its_own_bus() {
-    let Some(_host) = host("a_crashlooping_unit_is_found_on_its_own_bus") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     diagnosed("crashloop", &[]);
 }
 
 #[test]
 fn healthy_nodes_get_no_warning() {
-    let Some(_host) = host("healthy_nodes_get_no_warning") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     for name in ["idle", "one-busy-thread", "busy-healthy"] {
         diagnosed(name, &[]);
     }
@@ -60,7 +60,7 @@ fn healthy_nodes_get_no_warning() {
 
 #[test]
 fn a_node_under_stress_ng_gets_no_warning() {
-    let Some(_host) = host("a_node_under_stress_ng_gets_no_warning") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     for workers in ["1", "2"] {
         let mut stress = Command::new("stress-ng")
             .args(["--cpu", workers, "--timeout", "30s", "--quiet"])
@@ -76,7 +76,7 @@ fn a_node_under_stress_ng_gets_no_warning() {
 
 #[test]
 fn a_recording_gives_the_same_findings_elsewhere() {
-    let Some(_host) = host("a_recording_gives_the_same_findings_elsewhere") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.coroner");
     let scenario = start_scenario("rt-monopoly", &[]);
@@ -85,7 +85,12 @@ fn a_recording_gives_the_same_findings_elsewhere() {
     drop(scenario);
     let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", file.to_str().unwrap()]));
     let list = |d: &Value| -> Vec<String> {
-        d["findings"].as_array().unwrap().iter().map(|f| format!("{} {} {}", f["code"], f["severity"], f["title"])).collect()
+        d["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| format!("{} {} {}", f["code"], f["severity"], f["title"]))
+            .collect()
     };
     assert_eq!(list(&summary), list(&diagnosis));
     assert!(list(&diagnosis).iter().any(|f| f.contains("core-saturated")), "{:?}", list(&diagnosis));
@@ -99,7 +104,7 @@ fn a_recording_gives_the_same_findings_elsewhere() {
 
 #[test]
 fn a_recording_survives_kill_9() {
-    let Some(_host) = host("a_recording_survives_kill_9") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("killed.coroner");
     let scenario = start_scenario("rt-monopoly", &[]);
@@ -124,7 +129,7 @@ fn a_recording_survives_kill_9() {
 
 #[test]
 fn a_kernel_log_line_counts_only_if_the_kernel_wrote_it() {
-    let Some(_host) = host("a_kernel_log_line_counts_only_if_the_kernel_wrote_it") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let line = "ena 0000:20:03.0 eth9: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1\n";
     std::fs::write("/dev/kmsg", line).unwrap();
     let about_eth9 = |d: &Value| d["findings"].as_array().unwrap().iter().any(|f| f["subject"]["name"] == "eth9");
@@ -136,7 +141,7 @@ fn a_kernel_log_line_counts_only_if_the_kernel_wrote_it() {
 
 #[test]
 fn without_root_it_runs_and_says_what_it_cannot_see() {
-    let Some(_host) = host("without_root_it_runs_and_says_what_it_cannot_see") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let out = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
         .arg(readable_copy())
@@ -154,7 +159,7 @@ fn without_root_it_runs_and_says_what_it_cannot_see() {
 
 #[test]
 fn hidepid_and_a_container_are_said_not_hidden() {
-    let Some(_host) = host("hidepid_and_a_container_are_said_not_hidden") else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let hidden = in_namespaces(
         &["--mount", "--propagation", "private"],
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \"$0\" diagnose --for 1s --json",

@@ -25,10 +25,24 @@ impl HostLock {
         flock(&file, FlockOperation::LockExclusive).with_context(|| path.display().to_string())?;
         Ok(HostLock { _file: file })
     }
+
+    /// The machine for this test alone; `None`, and a word about it, where the test cannot run because we are not root.
+    pub fn take_as_root() -> Option<HostLock> {
+        if !rustix::process::geteuid().is_root() {
+            skip("needs root");
+            return None;
+        }
+        match HostLock::take() {
+            Ok(lock) => Some(lock),
+            Err(error) => panic!("the lock of the host tests: {error:#}"),
+        }
+    }
 }
 
-/// Says that a test cannot run here. `./check` names these at the end, and in CI they are a failure.
-pub fn skip(test: &str, why: &str) {
+/// Says that the test of this thread cannot run here. `./check` names these at the end, and in CI they are a failure.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
     println!("{test}: SKIPPED ({why})");
     if let Some(list) = std::env::var_os("CORONER_SKIPPED_TESTS")
         && let Ok(mut list) = OpenOptions::new().create(true).append(true).open(list)

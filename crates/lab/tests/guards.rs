@@ -1,20 +1,11 @@
 //! The guards by themselves, as host tests of other crates use them.
 
 use coroner_lab::guard::Visit;
-use coroner_lab::{Cgroup, Child, Hierarchy, HostLock, Netns, TmpfsMount, actors, node};
-use rustix::process::geteuid;
+use coroner_lab::{Cgroup, Child, Hierarchy, HostLock, Netns, TmpfsMount, actors, node, skip};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-fn lock_as_root(test: &str) -> Option<HostLock> {
-    if !geteuid().is_root() {
-        println!("{test}: SKIPPED (needs root)");
-        return None;
-    }
-    Some(HostLock::take().unwrap())
-}
 
 fn sleeper() -> Child {
     Child::spawn("sleep", Command::new("sleep").arg("600")).unwrap()
@@ -22,7 +13,7 @@ fn sleeper() -> Child {
 
 #[test]
 fn a_cgroup_goes_with_its_children_and_members_on_every_hierarchy() {
-    let Some(_lock) = lock_as_root("cgroup") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     for hierarchy in Hierarchy::all().unwrap() {
         // A new v1 cpuset takes no members until it has cores.
         if hierarchy.controllers.iter().any(|c| c == "cpuset") && hierarchy.version == 1 {
@@ -44,7 +35,7 @@ fn a_cgroup_goes_with_its_children_and_members_on_every_hierarchy() {
 
 #[test]
 fn a_visit_ends_at_home() {
-    let Some(_lock) = lock_as_root("visit") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let hierarchy =
         Hierarchy::all().unwrap().into_iter().find(|h| !h.controllers.iter().any(|c| c == "cpuset")).unwrap();
     let group = Cgroup::create(&hierarchy, "visit").unwrap();
@@ -59,7 +50,7 @@ fn a_visit_ends_at_home() {
 
 #[test]
 fn a_panic_drops_everything() {
-    let Some(_lock) = lock_as_root("panic") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let mut seen = None;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let netns = Netns::create("guard").unwrap();
@@ -81,7 +72,7 @@ fn a_panic_drops_everything() {
 
 #[test]
 fn a_network_namespace_is_another_one() {
-    let Some(_lock) = lock_as_root("netns") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let netns = Netns::create("other").unwrap();
     let own = fs::metadata("/proc/self/ns/net").unwrap();
     let other = fs::metadata(netns.path()).unwrap();
@@ -93,10 +84,10 @@ fn a_network_namespace_is_another_one() {
 
 #[test]
 fn a_child_dies_even_if_another_real_time_thread_has_its_core() {
-    let Some(_lock) = lock_as_root("real-time") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let cores = node::allowed_cores().unwrap();
     if cores.len() < 2 {
-        return println!("SKIPPED (needs two cores)");
+        return skip("needs two cores");
     }
     let core = *cores.last().unwrap();
     let spin = |comm: &str, priority: &str| {
@@ -129,15 +120,15 @@ fn eventually(what: &str, mut look: impl FnMut() -> bool) {
 
 #[test]
 fn v2_controllers_are_enabled_and_disabled_again() {
-    let Some(_lock) = lock_as_root("v2") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let Some(v2) = Hierarchy::all().unwrap().into_iter().find(|h| h.version == 2) else {
-        return println!("SKIPPED (no cgroup v2)");
+        return skip("no cgroup v2");
     };
     let root = v2.mount_point.join("cgroup.subtree_control");
     let enabled = || fs::read_to_string(&root).unwrap();
     let before = enabled();
     let off = v2.controllers.iter().find(|c| !before.split_ascii_whitespace().any(|b| b == *c));
-    let Some(controller) = off else { return println!("SKIPPED (every v2 controller is enabled already)") };
+    let Some(controller) = off else { return skip("every v2 controller is enabled already") };
     let group = Cgroup::with_controller(controller, "v2").unwrap();
     assert!(enabled().contains(controller.as_str()));
     assert!(group.read("cgroup.controllers").unwrap().contains(controller.as_str()));

@@ -4,7 +4,7 @@ use coroner_diagnosis::Code;
 use coroner_lab::leftovers::{self, Leftover};
 use coroner_lab::scenarios::{ALL, Need, Scenario, systemd_root};
 use coroner_lab::truth::Truth;
-use coroner_lab::{HostLock, LiveScenario, node};
+use coroner_lab::{HostLock, LiveScenario, node, skip};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -16,15 +16,6 @@ use std::time::{Duration, Instant};
 const BINARY: &str = env!("CARGO_BIN_EXE_coroner-lab");
 const MARK: &str = "CORONER_LAB_TEST_MARK";
 
-/// The lock, if this test can run here.
-fn lock_as_root(test: &str) -> Option<HostLock> {
-    if !geteuid().is_root() {
-        println!("{test}: SKIPPED (needs root)");
-        return None;
-    }
-    Some(HostLock::take().unwrap())
-}
-
 /// The scenarios that can run here.
 fn possible() -> Vec<&'static Scenario> {
     let able = |s: &&Scenario| {
@@ -32,7 +23,7 @@ fn possible() -> Vec<&'static Scenario> {
         let unbuilt = s.needs.iter().any(|n| matches!(n, Need::Program("mmdebstrap", _))) && !root_is_built();
         let why = unmet.or_else(|| unbuilt.then(|| "no root file system yet: `coroner-lab root` makes it".to_owned()));
         if let Some(why) = &why {
-            println!("{}: SKIPPED ({why})", s.name);
+            skip(&format!("{}: {why}", s.name));
         }
         why.is_none()
     };
@@ -159,7 +150,7 @@ fn shared_state() -> Vec<String> {
 
 #[test]
 fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
-    let Some(_lock) = lock_as_root("scenarios") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     for scenario in possible() {
         let shared = shared_state();
         let mut run = Run::start(&["run", scenario.name, "--seconds", "1", "--seed", "7"], None);
@@ -234,7 +225,7 @@ fn assert_measured(scenario: &str, measured: &Value) {
 
 #[test]
 fn ctrl_c_ends_every_scenario_in_order() {
-    let Some(_lock) = lock_as_root("ctrl-c") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     for scenario in possible() {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
         run.ready();
@@ -248,7 +239,7 @@ fn ctrl_c_ends_every_scenario_in_order() {
 
 #[test]
 fn ctrl_c_before_it_is_ready_cleans_up_too() {
-    let Some(_lock) = lock_as_root("early ctrl-c") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let mut run = Run::start(&["run", "zombies", "--count", "100000"], None);
     eventually("it makes zombies", || if run.traces().len() >= 3 { Ok(()) } else { Err("not yet".to_owned()) });
     run.signal(Signal::TERM);
@@ -260,7 +251,7 @@ fn ctrl_c_before_it_is_ready_cleans_up_too() {
 
 #[test]
 fn failure_and_panic_half_way_clean_up() {
-    let Some(_lock) = lock_as_root("failure") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     for (i, scenario) in possible().into_iter().enumerate() {
         let fault = ["error", "panic"][i % 2];
         let mut run = Run::start(&["run", scenario.name], Some(fault));
@@ -273,7 +264,7 @@ fn failure_and_panic_half_way_clean_up() {
 
 #[test]
 fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
-    let Some(_lock) = lock_as_root("sigkill") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let names = ["cpu-throttle", "zombies", "nic-starved", "crashloop"];
     for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
@@ -303,7 +294,7 @@ fn leftovers_of(run: &Run) -> Vec<String> {
 
 #[test]
 fn other_tests_can_hold_a_scenario() {
-    let Some(_lock) = lock_as_root("live") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let live = LiveScenario::start("zombies", &["--seconds", "600", "--count", "20"]).unwrap();
     assert_eq!(live.truth.facts["count"], 20);
     let measured = live.stop().unwrap();
@@ -317,7 +308,7 @@ fn other_tests_can_hold_a_scenario() {
 
 #[test]
 fn a_crowd_is_real_and_goes_home() {
-    let Some(_lock) = lock_as_root("crowd") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let mut run =
         Run::start(&["crowd", "--processes", "60", "--cgroups", "450", "--threads", "3", "--seed", "9"], None);
     let ready = run.ready();
@@ -345,7 +336,7 @@ fn directories_below(dir: &std::path::Path) -> usize {
 
 #[test]
 fn a_crowd_dies_with_its_runner() {
-    let Some(_lock) = lock_as_root("crowd and sigkill") else { return };
+    let Some(_lock) = HostLock::take_as_root() else { return };
     let mut run = Run::start(&["crowd", "--processes", "60", "--cgroups", "50", "--seed", "10"], None);
     let comm = run.ready()["truth"]["comm"].as_str().unwrap().to_owned();
     run.signal(Signal::KILL);
@@ -396,13 +387,13 @@ fn usage_and_the_list() {
 #[test]
 fn without_root_it_says_so() {
     if !geteuid().is_root() {
-        println!("SKIPPED (needs root to become someone else)");
+        skip("needs root to become someone else");
         return;
     }
     let nobody = |args: &[&str]| Command::new(BINARY).args(args).uid(65534).gid(65534).output();
     match nobody(&["run", "idle", "--seconds", "0"]) {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
-        Err(error) => return println!("SKIPPED (others may not run the binary: {error})"),
+        Err(error) => return skip(&format!("others may not run the binary: {error}")),
     }
     for name in ["rt-monopoly", "zombies", "cpu-throttle", "nic-starved", "crashloop"] {
         let out = nobody(&["run", name]).unwrap();

@@ -16,7 +16,9 @@ const SECONDS: f64 = 5.0;
 
 pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     let binaries = build()?;
-    println!("| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |");
+    println!(
+        "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     if "this-node".contains(filter) {
         measure("this-node", runs, &binaries.join("coroner"), &[], false)?;

@@ -9,7 +9,10 @@ pub fn write(root: &Path, cores: u32, interrupts: u32) -> anyhow::Result<()> {
     fs::create_dir_all(proc.join("net"))?;
     fs::create_dir_all(proc.join("pressure"))?;
     fs::write(proc.join("stat"), stat(cores, interrupts))?;
-    fs::write(proc.join("interrupts"), per_core_table(cores, (0..interrupts).map(|i| i.to_string()), "PCI-MSI eth0-Tx-Rx"))?;
+    fs::write(
+        proc.join("interrupts"),
+        per_core_table(cores, (0..interrupts).map(|i| i.to_string()), "PCI-MSI eth0-Tx-Rx"),
+    )?;
     let softirqs = ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
     fs::write(proc.join("softirqs"), per_core_table(cores, softirqs.iter().map(|s| s.to_string()), ""))?;
     fs::write(proc.join("net/softnet_stat"), softnet(cores))?;
@@ -52,5 +55,7 @@ fn per_core_table(cores: u32, labels: impl Iterator<Item = String>, tail: &str) 
 }
 
 fn softnet(cores: u32) -> String {
-    (0..cores).map(|core| format!("{:08x} {}{core:08x} 00000000 00000000\n", 4096 + core, "00000000 ".repeat(11))).collect()
+    (0..cores)
+        .map(|core| format!("{:08x} {}{core:08x} 00000000 00000000\n", 4096 + core, "00000000 ".repeat(11)))
+        .collect()
 }

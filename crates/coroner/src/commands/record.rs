@@ -6,8 +6,8 @@ use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
 use anyhow::Context;
 use coroner_diagnosis::{Finding, diagnose};
-use coroner_evidence::recording::{self, FindingRow, Writer};
 use coroner_evidence::Evidence;
+use coroner_evidence::recording::{self, FindingRow, Writer};
 use coroner_probes::watch::Watch;
 use serde_json::json;
 use std::io::Write;
@@ -56,11 +56,8 @@ pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
     lost_commits += commit(&mut writer, &mut pending, lost_commits == 0);
     drop(progress);
 
-    let diagnosis = if core_rows <= MOST_CORE_ROWS_TO_DIAGNOSE {
-        Some(diagnose(&recording::read(&path)?.evidence))
-    } else {
-        None
-    };
+    let diagnosis =
+        if core_rows <= MOST_CORE_ROWS_TO_DIAGNOSE { Some(diagnose(&recording::read(&path)?.evidence)) } else { None };
     let rows: Vec<FindingRow> = diagnosis.iter().flat_map(|d| &d.findings).map(finding_row).collect();
     writer.finish(&rows)?;
 
@@ -110,7 +107,12 @@ fn summary(path: &Path, bytes: u64, window: Option<(u64, u64)>, findings: Option
         Some([]) => text.push_str("nothing wrong in what was seen\n"),
         Some(findings) => {
             for f in findings {
-                text.push_str(&format!("{:<8}  {}  ({})\n", f.severity.as_str(), crate::output::terminal::printable(&f.title), f.code));
+                text.push_str(&format!(
+                    "{:<8}  {}  ({})\n",
+                    f.severity.as_str(),
+                    crate::output::terminal::printable(&f.title),
+                    f.code
+                ));
             }
         }
         None => {}

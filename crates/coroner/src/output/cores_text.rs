@@ -36,7 +36,9 @@ pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
 
     let columns = summary.cores.first().map_or(0, |c| c.strip.len());
     let axis = format!("0 s{:>room$.1} s", summary.window.length().as_secs_f64(), room = columns.saturating_sub(5));
-    out.push_str(&dim(&format!("core  {axis:<columns$}   busy   user    sys    irq   soft  steal  owner · NIC queues it serves\n")));
+    out.push_str(&dim(&format!(
+        "core  {axis:<columns$}   busy   user    sys    irq   soft  steal  owner · NIC queues it serves\n"
+    )));
 
     let (mut shown, quiet): (Vec<&CoreSummary>, Vec<&CoreSummary>) =
         summary.cores.iter().partition(|core| all || summary.cores.len() <= FEW || !is_quiet(core));

@@ -83,7 +83,8 @@ fn node_line(node: &Node) -> String {
         parts.push(format!("Linux {}", printable(kernel)));
     }
     if let Some(cores) = node.cores {
-        let memory = node.memory_bytes.map(|b| format!(", {:.0} GiB", b as f64 / (1u64 << 30) as f64)).unwrap_or_default();
+        let memory =
+            node.memory_bytes.map(|b| format!(", {:.0} GiB", b as f64 / (1u64 << 30) as f64)).unwrap_or_default();
         parts.push(format!("{cores} cores{memory}"));
     }
     parts.extend([&node.os, &node.instance_type, &node.zone].into_iter().flatten().map(|s| printable(s)));

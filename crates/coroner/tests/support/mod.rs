@@ -2,23 +2,14 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+use coroner_lab::LiveScenario;
 use coroner_lab::truth::Truth;
-use coroner_lab::{HostLock, LiveScenario};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 pub const CORONER: &str = env!("CARGO_BIN_EXE_coroner");
-
-/// The machine for this test alone; `None`, and a word about it, where the test cannot run because we are not root.
-pub fn host(test: &str) -> Option<HostLock> {
-    if !rustix::process::geteuid().is_root() {
-        coroner_lab::skip(test, "needs root");
-        return None;
-    }
-    Some(HostLock::take().expect("the lock of the host tests"))
-}
 
 pub fn coroner(args: &[&str]) -> Output {
     Command::new(CORONER).args(args).output().expect("coroner runs")
@@ -64,7 +55,10 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
     for expected in &truth.expect {
         let found = findings(diagnosis).iter().find(|f| {
             f["code"] == expected.code.as_str()
-                && expected.subject.as_ref().is_none_or(|s| f["subject"]["kind"] == s.kind.as_str() && f["subject"]["name"] == s.name.as_str())
+                && expected
+                    .subject
+                    .as_ref()
+                    .is_none_or(|s| f["subject"]["kind"] == s.kind.as_str() && f["subject"]["name"] == s.name.as_str())
         });
         let Some(found) = found else { panic!("not found: {expected:?}\nin {diagnosis:#}") };
         assert!(
@@ -79,7 +73,8 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
         assert!(!findings(diagnosis).iter().any(|f| f["code"] == code.as_str()), "{code} was found:\n{diagnosis:#}");
     }
     if let Some(most) = &truth.max_severity {
-        let worse: Vec<_> = findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
+        let worse: Vec<_> =
+            findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
         assert!(worse.is_empty(), "worse than {most}: {worse:#?}");
     }
 }
@@ -119,6 +114,11 @@ pub fn readable_copy() -> PathBuf {
 
 /// Runs a shell script in new namespaces, with the binary as `$0`, and parses what it prints.
 pub fn in_namespaces(unshare: &[&str], script: &str) -> Value {
-    let output = Command::new("unshare").args(unshare).args(["sh", "-c", script]).arg(readable_copy()).output().expect("unshare");
+    let output = Command::new("unshare")
+        .args(unshare)
+        .args(["sh", "-c", script])
+        .arg(readable_copy())
+        .output()
+        .expect("unshare");
     json_of(&output)
 }

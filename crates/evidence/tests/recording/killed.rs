@@ -139,7 +139,7 @@ fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
 fn a_killed_recording_is_read_by_one_who_may_only_read() {
     use std::os::unix::fs::PermissionsExt;
     if !is_root() {
-        println!("\nSKIPPED (needs root): reading as another user");
+        coroner_lab::skip("needs root to read as another user");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -171,7 +171,7 @@ fn people_with_only_sqlite3_can_read_it() {
     assert_eq!(text("SELECT code || ' ' || subject FROM findings"), "core-saturated 1");
 
     let Ok(tables) = Command::new("sqlite3").arg(&path).arg(".tables").output() else {
-        println!("\nSKIPPED (needs sqlite3): the program sqlite3 is not installed");
+        coroner_lab::skip("needs the program sqlite3");
         return;
     };
     let tables = String::from_utf8(tables.stdout).unwrap();

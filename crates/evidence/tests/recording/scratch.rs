@@ -78,7 +78,7 @@ impl Tmpfs {
     /// `None`, and a line that says so, where the test may not mount.
     pub fn mount(size: &str) -> Option<Tmpfs> {
         if !is_root() {
-            println!("\nSKIPPED (needs root): mounting a tmpfs of {size}");
+            coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ impl Tmpfs {
             .output()
             .unwrap();
         if !mounted.status.success() {
-            println!("\nSKIPPED (needs root): mount: {}", String::from_utf8_lossy(&mounted.stderr));
+            coroner_lab::skip(&format!("needs root to mount: {}", String::from_utf8_lossy(&mounted.stderr)));
             return None;
         }
         Some(Tmpfs { directory })

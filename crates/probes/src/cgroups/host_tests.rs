@@ -12,23 +12,16 @@ use std::time::Instant;
 struct Host {
     memory: Hierarchy,
     cpu: Hierarchy,
-    _lock: File,
+    _lock: coroner_lab::HostLock,
 }
 
 impl Host {
     fn take() -> Option<Host> {
         let skip = |why: &str| {
-            eprintln!("skipped: {why}");
+            coroner_lab::skip(why);
             None
         };
-        if !rustix::process::geteuid().is_root() {
-            return skip("needs root");
-        }
-        let lock = File::options().create(true).append(true).open("/tmp/coroner-host-tests.lock").unwrap();
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            eprintln!("waiting for another test that counts what the node shares");
-            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        }
+        let lock = coroner_lab::HostLock::take_as_root()?;
         let mut cgroups = Cgroups::new(Root::live());
         cgroups.find(&mut Evidence::default());
         let found = cgroups.found.unwrap();
@@ -161,8 +154,7 @@ fn a_spinner_in_a_quota_is_seen_throttled() {
     if host.cpu.version == 1 {
         std::fs::write(scratch.0.join("cpu.cfs_quota_us"), "10000").unwrap();
     } else if std::fs::write(scratch.0.join("cpu.max"), "10000 100000").is_err() {
-        eprintln!("skipped: the root does not delegate cpu");
-        return;
+        return coroner_lab::skip("the root does not delegate cpu");
     }
     let spinner = Process(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap());
     std::fs::write(inner.join("cgroup.procs"), spinner.0.id().to_string()).unwrap();

@@ -6,10 +6,6 @@ use coroner_evidence::{CoreSet, NicQueue, QueueKind};
 use std::fs;
 use std::process::Command;
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 /// Network namespaces with a veth pair between them, gone at the end of the test however it ends.
 struct VethPair {
     names: [String; 2],
@@ -64,8 +60,13 @@ fn run(line: &str) {
 }
 
 fn can_make_namespaces() -> bool {
-    is_root()
-        && Command::new("sh").args(["-c", "ip -V && ethtool --version"]).output().is_ok_and(|o| o.status.success())
+    let has_tools =
+        || Command::new("sh").args(["-c", "ip -V && ethtool --version"]).output().is_ok_and(|o| o.status.success());
+    let can = rustix::process::geteuid().is_root() && has_tools();
+    if !can {
+        coroner_lab::skip("needs root, ip and ethtool");
+    }
+    can
 }
 
 fn look(method: MapMethod) -> Evidence {

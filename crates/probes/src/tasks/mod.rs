@@ -143,6 +143,15 @@ impl TaskReader {
             evidence.unseen(probe::TASKS, "processes and threads", why, "mount /proc");
             return;
         }
+        if self.pids.is_empty() {
+            let why = format!("{} lists no process", self.root.path("/proc").display());
+            evidence.unseen(
+                probe::TASKS,
+                "processes and threads",
+                why,
+                "mount /proc, and run in the node's pid namespace",
+            );
+        }
         let pids = std::mem::take(&mut self.pids);
         let mut threads = 0;
         for &pid in &pids {

@@ -390,9 +390,9 @@ fn last_core() -> usize {
 #[test]
 fn a_thread_kept_off_its_core_shows_it() {
     let core = last_core();
-    if !rustix::process::geteuid().is_root() || core == 0 {
-        eprintln!("skipped: needs root and two cores");
-        return;
+    let Some(_host) = coroner_lab::HostLock::take_as_root() else { return };
+    if core == 0 {
+        return coroner_lab::skip("needs two cores");
     }
     let victim = Spinner::start("victim", Some(core));
     let mut reader = TaskReader::new(Root::live());
@@ -403,8 +403,7 @@ fn a_thread_kept_off_its_core_shows_it() {
         .args(["5", "taskset", "-c", &core.to_string(), "chrt", "-f", "50", "sh", "-c", "while :; do :; done"])
         .spawn();
     let Ok(monopolist) = monopolist else {
-        eprintln!("skipped: no timeout, taskset or chrt here");
-        return;
+        return coroner_lab::skip("no timeout, taskset or chrt here");
     };
     let monopolist = Ended(monopolist);
     // It runs on that core and before everyone; and meanwhile the victim wants to run, but its times stand still.
