@@ -62,10 +62,10 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
     fails(&["diagnose", "--from", &file("empty.coroner", b"")], &["empty.coroner", "empty"]);
     fails(
         &["diagnose", "--from", &file("foreign.coroner", b"PERFILE2 and so on")],
-        &["foreign.coroner", "not a coroner recording"],
+        &["foreign.coroner", "no coroner recording"],
     );
     fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["directory"]);
-    fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["not a coroner recording"]);
+    fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["no coroner recording"]);
 }
 
 #[test]
