@@ -93,7 +93,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let (core, long) = (full.core, span(full.stretch.window.length().as_nanos() as u64));
 
     let mut title = if kernel {
-        format!("core {core} was stuck in the kernel for {long} ({})", percent(shares.kernel()))
+        format!("core {core} spent {long} in the kernel ({})", percent(shares.kernel()))
     } else {
         format!("core {core} was {} busy for {long}", percent(shares.busy()))
     };
