@@ -2,6 +2,7 @@
 //!
 //! [`Cores::of`] is cheap (milliseconds for 192 cores and 300 looks), so each rule builds its own.
 
+pub mod cited;
 pub mod owners;
 #[cfg(test)]
 pub mod scene;
@@ -22,6 +23,8 @@ use waits::{Harm, Victim, Waits};
 /// two cores the average of the others is the one other core.
 pub const ROOM: f64 = 0.8;
 
+/// A thread that spends this part of its run time in the kernel is there for one thing.
+pub const IN_KERNEL: f64 = 0.9;
 /// A reign of at least this part of a stretch is the stretch.
 const NEARLY_ALL: f64 = 0.9;
 
@@ -61,6 +64,19 @@ impl FullCore {
     pub fn is_outranked(&self) -> bool {
         let real_time = self.ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.class.is_real_time());
         real_time && self.victims.iter().any(|v| v.harm == Harm::Starved && !v.who.class.is_real_time())
+    }
+
+    /// A thread in the kernel kept a kernel thread off for long in one go. No slice lasts that long, whatever the weights of
+    /// their cgroups: it could not be preempted.
+    pub fn is_stuck(&self) -> bool {
+        let in_kernel =
+            self.ownership.owner().is_some_and(|o| o.who().is_some() && o.system_share.is_some_and(|s| s >= IN_KERNEL));
+        in_kernel && self.victims.iter().any(|v| v.who.kernel && v.longest_ns >= waits::VICTIM_WAITED_NS)
+    }
+
+    /// Somebody was kept off in a way that is no matter of turns, however full the node is.
+    pub fn is_unfair(&self) -> bool {
+        self.is_outranked() || self.is_stuck()
     }
 }
 

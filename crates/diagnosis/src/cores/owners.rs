@@ -356,7 +356,7 @@ fn interrupt_owner(evidence: &Evidence, core: u32, window: Window, shares: &Shar
 }
 
 /// How much a counter moved from the last point before a window to the first after it.
-pub fn moved_around(evidence: &Evidence, source: Source, subject: &str, name: &str, window: Window) -> u64 {
+fn moved_around(evidence: &Evidence, source: Source, subject: &str, name: &str, window: Window) -> u64 {
     let points = evidence.counters.points(source, subject, name);
     let before = points.iter().rev().find(|p| p.at <= window.from).or(points.first());
     let after = points.iter().find(|p| p.at >= window.to).or(points.last());

@@ -40,7 +40,6 @@ pub struct Actor {
     doing: Vec<(f64, Doing)>,
     /// Part of its run time that is in the kernel.
     pub in_kernel: f64,
-    schedstat: bool,
     /// Sampled at the first and last look only.
     rarely: bool,
 }
@@ -72,7 +71,7 @@ impl Actor {
             owner: Default::default(),
             ray: None,
         };
-        Actor { thread, process, core, doing: Vec::new(), in_kernel: 0.0, schedstat: true, rarely: false }
+        Actor { thread, process, core, doing: Vec::new(), in_kernel: 0.0, rarely: false }
     }
 
     /// A kernel thread that may run on its core only.
@@ -119,11 +118,6 @@ impl Actor {
 
     pub fn about(mut self, describe: impl FnOnce(&mut Process)) -> Actor {
         describe(&mut self.process);
-        self
-    }
-
-    pub fn without_schedstat(mut self) -> Actor {
-        self.schedstat = false;
         self
     }
 
@@ -181,7 +175,7 @@ impl Actor {
             system_ticks: (run * 100.0 * self.in_kernel) as u64,
             minor_faults: 0,
             major_faults: 0,
-            sched: self.schedstat.then_some(SchedTimes {
+            sched: Some(SchedTimes {
                 run_ns: (run * 1e9) as u64,
                 wait_ns: (waited * 1e9) as u64,
                 slices: slices as u64,

@@ -86,14 +86,6 @@ impl Who {
         if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
     }
 
-    /// May run on exactly this core and no other. Kernel threads of one core carry its number: ksoftirqd/1, kworker/1:0H.
-    pub fn is_pinned_to(&self, core: u32) -> bool {
-        if let Some(affinity) = &self.affinity {
-            return affinity.single() == Some(core);
-        }
-        self.kernel && core_in_name(&self.comm) == Some(core)
-    }
-
     pub fn is_ksoftirqd_of(&self, core: u32) -> bool {
         is_ksoftirqd_of(&self.comm, core)
     }
@@ -110,14 +102,6 @@ pub fn is_ksoftirqd_of(comm: &str, core: u32) -> bool {
 /// A NAPI thread (net/core/dev.c, napi_kthread_create).
 pub fn is_napi(comm: &str) -> bool {
     comm.starts_with("napi/")
-}
-
-/// The core in the name of a per-core kernel thread. Unbound workers (kworker/u8:1) have none.
-fn core_in_name(comm: &str) -> Option<u32> {
-    let (_, rest) = comm.split_once('/')?;
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let is_core = rest[end..].is_empty() || rest[end..].starts_with(':');
-    if is_core { rest[..end].parse().ok() } else { None }
 }
 
 /// One thread over time.
@@ -252,20 +236,4 @@ fn birth(evidence: &Evidence, first_look: Option<Time>, samples: &[ThreadSample]
         sched: first.sched.map(|_| nothing),
         ..*first
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_per_core_threads_tell_their_core() {
-        assert_eq!(core_in_name("ksoftirqd/12"), Some(12));
-        assert_eq!(core_in_name("kworker/1:0H"), Some(1));
-        assert_eq!(core_in_name("kworker/1:0H-kblockd"), Some(1));
-        assert_eq!(core_in_name("kworker/u8:1"), None);
-        assert_eq!(core_in_name("napi/eth0-8193"), None);
-        assert_eq!(core_in_name("irq/24-eth0"), None);
-        assert_eq!(core_in_name("bash"), None);
-    }
 }

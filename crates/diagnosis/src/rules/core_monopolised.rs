@@ -4,14 +4,14 @@
 //! affinity, or code in the kernel that cannot be preempted), and who could not run.
 
 use crate::code::Code;
+use crate::cores::cited::{elsewhere, owner_facts, victim_fact, victims_text};
 use crate::cores::owners::{Owner, OwnerKind};
 use crate::cores::threads::Who;
 use crate::cores::timeline::Saturation;
 use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
-use crate::cores::{Cores, FullCore};
+use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
-use crate::rules::core_saturated::{elsewhere, owner_facts, victim_fact, victims_text};
 use coroner_evidence::{Evidence, probe};
 
 /// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
@@ -59,7 +59,7 @@ fn monopolist(full: &FullCore) -> Option<(&Owner, &Who)> {
     let to_blame = if who.class.is_real_time() {
         owner.share >= REAL_TIME_SHARE && (full.is_outranked() || full.others_have_room())
     } else {
-        owner.share >= ORDINARY_SHARE && full.others_have_room()
+        owner.share >= ORDINARY_SHARE && (full.is_stuck() || full.others_have_room())
     };
     (starved && to_blame).then_some((owner, who))
 }
@@ -77,7 +77,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         1 => starved[0].who.name(),
         n => format!("{n} threads"),
     };
-    let in_kernel = owner.system_share.filter(|s| *s >= 0.9).is_some();
+    let in_kernel = owner.system_share.is_some_and(|s| s >= IN_KERNEL);
     let mut detail = format!(
         "{}{} ran as {} and had {} of core {} for {}.",
         who.name(),

@@ -5,7 +5,8 @@
 //! if somebody else needs it and cannot get it.
 
 use crate::code::Code;
-use crate::cores::owners::OwnerKind;
+use crate::cores::cited::{elsewhere, owner_facts, shares_text, victim_fact, victims_text};
+use crate::cores::owners::{OwnerKind, Ownership};
 use crate::cores::timeline::{Saturation, Shares};
 use crate::cores::waits::{Harm, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
@@ -15,8 +16,6 @@ use coroner_evidence::{Evidence, probe};
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
 const MOST_FINDINGS: usize = 8;
-/// Victims named in a sentence; all others are counted.
-const MOST_VICTIMS: usize = 3;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -27,9 +26,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
             how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
         };
     }
-    let mut full = cores.full(Saturation::Kernel, FullCore::others_have_room);
+    let mut full = cores.full(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
     let kernel: Vec<u32> = full.iter().map(|f| f.core).collect();
-    let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_outranked());
+    let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_unfair());
     full.extend(cores.full(Saturation::Busy, hurts).into_iter().filter(|f| !kernel.contains(&f.core)));
 
     if full.is_empty() {
@@ -69,9 +68,8 @@ fn nothing_found(cores: &Cores) -> Answer {
             };
         }
         let owner = longest.ownership.owner().map_or_else(String::new, |o| format!(" with {}", o.name()));
-        return Answer::Fine(format!("{full}{owner}, {} in user code, and nobody waited long for it", {
-            percent(longest.stretch.shares.user)
-        }));
+        let user = percent(longest.stretch.shares.user);
+        return Answer::Fine(format!("{full}{owner}, {user} in user code, and nobody waited long for it"));
     }
     let (Some((core, kernel)), Some((busiest, busy))) =
         (cores.timeline.worst(Shares::kernel), cores.timeline.worst(Shares::busy))
@@ -95,7 +93,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let (core, long) = (full.core, span(full.stretch.window.length().as_nanos() as u64));
 
     let mut title = if kernel {
-        format!("core {core} was stuck in the kernel for {long} ({})", percent(shares.kernel()))
+        format!("core {core} spent {long} in the kernel ({})", percent(shares.kernel()))
     } else {
         format!("core {core} was {} busy for {long}", percent(shares.busy()))
     };
@@ -108,14 +106,14 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 
     let mut detail = format!("Core {core}: {}.", shares_text(shares));
     match &full.ownership {
-        crate::cores::owners::Ownership::Owned(owner) => {
+        Ownership::Owned(owner) => {
             detail.push_str(&format!(" {} had {} of its busy time", owner.described(), percent(owner.share)));
             if let Some(who) = owner.who() {
                 detail.push_str(&format!(", as {}", who.scheduling()));
             }
             detail.push('.');
         }
-        crate::cores::owners::Ownership::Unknown(why) => {
+        Ownership::Unknown(why) => {
             detail.push_str(&format!(" Nobody can be named as its owner: {why}."));
         }
     }
@@ -157,11 +155,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 
     Finding {
         code: Code::CoreSaturated,
-        severity: match (kernel || !full.victims.is_empty(), queues.is_empty()) {
-            (false, _) => Severity::Info,
-            (true, true) => Severity::Warning,
-            (true, false) => Severity::Critical,
-        },
+        severity: severity(full, !queues.is_empty()),
         subject: Subject::new(SubjectKind::Core, full.core.to_string()),
         title,
         detail,
@@ -170,63 +164,20 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     }
 }
 
-/// `user 0 %, system 99 %, softirq 1 %`; what is nothing is left out, but for user and system.
-pub(crate) fn shares_text(shares: &Shares) -> String {
-    let mut parts = vec![format!("user {}", percent(shares.user)), format!("system {}", percent(shares.system))];
-    for (name, share) in
-        [("irq", shares.irq), ("softirq", shares.softirq), ("steal", shares.steal), ("iowait", shares.iowait)]
-    {
-        if share >= 0.005 {
-            parts.push(format!("{name} {}", percent(share)));
-        }
+fn severity(full: &FullCore, serves_nic: bool) -> Severity {
+    let kernel = full.stretch.saturation == Saturation::Kernel;
+    let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
+    match (kernel || starved, serves_nic) {
+        (true, true) => Severity::Critical,
+        (true, false) => Severity::Warning,
+        // User threads that take turns leave a NIC its share: softirqs come before them.
+        (false, _) if !full.victims.is_empty() => Severity::Warning,
+        (false, _) => Severity::Info,
     }
-    parts.join(", ")
 }
 
 fn victim_names(victims: &[Victim]) -> Vec<String> {
     victims.iter().map(|v| v.who.name()).collect()
-}
-
-/// `ksoftirqd/1[22] 2.9 s (still waiting), kworker/1:0[31] 1.2 s and 3 more`
-pub(crate) fn victims_text(victims: &[Victim]) -> String {
-    let each: Vec<String> = victims
-        .iter()
-        .map(|v| {
-            let how = match (v.harm, v.still_waiting) {
-                (_, true) => " (still waiting)",
-                (Harm::Crowded, _) => " (taking turns, and it may run nowhere else)",
-                (Harm::Starved, _) => "",
-            };
-            format!("{}{} {}{how}", v.who.name(), v.who.belongs_to(), span(v.waited_ns))
-        })
-        .collect();
-    listed(&each, MOST_VICTIMS)
-}
-
-pub(crate) fn owner_facts(full: &FullCore) -> Vec<Fact> {
-    match full.ownership.owner() {
-        Some(owner) => {
-            let source = match owner.who() {
-                Some(who) => format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid),
-                None => "/proc/stat, /proc/softirqs, /proc/interrupts".to_owned(),
-            };
-            let mut facts = vec![
-                Fact::new("owner", owner.name(), "", source.clone()),
-                Fact::new("owner's share of the busy time", percent_value(owner.share), "%", source.clone()),
-            ];
-            if let Some(who) = owner.who() {
-                facts.push(Fact::new("owner's scheduling class", who.scheduling(), "", source));
-            }
-            facts
-        }
-        None => Vec::new(),
-    }
-}
-
-pub(crate) fn victim_fact(victim: &Victim) -> Fact {
-    let who = &victim.who;
-    let source = format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid);
-    Fact::new(format!("{} waited", who.name()), victim.waited_ns / 1_000_000, "ms", source)
 }
 
 fn remedy(cores: &Cores, full: &FullCore) -> String {
@@ -269,12 +220,6 @@ fn remedy(cores: &Cores, full: &FullCore) -> String {
         }
     }
     steps.join(" ")
-}
-
-/// All cores but one, for taskset and smp_affinity_list.
-pub(crate) fn elsewhere(cores: &Cores, core: u32) -> String {
-    let others = coroner_evidence::CoreSet::new(cores.timeline.lines.keys().copied().filter(|c| *c != core));
-    if others.is_empty() { core.to_string() } else { others.to_string() }
 }
 
 #[cfg(test)]
@@ -418,6 +363,27 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_stuck_in_the_kernel_is_found_on_a_full_node_too() {
+        let waits = |wait: Doing| {
+            let mut scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 1.0).with(
+                Actor::new(4711, "kubelet", 1)
+                    .in_kernel()
+                    .until(1.0, Doing::Sleep)
+                    .until(4.0, Doing::Run)
+                    .until(99.0, Doing::Sleep),
+            );
+            for core in [0, 2, 3] {
+                scene = scene.load(core, 0.0, 5.0, Kind::User, 1.0);
+            }
+            let worker = Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(4.0, wait);
+            findings(&scene.with(worker.until(4.1, Doing::Run).until(99.0, Doing::Sleep)).evidence()).len()
+        };
+        assert_eq!(waits(Doing::Wait), 1);
+        // Among equals on a full node a worker has its turn every 50 ms.
+        assert_eq!(waits(Doing::Turns { run: 0.05, wait: 0.95, slices: 20.0 }), 0);
+    }
+
+    #[test]
     fn a_spinner_for_which_nobody_waits_is_at_work() {
         let evidence = Scene::new(2, 5.0)
             .load(1, 0.0, 5.0, Kind::User, 1.0)
@@ -539,8 +505,9 @@ mod tests {
                     .until(99.0, Doing::Turns { run: 0.25, wait: 0.75, slices: 80.0 }),
             );
         }
-        let found = findings(&scene.evidence());
+        let found = findings(&scene.nic("eth0", 3).evidence());
         assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "3"));
+        assert_eq!(found[0].severity, Severity::Warning, "the NIC is not hurt by it");
         assert!(found[0].detail.contains("shared by 4 threads"), "{}", found[0].detail);
         assert!(found[0].remedy.contains("affinity"), "{}", found[0].remedy);
     }

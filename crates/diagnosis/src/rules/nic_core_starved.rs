@@ -5,6 +5,7 @@
 //! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
 
 use crate::code::Code;
+use crate::cores::cited::{elsewhere, shares_text, victim_fact};
 use crate::cores::owners::Ownership;
 use crate::cores::threads::{is_ksoftirqd_of, is_napi};
 use crate::cores::timeline::Saturation;
@@ -12,7 +13,6 @@ use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
-use crate::rules::core_saturated::{elsewhere, shares_text, victim_fact};
 use coroner_evidence::{Evidence, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::BTreeMap;
 
@@ -328,9 +328,9 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
                     owner.who().map_or_else(String::new, |who| format!(" as {}", who.scheduling())),
                     case.busy
                 ));
-                evidence.push(Fact::new("culprit", owner.name(), "", "/proc/PID/task/TID/schedstat"));
+                evidence.push(Fact::new("owner", owner.name(), "", "/proc/PID/task/TID/schedstat"));
                 evidence.push(Fact::new(
-                    "culprit's share of the busy time",
+                    "owner's share of the busy time",
                     percent_value(owner.share),
                     "%",
                     "/proc/PID/task/TID/schedstat",
