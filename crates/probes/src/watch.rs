@@ -58,6 +58,7 @@ pub struct Watch {
     tasks: TaskReader,
     homes: ProcessHomes,
     counters: CounterProbes,
+    softirqs: SoftirqReader,
     interrupts: InterruptReader,
     nics: NicReader,
     cgroups: Cgroups,
@@ -66,6 +67,7 @@ pub struct Watch {
     hot_threads_pace: Pace,
     all_threads_pace: Pace,
     counters_pace: Pace,
+    softirqs_pace: Pace,
     interrupts_pace: Pace,
     nic_counters_pace: Pace,
     nic_map_pace: Pace,
@@ -107,7 +109,6 @@ impl ProcessHomes {
 /// The plain counters, read together.
 struct CounterProbes {
     schedstat: SchedstatReader,
-    softirqs: SoftirqReader,
     softnet: SoftnetReader,
     pressure: PressureReader,
     memory: MemoryReader,
@@ -118,7 +119,6 @@ impl CounterProbes {
     fn new(root: &Root) -> CounterProbes {
         CounterProbes {
             schedstat: SchedstatReader::new(root),
-            softirqs: SoftirqReader::new(root),
             softnet: SoftnetReader::new(root),
             pressure: PressureReader::new(root),
             memory: MemoryReader::new(root),
@@ -128,7 +128,6 @@ impl CounterProbes {
 
     fn look(&mut self, at: Time, evidence: &mut Evidence) {
         self.schedstat.look(at, evidence);
-        self.softirqs.look(at, evidence);
         self.softnet.look(at, evidence);
         self.pressure.look(at, evidence);
         self.memory.look(at, evidence);
@@ -156,6 +155,7 @@ impl Watch {
             tasks: TaskReader::new(root.clone()),
             homes: ProcessHomes::new(),
             counters: CounterProbes::new(&root),
+            softirqs: SoftirqReader::new(&root),
             interrupts: InterruptReader::new(&root),
             nics: NicReader::new(root.clone()),
             cgroups: Cgroups::new(root.clone()),
@@ -164,6 +164,7 @@ impl Watch {
             hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
             all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
             counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+            softirqs_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
             interrupts_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
             nic_counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
             nic_map_pace: Pace::new(NIC_MAP_EVERY, PROBE_SHARE),
@@ -228,6 +229,10 @@ impl Watch {
         if self.counters_pace.is_due() {
             self.look_at_counters(evidence);
         }
+        // More often than the others: whether a full core still handles packets must be told within its second.
+        if self.softirqs_pace.is_due() {
+            self.softirqs_pace.pay(|at| self.softirqs.look(at, evidence));
+        }
         if self.interrupts_pace.is_due() {
             self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
         }
@@ -249,6 +254,7 @@ impl Watch {
     fn look_at_all(&mut self, evidence: &mut Evidence) {
         self.look_at_all_threads(evidence);
         self.look_at_counters(evidence);
+        self.softirqs_pace.pay(|at| self.softirqs.look(at, evidence));
         self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
         self.nic_map_pace.pay(|at| self.nics.look_map(at, evidence));
         self.nic_counters_pace.pay(|at| self.nics.look_counters(at, evidence));

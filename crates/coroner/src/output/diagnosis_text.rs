@@ -118,11 +118,11 @@ fn finding_text(finding: &Finding, width: usize, verbose: bool) -> String {
     let mut out = format!(
         "{}  {}  {} {}\n",
         by_severity(finding.severity, &label),
-        bold(finding.code.as_str()),
+        finding.code,
         finding.subject.kind.as_str(),
         printable(&finding.subject.name)
     );
-    out.push_str(&wrap(&printable(&finding.title), width, 2));
+    out.push_str(&bold(&wrap(&printable(&finding.title), width, 2)));
     if !finding.detail.is_empty() {
         out.push_str(&wrap(&printable(&finding.detail), width, 2));
     }

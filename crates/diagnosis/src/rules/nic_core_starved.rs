@@ -349,7 +349,8 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
 
     Finding {
         code: Code::NicCoreStarved,
-        severity: if worst.proven { Severity::Critical } else { Severity::Warning },
+        // What could not be seen is no proof; core-saturated warns of the core itself.
+        severity: if worst.proven { Severity::Critical } else { Severity::Info },
         remedy: remedy(cores, worst, &subject),
         subject: Subject::new(SubjectKind::Nic, subject),
         title,
@@ -511,7 +512,7 @@ mod tests {
         let mut evidence = stuck(|_| 0);
         evidence.counters = Default::default();
         let found = findings(&evidence);
-        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(found[0].severity, Severity::Info);
         assert!(found[0].title.contains("may not have been served"), "{}", found[0].title);
     }
 
