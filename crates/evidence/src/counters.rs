@@ -1,8 +1,9 @@
 //! Plain counters and gauges: most of what the kernel says is a number with a name.
 //!
 //! A series is (source, subject, name): (softnet, "cpu1", "dropped"). Counters are kept as the kernel gives them, cumulative;
-//! [`Counters::delta`] is the only arithmetic. A probe writes every series at its first look (interrupts: those that are not
-//! zero) and afterwards only those that moved.
+//! [`Counters::delta`] is the only arithmetic. A probe writes every series at its first look and afterwards
+//! only those that moved. Interrupts are many, and most never fire: a series of theirs is there only if it moved, with the value
+//! before and after.
 
 use crate::time::Time;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 //!
 //! With 192 cores and 600 lines the file has 1.3 MB, nearly all of it zeros; so most series are never written down.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
@@ -11,14 +11,16 @@ use crate::root::{ParseError, Root};
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// Reads /proc/interrupts. The first look writes what is not zero, later ones what moved; a count that leaves zero is
-/// preceded by that zero at the time of the look before, so that the difference is right.
+/// Reads /proc/interrupts. Only what moves is written; a count that moves for the first time is preceded by its value at the
+/// look before, so that the difference is right.
 #[derive(Debug)]
 pub struct InterruptReader {
     file: CounterFile,
     names: CoreNames,
     now: Table,
     before: Option<(Time, Table)>,
+    /// Series that were written already, by core.
+    told: HashMap<u32, HashSet<String>>,
 }
 
 impl InterruptReader {
@@ -28,6 +30,7 @@ impl InterruptReader {
             names: CoreNames::default(),
             now: Table::default(),
             before: None,
+            told: HashMap::new(),
         }
     }
 
@@ -49,26 +52,25 @@ impl InterruptReader {
         if self.now.cores.is_empty() {
             return;
         }
-        match &self.before {
-            None => write_first(&self.now, at, &mut self.names, evidence),
-            Some((then, before)) => write_moved(before, *then, &self.now, at, &mut self.names, evidence),
+        if let Some((then, before)) = &self.before {
+            write_moved(before, *then, &self.now, at, &mut self.names, &mut self.told, evidence);
         }
         let spare = self.before.take().map(|(_, table)| table).unwrap_or_default();
         self.before = Some((at, std::mem::replace(&mut self.now, spare)));
     }
 }
 
-fn write_first(now: &Table, at: Time, names: &mut CoreNames, evidence: &mut Evidence) {
-    for line in &now.lines {
-        for (&core, &count) in now.cores.iter().zip(now.counts(line)) {
-            if count != 0 {
-                evidence.counters.push(Source::Interrupts, names.get(core), &line.label, at, count);
-            }
-        }
-    }
-}
-
-fn write_moved(before: &Table, then: Time, now: &Table, at: Time, names: &mut CoreNames, evidence: &mut Evidence) {
+/// What moved since the last look; with its value there, if it is told for the first time. On a node of 192 cores the table has
+/// a hundred thousand cells, few of which ever move: those that stand still are not worth the memory.
+fn write_moved(
+    before: &Table,
+    then: Time,
+    now: &Table,
+    at: Time,
+    names: &mut CoreNames,
+    told: &mut HashMap<u32, HashSet<String>>,
+    evidence: &mut Evidence,
+) {
     let column_before: Vec<Option<usize>> =
         now.cores.iter().map(|core| before.cores.iter().position(|c| c == core)).collect();
     let mut by_label: Option<HashMap<&str, &Line>> = None;
@@ -100,8 +102,12 @@ fn write_moved(before: &Table, then: Time, now: &Table, at: Time, names: &mut Co
                 continue;
             }
             let subject = names.get(core);
-            if earlier == Some(0) {
-                evidence.counters.push(Source::Interrupts, subject, &line.label, then, 0);
+            let told = told.entry(core).or_default();
+            if !told.contains(line.label.as_str()) {
+                told.insert(line.label.clone());
+                if let Some(earlier) = earlier {
+                    evidence.counters.push(Source::Interrupts, subject, &line.label, then, earlier);
+                }
             }
             evidence.counters.push(Source::Interrupts, subject, &line.label, at, count);
         }

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Where the issue that made coroner set its bars.
 const STEADY_PERCENT_OF_ONE_CORE: f64 = 1.0;
@@ -90,7 +90,11 @@ fn children_cpu_ms() -> f64 {
 }
 
 /// 5,000 sleeping processes and 20,000 cgroups, made by the lab.
-struct Crowd(Child);
+struct Crowd {
+    runner: Child,
+    /// Kept open: the runner says a last word when it ends.
+    _output: BufReader<ChildStdout>,
+}
 
 impl Crowd {
     fn start(lab: &Path) -> anyhow::Result<Crowd> {
@@ -100,9 +104,10 @@ impl Crowd {
             .spawn()
             .with_context(|| format!("{}", lab.display()))?;
         let stdout = child.stdout.take().context("no output of the lab")?;
-        let crowd = Crowd(child);
+        let mut output = BufReader::new(stdout);
         let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
+        output.read_line(&mut line)?;
+        let crowd = Crowd { runner: child, _output: output };
         if !line.contains("\"ready\":true") {
             bail!("the lab could not make the crowd (is this root?): {line}");
         }
@@ -113,7 +118,7 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
-        let _ = self.0.wait();
+        unsafe { libc::kill(self.runner.id() as libc::pid_t, libc::SIGTERM) };
+        let _ = self.runner.wait();
     }
 }

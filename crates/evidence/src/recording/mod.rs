@@ -30,7 +30,7 @@ pub const PROBE: &str = "recording";
 pub enum RecordingError {
     #[error("{path}: there is no such file")]
     Missing { path: PathBuf },
-    #[error("{path}: cannot be opened: {source}")]
+    #[error("{path}: cannot be opened")]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path}: the file is empty: its recorder was stopped before it wrote anything, or the copy failed")]
     Empty { path: PathBuf },
