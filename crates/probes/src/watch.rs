@@ -28,6 +28,8 @@ use std::time::Duration;
 const CORES_EVERY: Duration = Duration::from_millis(100);
 const TURN_EVERY: Duration = Duration::from_millis(200);
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
+/// A table of cores × interrupts, which grows with the square of the node.
+const INTERRUPTS_EVERY: Duration = Duration::from_secs(2);
 const ALL_THREADS_EVERY: Duration = Duration::from_secs(1);
 /// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
 const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
@@ -165,7 +167,7 @@ impl Watch {
             all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
             counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
             softirqs_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
-            interrupts_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
+            interrupts_pace: Pace::new(INTERRUPTS_EVERY, PROBE_SHARE),
             nic_counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
             nic_map_pace: Pace::new(NIC_MAP_EVERY, PROBE_SHARE),
             cgroups_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
