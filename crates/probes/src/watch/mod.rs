@@ -1,9 +1,14 @@
 //! Watches a node: every probe at its own pace, for a given time.
 //!
 //! Cores are read ten times a second by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
-//! All other probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be
-//! expensive on this node (thousands of threads, 192 cores × 500 interrupts) is asked less often, so that the observer stays
-//! cheap. Everything is read at the beginning and at the end, whatever it costs.
+//! Network devices and systemd, which may keep one waiting, have theirs, too. All other probes take turns on the caller's thread.
+//! Each has a pace, and each pays for itself: a probe that turns out to be expensive on this node (thousands of threads, 192
+//! cores × 500 interrupts) is asked less often, so that the observer stays cheap. Everything is read at the beginning and at the
+//! end, whatever it costs.
+
+mod homes;
+mod nic_thread;
+mod pace;
 
 use crate::cgroups::{Cgroups, Reread};
 use crate::conntrack::ConntrackReader;
@@ -12,16 +17,17 @@ use crate::identity;
 use crate::interrupts::InterruptReader;
 use crate::kernel_log::KernelLog;
 use crate::memory::MemoryReader;
-use crate::nic::NicReader;
 use crate::pressure::PressureReader;
 use crate::root::{Root, clock, now, own_cpu};
 use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
-use coroner_evidence::{Clocks, Cost, Evidence, Time, probe};
+use coroner_evidence::{Clocks, Cost, Evidence, Time};
+use homes::ProcessHomes;
+use nic_thread::{Ask, NicThread};
+use pace::Pace;
 use rustix::time::ClockId;
-use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -40,6 +46,9 @@ const PROBE_SHARE: u32 = 200;
 const ALL_THREADS_SHARE: u32 = 50;
 /// How long the end of the examination waits for systemd: a little longer than the reader itself, which then says why.
 const UNITS_PATIENCE: Duration = Duration::from_millis(3100);
+
+/// How long the beginning and the end wait for network devices, which may be in a reset.
+const NICS_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -62,7 +71,7 @@ pub struct Watch {
     counters: CounterProbes,
     softirqs: SoftirqReader,
     interrupts: InterruptReader,
-    nics: NicReader,
+    nics: NicThread,
     cgroups: Cgroups,
     log: KernelLog,
     units: UnitReader,
@@ -74,38 +83,6 @@ pub struct Watch {
     nic_counters_pace: Pace,
     nic_map_pace: Pace,
     cgroups_pace: Pace,
-}
-
-/// Where processes live, for probes that look only at cgroups that have some.
-struct ProcessHomes {
-    by_pid: HashMap<u32, Home>,
-    all_seen: bool,
-}
-
-struct Home {
-    memory: Option<String>,
-    cpu: Option<String>,
-}
-
-impl ProcessHomes {
-    fn new() -> ProcessHomes {
-        ProcessHomes { by_pid: HashMap::new(), all_seen: true }
-    }
-
-    /// Learns from what the tasks probe has just said.
-    fn note(&mut self, evidence: &Evidence) {
-        for process in &evidence.processes {
-            let home = Home { memory: process.memory_cgroup.clone(), cpu: process.cpu_cgroup.clone() };
-            self.by_pid.insert(process.pid, home);
-        }
-        self.all_seen &= evidence.why_unseen(probe::TASKS).is_none();
-    }
-
-    /// The memory and the cpu cgroups that have processes.
-    fn paths(&self) -> (HashSet<String>, HashSet<String>) {
-        let homes = self.by_pid.values();
-        (homes.clone().filter_map(|h| h.memory.clone()).collect(), homes.filter_map(|h| h.cpu.clone()).collect())
-    }
 }
 
 /// The plain counters, read together.
@@ -159,7 +136,7 @@ impl Watch {
             counters: CounterProbes::new(&root),
             softirqs: SoftirqReader::new(&root),
             interrupts: InterruptReader::new(&root),
-            nics: NicReader::new(root.clone()),
+            nics: NicThread::start(root.clone()),
             cgroups: Cgroups::new(root.clone()),
             log,
             units: UnitReader::new(root.clone(), options.bus),
@@ -173,8 +150,6 @@ impl Watch {
             cgroups_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
         };
         let mut first = Evidence::default();
-        // Answers of the bus and of the statistics file come while the rest is read.
-        watch.units.start(now());
         watch.look_at_all(&mut first);
         watch.cgroups.start_stat_read(now(), &mut first);
         identity::identify(&root, &mut first);
@@ -208,14 +183,16 @@ impl Watch {
         let mut evidence = Evidence::default();
         if now() >= self.until {
             self.done = true;
-            self.units.start(now());
             self.look_at_all(&mut evidence);
+            self.nics.collect_last(NICS_PATIENCE, &mut evidence);
             self.units.collect(UNITS_PATIENCE, &mut evidence);
             self.cgroups.collect_stat_read(&mut evidence);
         } else {
             self.look_at_what_is_due(&mut evidence);
         }
-        evidence.core_times.extend(self.cores.try_iter().flat_map(|seen| seen.core_times));
+        for seen in self.cores.try_iter() {
+            evidence.append(seen);
+        }
         evidence.cost = Some(self.cost());
         Some(evidence)
     }
@@ -239,11 +216,11 @@ impl Watch {
             self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
         }
         if self.nic_map_pace.is_due() {
-            self.nic_map_pace.pay(|at| self.nics.look_map(at, evidence));
+            self.nic_map_pace.pay(|_| self.nics.ask(Ask::MapAndCounters));
+        } else if self.nic_counters_pace.is_due() {
+            self.nic_counters_pace.pay(|_| self.nics.ask(Ask::Counters));
         }
-        if self.nic_counters_pace.is_due() {
-            self.nic_counters_pace.pay(|at| self.nics.look_counters(at, evidence));
-        }
+        self.nics.collect(Duration::ZERO, evidence);
         if self.cgroups_pace.is_due() {
             self.look_at_cgroups(Reread::Affordable, evidence);
         }
@@ -254,20 +231,23 @@ impl Watch {
 
     /// Everything, whatever it costs: the beginning and the end of a window.
     fn look_at_all(&mut self, evidence: &mut Evidence) {
+        // Other threads answer while the rest is read.
+        self.units.start(now());
+        self.nics.collect(Duration::ZERO, evidence);
+        self.nic_map_pace.pay(|_| self.nics.ask(Ask::MapAndCounters));
         self.look_at_all_threads(evidence);
         self.look_at_counters(evidence);
         self.softirqs_pace.pay(|at| self.softirqs.look(at, evidence));
         self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
-        self.nic_map_pace.pay(|at| self.nics.look_map(at, evidence));
-        self.nic_counters_pace.pay(|at| self.nics.look_counters(at, evidence));
         self.look_at_cgroups(Reread::Everything, evidence);
         self.log.look(now(), evidence);
+        self.nics.collect(NICS_PATIENCE, evidence);
     }
 
     fn look_at_all_threads(&mut self, evidence: &mut Evidence) {
         self.all_threads_pace.pay(|at| self.tasks.look_all(at, evidence));
         self.homes.note(evidence);
-        self.homes.by_pid.retain(|&pid, _| self.tasks.has_process(pid));
+        self.homes.forget_unless(|pid| self.tasks.has_process(pid));
     }
 
     fn look_at_counters(&mut self, evidence: &mut Evidence) {
@@ -312,33 +292,6 @@ fn sample_cores(root: Root) -> Receiver<Evidence> {
     // Without a thread nothing is sent, and the caller says that the cores could not be seen.
     let _ = std::thread::Builder::new().name("cores".to_owned()).spawn(sample);
     receiver
-}
-
-/// When a probe is asked next: after its interval, or later if it has proved expensive here.
-struct Pace {
-    interval: Duration,
-    /// May use 1/share of a core.
-    share: u32,
-    next: Time,
-}
-
-impl Pace {
-    fn new(interval: Duration, share: u32) -> Pace {
-        Pace { interval, share, next: Time(0) }
-    }
-
-    fn is_due(&self) -> bool {
-        now() >= self.next
-    }
-
-    /// Runs the probe and puts off its next turn by what it cost.
-    fn pay(&mut self, probe: impl FnOnce(Time)) {
-        let at = now();
-        let cpu = clock(ClockId::ThreadCPUTime);
-        probe(at);
-        let cost = clock(ClockId::ThreadCPUTime).since(cpu);
-        self.next = at + self.interval.max(cost.saturating_mul(self.share));
-    }
 }
 
 fn read_clocks() -> Clocks {

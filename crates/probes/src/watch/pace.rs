@@ -1,0 +1,32 @@
+//! When a probe is asked next: after its interval, or later if it has proved expensive here.
+
+use crate::root::{clock, now};
+use coroner_evidence::Time;
+use rustix::time::ClockId;
+use std::time::Duration;
+
+pub struct Pace {
+    interval: Duration,
+    /// May use 1/share of a core.
+    share: u32,
+    next: Time,
+}
+
+impl Pace {
+    pub fn new(interval: Duration, share: u32) -> Pace {
+        Pace { interval, share, next: Time(0) }
+    }
+
+    pub fn is_due(&self) -> bool {
+        now() >= self.next
+    }
+
+    /// Runs the probe and puts off its next turn by what it cost.
+    pub fn pay(&mut self, probe: impl FnOnce(Time)) {
+        let at = now();
+        let cpu = clock(ClockId::ThreadCPUTime);
+        probe(at);
+        let cost = clock(ClockId::ThreadCPUTime).since(cpu);
+        self.next = at + self.interval.max(cost.saturating_mul(self.share));
+    }
+}
