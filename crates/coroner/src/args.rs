@@ -57,8 +57,8 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show the evidence under each finding and why everything else was ruled out.
-    #[arg(long, short, conflicts_with = "json")]
+    /// Show the evidence under each finding and why everything else was ruled out (JSON always has both).
+    #[arg(long, short)]
     pub verbose: bool,
 
     /// Print the page about a finding, e.g. core-saturated, and exit.

@@ -39,5 +39,5 @@ fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
         }
         machines += 1;
     }
-    assert!(machines >= 4, "only {machines} VMs were run");
+    assert!(machines >= 3, "only {machines} VMs were run");
 }
