@@ -76,14 +76,42 @@ fn nothing_found(cores: &Cores) -> Answer {
     else {
         return Answer::Fine("no core was busy".to_owned());
     };
-    let all_full = cores.timeline.stretches(Saturation::Busy).len();
-    let node_wide =
-        if all_full > 0 { "; cores were full only when the whole node was, and nobody was kept off" } else { "" };
-    Answer::Fine(format!(
-        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}{node_wide}",
+    let numbers = format!(
+        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}",
         percent(kernel),
         percent(busy)
-    ))
+    );
+    let full = cores.full(Saturation::Busy, |_| true);
+    if full.is_empty() {
+        return Answer::Fine(numbers);
+    }
+    if let Some((because, how_to_see)) = cores.waits_hidden() {
+        return Answer::CannotTell {
+            because: format!(
+                "{} full together, and whether somebody was kept off cannot be told: {because}",
+                if full.len() == 1 { "a core was".to_owned() } else { format!("{} cores were", full.len()) }
+            ),
+            how_to_see,
+        };
+    }
+    // On a full node waiting is a matter of turns, unless somebody in particular kept others off; that was looked for.
+    let waited = full.iter().flat_map(|f| f.victims.iter().map(move |v| (f, v))).max_by_key(|(_, v)| v.longest_ns);
+    let nobody = match waited {
+        None => "nobody was kept off".to_owned(),
+        Some((f, victim)) => {
+            let behind = match &f.ownership {
+                Ownership::Owned(owner) => format!("mostly behind {}", owner.name()),
+                Ownership::Unknown(why) => format!("behind nobody who can be named: {why}"),
+            };
+            format!(
+                "{} waited at least {} at a time for core {}, {behind}",
+                victim.who.name(),
+                span(victim.longest_ns),
+                f.core
+            )
+        }
+    };
+    Answer::Fine(format!("{numbers}; cores were full only when the whole node was, and {nobody}"))
 }
 
 fn finding(cores: &Cores, full: &FullCore) -> Finding {
@@ -417,6 +445,28 @@ mod tests {
             );
         }
         assert_eq!(findings(&scene.evidence()), []);
+    }
+
+    #[test]
+    fn a_full_node_is_not_called_fine_if_waits_are_hidden_or_somebody_waited() {
+        let scene = |wait: Doing| {
+            let crowd = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
+            let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+            for tid in [60, 61] {
+                scene = scene.with(Actor::new(tid, "cc1plus", 0).until(99.0, crowd));
+            }
+            // Core 1 is full of children that live too briefly to be sampled.
+            scene.with(Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(99.0, wait)).evidence()
+        };
+        let Answer::Fine(why) = examine(&scene(Doing::Sleep)) else { panic!() };
+        assert!(why.contains("nobody was kept off"), "{why}");
+        let Answer::Fine(why) = examine(&scene(Doing::Wait)) else { panic!() };
+        assert!(why.contains("kworker/1:1[31] waited at least") && why.contains("short-lived processes"), "{why}");
+        assert!(!why.contains("nobody was kept off"), "{why}");
+        let mut hidden = scene(Doing::Sleep);
+        hidden.threads.retain(|t| !t.kernel);
+        let Answer::CannotTell { because, .. } = examine(&hidden) else { panic!() };
+        assert!(because.contains("2 cores were full"), "{because}");
     }
 
     #[test]
