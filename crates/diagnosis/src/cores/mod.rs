@@ -8,6 +8,7 @@ pub mod owners;
 pub mod scene;
 pub mod threads;
 pub mod timeline;
+pub mod traffic;
 pub mod waits;
 pub mod words;
 

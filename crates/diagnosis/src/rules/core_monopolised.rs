@@ -8,6 +8,7 @@ use crate::cores::cited::{elsewhere, owner_facts, victim_fact, victims_text};
 use crate::cores::owners::{Owner, OwnerKind};
 use crate::cores::threads::Who;
 use crate::cores::timeline::Saturation;
+use crate::cores::traffic;
 use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
@@ -70,9 +71,12 @@ fn longest_wait(full: &FullCore) -> u64 {
 
 fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding {
     let starved: Vec<_> = full.victims.iter().filter(|v| v.harm == Harm::Starved).cloned().collect();
-    let network = starved
-        .iter()
-        .any(|v| v.who.is_napi() || (v.who.is_ksoftirqd_of(full.core) && !cores.queues(full.core).is_empty()));
+    // ksoftirqd has other work, too: it must have kept a NIC with packets waiting.
+    let nic_had_work = || {
+        let mut queues = cores.queues(full.core).into_iter();
+        queues.any(|(nic, queue)| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true))
+    };
+    let network = starved.iter().any(|v| v.who.is_napi() || (v.who.is_ksoftirqd_of(full.core) && nic_had_work()));
     let others = match starved.len() {
         1 => starved[0].who.name(),
         n => format!("{n} threads"),
@@ -166,7 +170,8 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use coroner_evidence::Source;
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
         match examine(evidence) {
@@ -212,7 +217,12 @@ mod tests {
     #[test]
     fn a_starved_softirq_thread_of_a_nic_is_critical() {
         let scene = scene().with(spinner()).with(throttled_victim(22, "ksoftirqd/1"));
-        assert_eq!(findings(&scene.nic("eth0", 1).evidence())[0].severity, Severity::Critical);
+        let mut evidence = scene.nic("eth0", 1).evidence();
+        assert_eq!(findings(&evidence)[0].severity, Severity::Warning, "no packet was seen");
+        for (second, value) in [(0.0, 10), (5.0, 900)] {
+            evidence.counters.push(Source::Interrupts, "cpu1", "38", time(second), value);
+        }
+        assert_eq!(findings(&evidence)[0].severity, Severity::Critical);
     }
 
     #[test]
