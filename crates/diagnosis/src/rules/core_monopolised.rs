@@ -4,7 +4,7 @@
 //! affinity, or code in the kernel that cannot be preempted), and who could not run.
 
 use crate::code::Code;
-use crate::cores::cited::{elsewhere, owner_facts, victim_fact, victims_text};
+use crate::cores::cited::{culprit_steps, owner_facts, victim_fact, victims_text};
 use crate::cores::owners::{Owner, OwnerKind};
 use crate::cores::threads::Who;
 use crate::cores::timeline::Saturation;
@@ -139,27 +139,18 @@ fn subject(who: &Who) -> String {
 
 fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String {
     let (tid, core) = (who.tid, full.core);
-    let mut steps = Vec::new();
+    let mut steps = culprit_steps(cores, core, full.stretch.window, who);
     if who.kernel {
-        steps.push(format!(
-            "It is a kernel thread: do not change its class. See what it works on: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
-        ));
         return steps.join(" ");
     }
-    if who.class.is_real_time() {
-        steps.push(format!("Make it an ordinary thread: `chrt -o -p 0 {tid}`. It then takes turns with the others."));
-    } else if who.nice < 0 {
-        steps.push(format!("Take away its precedence: `renice -n 0 -p {tid}`."));
-    } else if in_kernel {
-        steps.push(format!(
-            "See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
-        ));
-    }
-    if cores.timeline.lines.len() > 1 {
-        steps.push(format!("Or move it to cores that nobody needs: `taskset -pc {} {tid}`.", elsewhere(cores, core)));
+    if in_kernel && !who.class.is_real_time() {
+        steps.insert(
+            0,
+            format!("See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."),
+        );
     }
     steps.push(
-        "Neither lasts beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
+        "Class and place do not last beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
     );
     if in_kernel && who.class.is_real_time() {
         steps.push("If it stays in the kernel without a preemption point, its class makes no difference.".into());

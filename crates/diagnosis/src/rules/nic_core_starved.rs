@@ -5,7 +5,7 @@
 //! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
 
 use crate::code::Code;
-use crate::cores::cited::{elsewhere, shares_text, victim_fact};
+use crate::cores::cited::{culprit_steps, shares_text, victim_fact, with_room};
 use crate::cores::owners::Ownership;
 use crate::cores::threads::{is_ksoftirqd_of, is_napi};
 use crate::cores::timeline::Saturation;
@@ -393,29 +393,17 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
 
 fn remedy(cores: &Cores, case: &Case, subject: &str) -> String {
     let core = case.core;
-    let mut steps = Vec::new();
-    match case.ownership.owner().and_then(|o| o.who()) {
-        Some(who) if who.class.is_real_time() && !who.kernel => {
-            steps.push(format!("Make {} an ordinary thread: `chrt -o -p 0 {}`,", who.name(), who.tid));
-            steps.push(format!("or move it off core {core}: `taskset -pc {} {}`.", elsewhere(cores, core), who.tid));
-        }
-        Some(who) if !who.kernel => {
-            steps.push(format!(
-                "Move {} off core {core}: `taskset -pc {} {}`.",
-                who.name(),
-                elsewhere(cores, core),
-                who.tid
-            ));
-        }
-        _ => steps.push(format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")),
-    }
-    let others = elsewhere(cores, core);
-    match (&case.poller, case.irq) {
-        (Some(poller), _) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
+    let mut steps = match case.ownership.owner().and_then(|o| o.who()) {
+        Some(who) => culprit_steps(cores, core, case.window, who),
+        None => vec![format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")],
+    };
+    match (&case.poller, case.irq, with_room(cores, core, case.window)) {
+        (_, _, None) => steps.push(format!("No other core had room to serve {subject} meanwhile.")),
+        (Some(poller), _, Some(others)) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
             "Or let the NAPI thread run elsewhere: `taskset -pc {others} {}`; that moves the work, the culprit stays.",
             poller.who.tid
         )),
-        (_, Some(irq)) => steps.push(format!(
+        (_, Some(irq), Some(others)) => steps.push(format!(
             "Or give {subject} another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list`; irqbalance may move it back, and the culprit stays."
         )),
         _ => {}
@@ -477,6 +465,17 @@ mod tests {
         // Without the number, its name does.
         evidence.nics[0].queues[0].napi_tid = None;
         assert_eq!(findings(&evidence)[0].subject.name, "vb in netns blue");
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_core_that_is_full_or_serves_a_nic() {
+        let scene = || full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));
+        let remedy = &findings(&scene().load(0, 0.0, 5.0, Kind::User, 0.6).evidence())[0].remedy;
+        assert!(remedy.starts_with("Make spin[4711] an ordinary thread: `chrt -o -p 0 4711`"), "{remedy}");
+        assert!(!remedy.contains("taskset") && remedy.contains("There is no core to move it to"), "{remedy}");
+        assert!(remedy.contains("stop it"), "{remedy}");
+        let remedy = &findings(&scene().nic("eth9", 0).evidence())[0].remedy;
+        assert!(!remedy.contains("taskset -pc 0 4711"), "{remedy}");
     }
 
     #[test]

@@ -60,10 +60,14 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if let Err(unseen) = &log
         && devices_counted.is_empty()
     {
-        let counters = evidence.why_unseen(probe::NICS).map_or("no driver counters were read", |u| u.why.as_str());
+        let nics = evidence.why_unseen(probe::NICS);
+        let counters = nics.map_or("no driver counters were read", |u| u.why.as_str());
         return Answer::CannotTell {
             because: format!("{}; and {counters}", unseen.because),
-            how_to_see: unseen.how_to_see.clone(),
+            how_to_see: nics.map_or_else(
+                || unseen.how_to_see.clone(),
+                |nics| format!("{}; for the counters: {}", unseen.how_to_see, nics.how_to_see),
+            ),
         };
     }
 
