@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::rules;
-use coroner_evidence::{Cost, Evidence, Node, Unseen};
+use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -115,6 +115,17 @@ impl Answer {
     pub fn from_findings(findings: Vec<Finding>, fine: impl FnOnce() -> String) -> Answer {
         if findings.is_empty() { Answer::Fine(fine()) } else { Answer::Findings(findings) }
     }
+
+    /// What is missing from a damaged recording may be what would have spoken against *fine*.
+    fn unless_damaged(self, damaged: Option<&Unseen>) -> Answer {
+        match (self, damaged) {
+            (Answer::Fine(_), Some(damaged)) => Answer::CannotTell {
+                because: format!("a part of the recording is damaged: {}", damaged.why),
+                how_to_see: damaged.how_to_see.clone(),
+            },
+            (answer, _) => answer,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -141,8 +152,9 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     let mut findings = Vec::new();
     let mut ruled_out = Vec::new();
     let mut unseen = evidence.unseen.clone();
+    let damaged = evidence.why_unseen(recording::PROBE);
     for rule in rules::ALL {
-        match (rule.examine)(evidence) {
+        match (rule.examine)(evidence).unless_damaged(damaged) {
             Answer::Findings(found) => findings.extend(found),
             Answer::Fine(why) => ruled_out.push(RuledOut { code: rule.code, why }),
             Answer::CannotTell { because, how_to_see } => unseen.push(Unseen {
@@ -170,5 +182,24 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
 impl Diagnosis {
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|f| f.severity).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{log, watched};
+
+    #[test]
+    fn a_damaged_recording_rules_nothing_out() {
+        let mut evidence = watched(5);
+        evidence.log = log(&[]);
+        assert!(diagnose(&evidence).ruled_out.iter().any(|r| r.code == Code::OomKill));
+        evidence.unseen(recording::PROBE, "the table log", "page 7 is damaged", "copy the file again");
+        let diagnosis = diagnose(&evidence);
+        assert_eq!(diagnosis.ruled_out, []);
+        let oom = diagnosis.unseen.iter().find(|u| u.probe == "oom-kill").unwrap();
+        assert!(oom.why.contains("damaged: page 7"), "{}", oom.why);
+        assert_eq!(oom.how_to_see, "copy the file again");
     }
 }

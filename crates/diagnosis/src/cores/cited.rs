@@ -1,11 +1,12 @@
 //! What several rules say of a core in the same words, and the facts they cite.
 
+use super::threads::Who;
 use super::timeline::Shares;
 use super::waits::{Harm, Victim};
 use super::words::{listed, percent, percent_value, span};
 use super::{Cores, FullCore};
 use crate::finding::Fact;
-use coroner_evidence::CoreSet;
+use coroner_evidence::{CoreSet, Window};
 
 /// Victims named in a sentence; all others are counted.
 const MOST_VICTIMS: usize = 3;
@@ -65,8 +66,51 @@ pub fn victim_fact(victim: &Victim) -> Fact {
     Fact::new(format!("{} waited", who.name()), victim.waited_ns / 1_000_000, "ms", source)
 }
 
-/// All cores but one, for taskset and smp_affinity_list.
-pub fn elsewhere(cores: &Cores, core: u32) -> String {
-    let others = CoreSet::new(cores.timeline.lines.keys().copied().filter(|c| *c != core));
-    if others.is_empty() { core.to_string() } else { others.to_string() }
+/// A core that was less busy than this takes on another thread or interrupt without harm.
+const TAKES_MORE: f64 = 0.5;
+
+/// The other cores that had room within a window, for smp_affinity_list; `None` if there were none.
+pub fn with_room(cores: &Cores, core: u32, window: Window) -> Option<String> {
+    roomy(cores, core, window, |_| true)
+}
+
+/// The other cores that had room and that no queue of a NIC depends on, for the taskset of a thread.
+pub fn with_room_for_thread(cores: &Cores, core: u32, window: Window) -> Option<String> {
+    roomy(cores, core, window, |other| cores.queues(other).is_empty())
+}
+
+fn roomy(cores: &Cores, core: u32, window: Window, fit: impl Fn(u32) -> bool) -> Option<String> {
+    let others = cores.timeline.lines.keys().copied().filter(|other| {
+        *other != core && cores.timeline.shares(*other, window).is_some_and(|s| s.busy() < TAKES_MORE) && fit(*other)
+    });
+    let others = CoreSet::new(others);
+    (!others.is_empty()).then(|| others.to_string())
+}
+
+/// What can be done about a thread that has a core: first its rank, then its place, then itself.
+pub fn culprit_steps(cores: &Cores, core: u32, window: Window, who: &Who) -> Vec<String> {
+    let (name, tid) = (who.name(), who.tid);
+    if who.kernel {
+        return vec![format!(
+            "{name} is a kernel thread: do not change its class. See what it works on: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
+        )];
+    }
+    let mut steps = Vec::new();
+    if who.class.is_real_time() {
+        steps.push(format!(
+            "Make {name} an ordinary thread: `chrt -o -p 0 {tid}`. It then takes turns with the others."
+        ));
+    } else if who.nice < 0 {
+        steps.push(format!("Take away its precedence: `renice -n 0 -p {tid}`."));
+    }
+    let or = if steps.is_empty() { "Move" } else { "Or move" };
+    match with_room_for_thread(cores, core, window) {
+        Some(others) => steps.push(format!("{or} {name} to where there is room: `taskset -pc {others} {tid}`.")),
+        None => steps.push(format!(
+            "There is no core to move it to: each other one was at least {} busy, or serves a NIC queue alone.",
+            percent(TAKES_MORE)
+        )),
+    }
+    steps.push("If it is not needed, stop it.".to_owned());
+    steps
 }

@@ -8,11 +8,12 @@ pub mod owners;
 pub mod scene;
 pub mod threads;
 pub mod timeline;
+pub mod traffic;
 pub mod waits;
 pub mod words;
 
 use coroner_evidence::{Evidence, Nic, NicQueue, Time, Window};
-use owners::{Charges, Ownership};
+use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use threads::Threads;
@@ -27,6 +28,12 @@ pub const ROOM: f64 = 0.8;
 pub const IN_KERNEL: f64 = 0.9;
 /// A reign of at least this part of a stretch is the stretch.
 const NEARLY_ALL: f64 = 0.9;
+/// Threads that are pinned to a core share it if they have this part of its busy time together …
+const SHARED: f64 = 0.8;
+/// … and the first has at most so many times what the second has.
+const ALIKE: f64 = 1.5;
+/// Half of the time, with a little left to others: two threads that share a core wait half of the time each.
+const HALF: f64 = 0.45;
 
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
@@ -53,9 +60,26 @@ pub struct FullCore {
     pub node: Shares,
     pub ownership: Ownership,
     pub victims: Vec<Victim>,
+    /// The threads that are pinned to it and work there.
+    pub pinned: Vec<Sharer>,
 }
 
 impl FullCore {
+    /// Threads that are pinned to this core have it together, about alike: none of them owns it, and none can leave.
+    pub fn is_shared_by_pinned(&self) -> bool {
+        let [first, second, ..] = self.pinned.as_slice() else { return false };
+        let together = self.pinned.iter().fold(0.0, |sum, s| sum + s.share);
+        let by_rank = self.ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.class.is_real_time());
+        !by_rank && together >= SHARED && first.share <= ALIKE * second.share
+    }
+
+    /// They share it, and one of them waited for about half of the time or more.
+    pub fn is_crowded_by_pinning(&self) -> bool {
+        let half = HALF * self.stretch.window.length().as_nanos() as f64;
+        let crowded = |v: &Victim| v.harm == Harm::Crowded || self.pinned.iter().any(|s| s.line == v.line);
+        self.is_shared_by_pinned() && self.victims.iter().any(|v| crowded(v) && v.waited_ns as f64 >= half)
+    }
+
     pub fn others_have_room(&self) -> bool {
         self.others.is_some_and(|others| others.busy() < ROOM)
     }
@@ -234,6 +258,7 @@ impl<'a> Cores<'a> {
             others: averages.without(&stretch.shares),
             node: averages.all().unwrap_or_default(),
             victims: self.victims(stretch.core, stretch.window, &ownership),
+            pinned: self.charges.pinned(&self.threads, &self.timeline, stretch.core, stretch.window),
             ownership,
             stretch,
         }
@@ -248,7 +273,10 @@ impl<'a> Cores<'a> {
             None => (because.to_owned(), how.to_owned()),
         };
         if self.threads.lines.is_empty() {
-            return Some(or_else("no thread was sampled", "run as root"));
+            return Some(or_else(
+                "no thread was sampled",
+                "run in the node's own PID namespace, where /proc shows every process (as root if hidepid is set)",
+            ));
         }
         if !self.threads.show_waits() {
             return Some(or_else(

@@ -17,6 +17,8 @@ pub const OWNER_SHARE: f64 = 0.5;
 const REIGN: f64 = 0.8;
 /// … and this part of each step: real-time throttling takes 50 ms out of some of them.
 const REIGN_STEP: f64 = 0.4;
+/// A pinned thread with less than this part of a core's busy time hardly shares it.
+const SHARER: f64 = 0.1;
 /// Softirqs that do work of their own. The others (TIMER, SCHED, RCU) fire on every tick and cost next to nothing.
 const WORKING_SOFTIRQS: [&str; 7] = ["NET_RX", "NET_TX", "BLOCK", "IRQ_POLL", "TASKLET", "HI", "HRTIMER"];
 
@@ -103,6 +105,14 @@ impl Ownership {
     }
 }
 
+/// A thread that is pinned to a core, and its part of the core's busy time.
+#[derive(Debug, Clone, Copy)]
+pub struct Sharer {
+    /// Its place in [`Threads::lines`].
+    pub line: usize,
+    pub share: f64,
+}
+
 /// Run time of one thread on one core between two samples.
 #[derive(Debug, Clone, Copy)]
 struct Charge {
@@ -162,6 +172,26 @@ impl Charges {
     /// Run time of a thread on a core within a window.
     pub fn run_ns(&self, timeline: &Timeline, core: u32, line: usize, window: Window) -> f64 {
         self.within(timeline, core, window).filter(|c| c.line == line).map(|c| c.run_ns).sum()
+    }
+
+    /// The user threads that may run on this core only, with their parts of its busy time, the largest first. Those that hardly
+    /// ran are left out.
+    pub fn pinned(&self, threads: &Threads, timeline: &Timeline, core: u32, window: Window) -> Vec<Sharer> {
+        let mut by_thread: BTreeMap<usize, f64> = BTreeMap::new();
+        for charge in self.within(timeline, core, window) {
+            let thread = &threads.lines[charge.line];
+            if !thread.is_kernel() && thread.only_core() == Some(core) {
+                *by_thread.entry(charge.line).or_default() += charge.run_ns;
+            }
+        }
+        let busy_ns = timeline.lines.get(&core).map_or(0.0, |l| l.busy_ns(window)).max(1.0);
+        let mut sharers: Vec<Sharer> = by_thread
+            .into_iter()
+            .map(|(line, run_ns)| Sharer { line, share: (run_ns / busy_ns).min(1.0) })
+            .filter(|s| s.share >= SHARER)
+            .collect();
+        sharers.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.line.cmp(&b.line)));
+        sharers
     }
 
     /// When one thread had a core nearly for itself, for a second or more, within a window. On a core that is always busy the

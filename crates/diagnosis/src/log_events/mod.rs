@@ -8,6 +8,7 @@ pub(crate) mod patterns;
 
 pub use patterns::{Family, PATTERNS, Pattern, parse};
 
+use crate::finding::Answer;
 use crate::words::{age_words, duration_words};
 use coroner_evidence::{Evidence, LogLine, Nic, Time, probe};
 use std::collections::BTreeMap;
@@ -214,6 +215,17 @@ pub struct LogUnseen {
     pub how_to_see: String,
 }
 
+impl LogUnseen {
+    /// The answer of a rule that counts 24 h of log and found nothing without it: what happened before we came is unknown.
+    pub fn only_watched(&self, evidence: &Evidence, judged: &str) -> Answer {
+        let watched = evidence.window().map(|w| duration_words(w.length())).unwrap_or_else(|| "moment".to_owned());
+        Answer::CannotTell {
+            because: format!("only the watched {watched} were judged: {judged}; {}", self.because),
+            how_to_see: self.how_to_see.clone(),
+        }
+    }
+}
+
 /// The moment that ages are counted from: the end of what was watched.
 pub fn end_of(evidence: &Evidence) -> Option<Time> {
     let watched = evidence.window().map(|w| w.to);
@@ -226,7 +238,10 @@ pub fn end_of(evidence: &Evidence) -> Option<Time> {
 pub fn recent<'a>(evidence: &'a Evidence, family: Family) -> Result<RecentEvents<'a>, LogUnseen> {
     let Some(now) = end_of(evidence).filter(|_| !evidence.log.is_empty()) else {
         return Err(match evidence.why_unseen(probe::KERNEL_LOG) {
-            Some(u) => LogUnseen { because: format!("the kernel log: {}", u.why), how_to_see: u.how_to_see.clone() },
+            Some(u) => LogUnseen {
+                because: format!("the kernel log was not read because of {}", u.why),
+                how_to_see: u.how_to_see.clone(),
+            },
             None => LogUnseen {
                 because: "the kernel log was not read".to_owned(),
                 how_to_see: "run as root, so that /dev/kmsg can be read".to_owned(),

@@ -78,9 +78,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
         (Some(now), Ok(log)) => {
             Answer::Fine(format!("{now} connections tracked; no overflow in {}", log.reach_words()))
         }
-        (Some(now), Err(unseen)) => {
-            Answer::Fine(format!("{now} connections tracked; {}, so earlier overflows are unknown", unseen.because))
-        }
+        (Some(now), Err(unseen)) => unseen.only_watched(evidence, &format!("{now} connections tracked")),
         // Without the module there is no table, and no file.
         (None, Ok(log)) => Answer::Fine(format!("no overflow in {}; no connection table was seen", log.reach_words())),
         (None, Err(unseen)) => Answer::CannotTell {
@@ -147,9 +145,8 @@ mod tests {
         cannot_tell(examine(&evidence));
         evidence.log = log(&[]);
         assert!(fine(examine(&evidence)).contains("no connection table"));
-        assert!(
-            fine(examine(&Evidence { log: Vec::new(), ..table(10, 100) })).contains("earlier overflows are unknown")
-        );
+        let (because, _) = cannot_tell(examine(&Evidence { log: Vec::new(), ..table(10, 100) }));
+        assert!(because.contains("only the watched 5.0 s were judged: 10 of 100"), "{because}");
         // A maximum of zero is no table to divide by.
         assert!(fine(examine(&table(10, 0))).contains("no connection table"));
     }

@@ -4,10 +4,11 @@
 //! affinity, or code in the kernel that cannot be preempted), and who could not run.
 
 use crate::code::Code;
-use crate::cores::cited::{elsewhere, owner_facts, victim_fact, victims_text};
+use crate::cores::cited::{culprit_steps, owner_facts, victim_fact, victims_text};
 use crate::cores::owners::{Owner, OwnerKind};
 use crate::cores::threads::Who;
 use crate::cores::timeline::Saturation;
+use crate::cores::traffic;
 use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
@@ -70,9 +71,12 @@ fn longest_wait(full: &FullCore) -> u64 {
 
 fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding {
     let starved: Vec<_> = full.victims.iter().filter(|v| v.harm == Harm::Starved).cloned().collect();
-    let network = starved
-        .iter()
-        .any(|v| v.who.is_napi() || (v.who.is_ksoftirqd_of(full.core) && !cores.queues(full.core).is_empty()));
+    // ksoftirqd has other work, too: it must have kept a NIC with packets waiting.
+    let nic_had_work = || {
+        let mut queues = cores.queues(full.core).into_iter();
+        queues.any(|(nic, queue)| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true))
+    };
+    let network = starved.iter().any(|v| v.who.is_napi() || (v.who.is_ksoftirqd_of(full.core) && nic_had_work()));
     let others = match starved.len() {
         1 => starved[0].who.name(),
         n => format!("{n} threads"),
@@ -135,27 +139,18 @@ fn subject(who: &Who) -> String {
 
 fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String {
     let (tid, core) = (who.tid, full.core);
-    let mut steps = Vec::new();
+    let mut steps = culprit_steps(cores, core, full.stretch.window, who);
     if who.kernel {
-        steps.push(format!(
-            "It is a kernel thread: do not change its class. See what it works on: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
-        ));
         return steps.join(" ");
     }
-    if who.class.is_real_time() {
-        steps.push(format!("Make it an ordinary thread: `chrt -o -p 0 {tid}`. It then takes turns with the others."));
-    } else if who.nice < 0 {
-        steps.push(format!("Take away its precedence: `renice -n 0 -p {tid}`."));
-    } else if in_kernel {
-        steps.push(format!(
-            "See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
-        ));
-    }
-    if cores.timeline.lines.len() > 1 {
-        steps.push(format!("Or move it to cores that nobody needs: `taskset -pc {} {tid}`.", elsewhere(cores, core)));
+    if in_kernel && !who.class.is_real_time() {
+        steps.insert(
+            0,
+            format!("See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."),
+        );
     }
     steps.push(
-        "Neither lasts beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
+        "Class and place do not last beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
     );
     if in_kernel && who.class.is_real_time() {
         steps.push("If it stays in the kernel without a preemption point, its class makes no difference.".into());
@@ -166,7 +161,8 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use coroner_evidence::Source;
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
         match examine(evidence) {
@@ -212,7 +208,12 @@ mod tests {
     #[test]
     fn a_starved_softirq_thread_of_a_nic_is_critical() {
         let scene = scene().with(spinner()).with(throttled_victim(22, "ksoftirqd/1"));
-        assert_eq!(findings(&scene.nic("eth0", 1).evidence())[0].severity, Severity::Critical);
+        let mut evidence = scene.nic("eth0", 1).evidence();
+        assert_eq!(findings(&evidence)[0].severity, Severity::Warning, "no packet was seen");
+        for (second, value) in [(0.0, 10), (5.0, 900)] {
+            evidence.counters.push(Source::Interrupts, "cpu1", "38", time(second), value);
+        }
+        assert_eq!(findings(&evidence)[0].severity, Severity::Critical);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! if somebody else needs it and cannot get it.
 
 use crate::code::Code;
-use crate::cores::cited::{elsewhere, owner_facts, shares_text, victim_fact, victims_text};
-use crate::cores::owners::{OwnerKind, Ownership};
+use crate::cores::cited::{
+    culprit_steps, owner_facts, shares_text, victim_fact, victims_text, with_room, with_room_for_thread,
+};
+use crate::cores::owners::{OwnerKind, Ownership, Sharer};
 use crate::cores::timeline::{Saturation, Shares};
 use crate::cores::waits::{Harm, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
@@ -16,6 +18,12 @@ use coroner_evidence::{Evidence, probe};
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
 const MOST_FINDINGS: usize = 8;
+
+/// An average below this makes nobody look.
+const HIDING: f64 = 0.6;
+
+/// Sharers of a core that are named; all others are counted.
+const MOST_SHARERS: usize = 4;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -28,7 +36,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     let mut full = cores.full(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
     let kernel: Vec<u32> = full.iter().map(|f| f.core).collect();
-    let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_unfair());
+    // Pinned threads cannot use the room of others, so it does not matter whether there is any; unless they are spread over all
+    // cores alike, which is a full node and not a crowded core.
+    let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned).len();
+    let unevenly = shared < cores.timeline.lines.len();
+    let crowded = |f: &FullCore| unevenly && f.is_crowded_by_pinning();
+    let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_unfair() || crowded(f));
     full.extend(cores.full(Saturation::Busy, hurts).into_iter().filter(|f| !kernel.contains(&f.core)));
 
     if full.is_empty() {
@@ -76,14 +89,42 @@ fn nothing_found(cores: &Cores) -> Answer {
     else {
         return Answer::Fine("no core was busy".to_owned());
     };
-    let all_full = cores.timeline.stretches(Saturation::Busy).len();
-    let node_wide =
-        if all_full > 0 { "; cores were full only when the whole node was, and nobody was kept off" } else { "" };
-    Answer::Fine(format!(
-        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}{node_wide}",
+    let numbers = format!(
+        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}",
         percent(kernel),
         percent(busy)
-    ))
+    );
+    let full = cores.full(Saturation::Busy, |_| true);
+    if full.is_empty() {
+        return Answer::Fine(numbers);
+    }
+    if let Some((because, how_to_see)) = cores.waits_hidden() {
+        return Answer::CannotTell {
+            because: format!(
+                "{} full together, and whether somebody was kept off cannot be told: {because}",
+                if full.len() == 1 { "a core was".to_owned() } else { format!("{} cores were", full.len()) }
+            ),
+            how_to_see,
+        };
+    }
+    // On a full node waiting is a matter of turns, unless somebody in particular kept others off; that was looked for.
+    let waited = full.iter().flat_map(|f| f.victims.iter().map(move |v| (f, v))).max_by_key(|(_, v)| v.longest_ns);
+    let nobody = match waited {
+        None => "nobody was kept off".to_owned(),
+        Some((f, victim)) => {
+            let behind = match &f.ownership {
+                Ownership::Owned(owner) => format!("mostly behind {}", owner.name()),
+                Ownership::Unknown(why) => format!("behind nobody who can be named: {why}"),
+            };
+            format!(
+                "{} waited at least {} at a time for core {}, {behind}",
+                victim.who.name(),
+                span(victim.longest_ns),
+                f.core
+            )
+        }
+    };
+    Answer::Fine(format!("{numbers}; cores were full only when the whole node was, and {nobody}"))
 }
 
 fn finding(cores: &Cores, full: &FullCore) -> Finding {
@@ -97,15 +138,21 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     } else {
         format!("core {core} was {} busy for {long}", percent(shares.busy()))
     };
-    if let Some(owner) = full.ownership.owner() {
+    let sharers = sharers(cores, full);
+    if let Some(sharers) = &sharers {
+        title.push_str(&format!(", {sharers}"));
+    } else if let Some(owner) = full.ownership.owner() {
         title.push_str(&format!(", owned by {}", owner.name()));
     }
-    if !full.victims.is_empty() {
+    if !full.victims.is_empty() && sharers.is_none() {
         title.push_str(&format!("; {} waited for it", listed(&victim_names(&full.victims), 1)));
     }
 
     let mut detail = format!("Core {core}: {}.", shares_text(shares));
     match &full.ownership {
+        _ if sharers.is_some() => {
+            detail.push_str(&format!(" It was {}; none of them may run elsewhere.", sharers.unwrap_or_default()));
+        }
         Ownership::Owned(owner) => {
             detail.push_str(&format!(" {} had {} of its busy time", owner.described(), percent(owner.share)));
             if let Some(who) = owner.who() {
@@ -122,8 +169,9 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     }
     match full.others {
         Some(others) if full.others_have_room() => detail.push_str(&format!(
-            " The node's average was {}, which hides it; the other cores were {} busy.",
+            " The node's average was {}{}; the other cores were {} busy.",
             percent(full.node.busy()),
+            if full.node.busy() < HIDING { ", which hides it" } else { "" },
             percent(others.busy())
         )),
         Some(others) => detail.push_str(&format!(" The other cores were {} busy.", percent(others.busy()))),
@@ -147,7 +195,15 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     if let Some(others) = full.others {
         evidence.push(Fact::new("average of the other cores", percent_value(others.busy()), "%", stat));
     }
-    evidence.extend(owner_facts(full));
+    if full.is_shared_by_pinned() {
+        evidence.extend(full.pinned.iter().take(MOST_SHARERS).map(|s| {
+            let who = cores.threads.lines[s.line].who();
+            let source = format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid);
+            Fact::new(format!("{}, pinned to it, had", who.name()), percent_value(s.share), "%", source)
+        }));
+    } else {
+        evidence.extend(owner_facts(full));
+    }
     evidence.extend(full.victims.iter().map(victim_fact));
     if !queues.is_empty() {
         evidence.push(Fact::new("serves", queues.join(", "), "", "NIC queue map"));
@@ -162,6 +218,14 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         evidence,
         remedy: remedy(cores, full),
     }
+}
+
+/// `shared by 2 threads pinned to it: a[1] 50 %, b[2] 50 %`
+fn sharers(cores: &Cores, full: &FullCore) -> Option<String> {
+    let named = |s: &Sharer| format!("{} {}", cores.threads.lines[s.line].who().name(), percent(s.share));
+    let names: Vec<String> = full.pinned.iter().map(named).collect();
+    full.is_shared_by_pinned()
+        .then(|| format!("shared by {} threads pinned to it: {}", names.len(), listed(&names, MOST_SHARERS)))
 }
 
 fn severity(full: &FullCore, serves_nic: bool) -> Severity {
@@ -183,24 +247,27 @@ fn victim_names(victims: &[Victim]) -> Vec<String> {
 fn remedy(cores: &Cores, full: &FullCore) -> String {
     let core = full.core;
     let mut steps = Vec::new();
+    let window = full.stretch.window;
     match full.ownership.owner().map(|o| (&o.kind, o.who())) {
+        _ if full.is_shared_by_pinned() => match with_room_for_thread(cores, core, window) {
+            Some(others) => steps.push(format!(
+                "Let all but one run where there is room: `taskset -pc {others} {}`.",
+                cores.threads.lines[full.pinned[1].line].key.tid
+            )),
+            None => steps.push("No other core has room for them: fewer threads would do the same work.".to_owned()),
+        },
         Some((OwnerKind::Hypervisor, _)) => {
             steps.push("The hypervisor gave this core to others: ask the provider, or move to a dedicated instance.".into());
         }
         Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => steps.push(format!(
             "See which device it is: `grep -E 'CPU|:' /proc/interrupts`, then spread its queues or turn on RPS; `perf record -C {core} -g -- sleep 5` shows the code."
         )),
-        Some((_, Some(who))) if full.stretch.saturation == Saturation::Kernel => steps.push(format!(
+        Some((_, Some(who))) if full.stretch.saturation == Saturation::Kernel && !who.class.is_real_time() => steps.push(format!(
             "See what {} does in the kernel: `perf record -C {core} -g -- sleep 5` and `perf report`, or `cat /proc/{}/stack`.",
             who.name(),
             who.tid
         )),
-        Some((_, Some(who))) => steps.push(format!(
-            "Let {} run elsewhere or rank lower: `taskset -pc {} {}`; core-monopolised says more if it keeps others off.",
-            who.name(),
-            elsewhere(cores, core),
-            who.tid
-        )),
+        Some((_, Some(who))) => steps.extend(culprit_steps(cores, core, window, who)),
         _ => steps.push(format!("Find out who runs there: `perf record -C {core} -g -- sleep 5` and `perf report`.")),
     }
     if full.victims.iter().any(|v| v.harm == Harm::Crowded) {
@@ -209,14 +276,18 @@ fn remedy(cores: &Cores, full: &FullCore) -> String {
         ));
     }
     if let Some((nic, queue)) = cores.queues(core).first() {
-        match queue.irq.filter(|_| queue.napi_tid.is_none()) {
-            Some(irq) => steps.push(format!(
-                "To give {} {} another core meanwhile: `echo {} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back).",
+        match (queue.irq.filter(|_| queue.napi_tid.is_none()), with_room(cores, core, window)) {
+            (Some(irq), Some(others)) => steps.push(format!(
+                "To give {} {} another core meanwhile: `echo {others} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back).",
                 nic.display_name(),
                 queue.label(),
-                elsewhere(cores, core)
             )),
-            None => steps.push(format!("{} {} needs this core.", nic.display_name(), queue.label())),
+            (Some(_), None) => steps.push(format!(
+                "{} {} needs this core, and no other one had room to serve it.",
+                nic.display_name(),
+                queue.label()
+            )),
+            (None, _) => steps.push(format!("{} {} needs this core.", nic.display_name(), queue.label())),
         }
     }
     steps.join(" ")
@@ -420,6 +491,28 @@ mod tests {
     }
 
     #[test]
+    fn a_full_node_is_not_called_fine_if_waits_are_hidden_or_somebody_waited() {
+        let scene = |wait: Doing| {
+            let crowd = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
+            let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+            for tid in [60, 61] {
+                scene = scene.with(Actor::new(tid, "cc1plus", 0).until(99.0, crowd));
+            }
+            // Core 1 is full of children that live too briefly to be sampled.
+            scene.with(Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(99.0, wait)).evidence()
+        };
+        let Answer::Fine(why) = examine(&scene(Doing::Sleep)) else { panic!() };
+        assert!(why.contains("nobody was kept off"), "{why}");
+        let Answer::Fine(why) = examine(&scene(Doing::Wait)) else { panic!() };
+        assert!(why.contains("kworker/1:1[31] waited at least") && why.contains("short-lived processes"), "{why}");
+        assert!(!why.contains("nobody was kept off"), "{why}");
+        let mut hidden = scene(Doing::Sleep);
+        hidden.threads.retain(|t| !t.kernel);
+        let Answer::CannotTell { because, .. } = examine(&hidden) else { panic!() };
+        assert!(because.contains("2 cores were full"), "{because}");
+    }
+
+    #[test]
     fn an_idle_node_is_fine_with_its_numbers() {
         let Answer::Fine(why) = examine(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::System, 0.34).evidence()) else {
             panic!()
@@ -510,6 +603,34 @@ mod tests {
         assert_eq!(found[0].severity, Severity::Warning, "the NIC is not hurt by it");
         assert!(found[0].detail.contains("shared by 4 threads"), "{}", found[0].detail);
         assert!(found[0].remedy.contains("affinity"), "{}", found[0].remedy);
+    }
+
+    #[test]
+    fn two_threads_pinned_to_one_core_are_found_however_busy_the_others_are() {
+        let turns = Doing::Turns { run: 0.5, wait: 0.5, slices: 150.0 };
+        let pair = |core: u32, pinned: bool, scene: Scene| {
+            let actor = |tid, name| {
+                let actor = Actor::new(tid + 10 * core, name, core);
+                if pinned { actor.pinned() } else { actor }.until(99.0, turns)
+            };
+            scene.with(actor(100, "a")).with(actor(101, "b"))
+        };
+        for other in [0.1, 1.0] {
+            let scene = Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 1.0).load(0, 0.0, 5.0, Kind::User, other);
+            let found = findings(&pair(1, true, scene).evidence());
+            assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{other}");
+            assert!(
+                found[0].title.contains("shared by 2 threads pinned to it: a[110] 50 % and b[111] 50 %"),
+                "{}",
+                found[0].title
+            );
+            assert!(!found[0].title.contains("owned"), "{}", found[0].title);
+            assert_eq!(found[0].remedy.contains("`taskset -pc 0 111`"), other < 0.5, "{}", found[0].remedy);
+        }
+        // Without pinning it is a busy node, and so it is if pinned threads are spread over all cores.
+        let full = || Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        assert_eq!(findings(&pair(1, false, full()).evidence()), []);
+        assert_eq!(findings(&pair(0, true, pair(1, true, full())).evidence()), []);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::{count, duration_words, list, percent, plural};
-use coroner_evidence::{CgroupOwner, Evidence, Source, probe};
-use std::collections::BTreeMap;
+use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Source, Time, probe};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Stopped in a quarter of its periods: a request that meets the stop waits up to a whole period (100 ms) longer, so one in four
@@ -34,6 +34,8 @@ struct Throttled<'e> {
     /// Cores that the quota is worth.
     quota_cores: Option<f64>,
     quota_us: Option<u64>,
+    /// It came while we watched, and no second look shows what it did.
+    seen_once: bool,
 }
 
 impl Throttled<'_> {
@@ -65,7 +67,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     };
 
-    let measured: Vec<Throttled> = paths.iter().filter_map(|path| measure(evidence, path)).collect();
+    let of_cpu = counters.iter().filter(|(series, _)| series.source == Source::CgroupCpu);
+    let first_look = of_cpu.flat_map(|(_, points)| points.iter().map(|p| p.at)).min();
+    let measured: Vec<Throttled> = paths.iter().filter_map(|path| measure(evidence, path, first_look)).collect();
     let bitten: Vec<&Throttled> = measured.iter().filter(|t| is_bitten(t, window)).collect();
     let mut own: Vec<&Throttled> = bitten.iter().filter(|t| bites_itself(t, &bitten)).copied().collect();
     own.sort_by_key(|t| std::cmp::Reverse(t.stopped));
@@ -75,25 +79,30 @@ pub fn examine(evidence: &Evidence) -> Answer {
         findings.push(rest(&own[SHOWN..], window));
     }
     Answer::from_findings(findings, || {
-        let with_quota = measured.len() as u64;
+        let once = measured.iter().filter(|t| t.seen_once).count() as u64;
+        let cgroups = plural(measured.len() as u64 - once, "cgroup with a CPU quota", "cgroups with a CPU quota");
         let worst = measured.iter().filter(|t| t.periods >= MIN_PERIODS).max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
-        match worst.filter(|t| t.throttled > 0) {
+        let told = match worst.filter(|t| t.throttled > 0) {
             Some(t) => format!(
-                "{}; the most stopped, {}, in {} of its periods for {} in all",
-                plural(with_quota, "cgroup with a CPU quota", "cgroups with a CPU quota"),
+                "{cgroups}; the most stopped, {}, in {} of its periods for {} in all",
                 t.path,
                 percent(t.ratio()),
                 duration_words(t.stopped),
             ),
-            None => format!(
-                "{}, none was stopped",
-                plural(with_quota, "cgroup with a CPU quota", "cgroups with a CPU quota")
+            None if measured.len() as u64 == once => "no cgroup with a CPU quota was seen long enough".to_owned(),
+            None => format!("{cgroups}, none was stopped"),
+        };
+        match once {
+            0 => told,
+            n => format!(
+                "{told}; {} seen only once, so what became of them is unknown",
+                plural(n, "more was", "more were")
             ),
         }
     })
 }
 
-fn measure<'e>(evidence: &'e Evidence, path: &'e str) -> Option<Throttled<'e>> {
+fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) -> Option<Throttled<'e>> {
     let counters = &evidence.counters;
     let moved = |name| counters.moved(Source::CgroupCpu, path, name);
     let gauge = |name| counters.last(Source::CgroupCpu, path, name);
@@ -106,6 +115,8 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str) -> Option<Throttled<'e>> {
         stopped: Duration::from_micros(moved("throttled_us")?),
         quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
         quota_us,
+        // What stands still since the first look is written down only then.
+        seen_once: matches!(counters.points(Source::CgroupCpu, path, "nr_periods"), [only] if Some(only.at) > first_look),
     })
     .filter(|t| t.quota_us.is_some() || t.periods > 0)
 }
@@ -164,7 +175,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
             duration_words(t.stopped),
         ),
         evidence: facts,
-        remedy: remedy(t.path),
+        remedy: remedy(&evidence.cgroup_mounts, t.path),
     }
 }
 
@@ -197,20 +208,43 @@ fn cores_words(cores: f64) -> String {
     if (cores - 1.0).abs() < 0.005 { "1 core".to_owned() } else { format!("{} cores", (cores * 100.0).round() / 100.0) }
 }
 
-/// Names of what runs in it, the most frequent first.
+/// What runs in it, the most frequent first: `stress[7]`, `python3[12] and 7 more of that name`.
 fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
-    let mut names: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut pids: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for process in &evidence.processes {
         if process.cpu_cgroup.as_deref().is_some_and(|cgroup| is_same_or_below(cgroup, path)) {
-            *names.entry(process.comm.as_str()).or_default() += 1;
+            pids.entry(process.comm.as_str()).or_default().insert(process.pid);
         }
     }
-    let mut ranked: Vec<(&str, u64)> = names.into_iter().collect();
-    ranked.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    ranked.into_iter().map(|(name, _)| name.to_owned()).collect()
+    let mut ranked: Vec<(&str, BTreeSet<u32>)> = pids.into_iter().collect();
+    ranked.sort_by_key(|(_, pids)| std::cmp::Reverse(pids.len()));
+    let described = ranked.into_iter().filter_map(|(name, pids)| {
+        let pid = pids.first()?;
+        Some(match pids.len() {
+            1 => format!("{name}[{pid}]"),
+            n => format!("{name}[{pid}] with {} more of that name", n - 1),
+        })
+    });
+    described.collect()
 }
 
-fn remedy(path: &str) -> String {
+/// What to run to take a cgroup's quota away, by the version of the hierarchy that has the cpu controller.
+fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
+    // A controller is in one hierarchy only; the one that shows most of it.
+    let mount = mounts.iter().rev().filter(|m| m.has("cpu")).min_by_key(|m| m.root.len())?;
+    let below = if is_same_or_below(path, &mount.root) {
+        &path[mount.root.trim_end_matches('/').len()..]
+    } else {
+        return None;
+    };
+    let directory = format!("{}{below}", mount.mount_point.trim_end_matches('/'));
+    Some(match mount.version {
+        1 => format!("`echo -1 > {directory}/cpu.cfs_quota_us`"),
+        _ => format!("`echo max > {directory}/cpu.max`"),
+    })
+}
+
+fn remedy(mounts: &[CgroupMount], path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     if owner.pod_uid.is_some() {
         "Raise or remove resources.limits.cpu of that container in the pod's spec (requests.cpu still guarantees its share); also limit its \
@@ -222,6 +256,10 @@ fn remedy(path: &str) -> String {
         format!(
             "Raise or remove CPUQuota= of {unit}: `systemctl show -p CPUQuotaPerSecUSec {unit}`, then `systemctl set-property {unit} \
              CPUQuota=200%` (CPUQuota= empty removes it)."
+        )
+    } else if let Some(lift) = lift(mounts, path) {
+        format!(
+            "Take the quota away: {lift}; or write a larger one there. It lasts until whoever made the cgroup sets it again: change it there, too."
         )
     } else {
         format!(
@@ -235,7 +273,7 @@ fn remedy(path: &str) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, one, start, watched};
-    use coroner_evidence::{CgroupMount, Process};
+    use coroner_evidence::Process;
 
     fn add(evidence: &mut Evidence, path: &str, periods: u64, throttled: u64, stopped_ms: u64) {
         let counters = &mut evidence.counters;
@@ -275,7 +313,7 @@ mod tests {
         assert_eq!(f.title, "Cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
         assert_eq!(fact(&f, "time stopped"), 2_400);
         assert_eq!(fact(&f, "quota"), 0.5);
-        assert!(f.detail.contains("stress"));
+        assert!(f.detail.contains("In it runs stress[7]."), "{}", f.detail);
     }
 
     #[test]
@@ -318,9 +356,32 @@ mod tests {
     #[test]
     fn the_remedy_is_exact() {
         let pod = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666/c";
-        assert!(remedy(pod).contains("resources.limits.cpu"));
-        assert!(remedy("/system.slice/ecs.service").contains("systemctl set-property ecs.service CPUQuota=200%"));
-        assert!(remedy("/batch").contains("cpu.max of /batch"));
+        assert!(remedy(&[], pod).contains("resources.limits.cpu"));
+        assert!(remedy(&[], "/system.slice/ecs.service").contains("systemctl set-property ecs.service CPUQuota=200%"));
+        assert!(remedy(&[], "/batch").contains("cpu.max of /batch"));
+        let mount = |version, mount_point: &str, root: &str| {
+            let controllers = vec!["cpu".to_owned()];
+            CgroupMount { version, controllers, mount_point: mount_point.into(), root: root.into() }
+        };
+        let text = remedy(&[mount(1, "/sys/fs/cgroup/cpu", "/")], "/ruser");
+        assert!(text.contains("`echo -1 > /sys/fs/cgroup/cpu/ruser/cpu.cfs_quota_us`"), "{text}");
+        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/")], "/batch/a");
+        assert!(text.contains("`echo max > /sys/fs/cgroup/batch/a/cpu.max`"), "{text}");
+        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/batch")], "/batch/a");
+        assert!(text.contains("`echo max > /sys/fs/cgroup/a/cpu.max`"), "{text}");
+    }
+
+    #[test]
+    fn what_was_seen_once_is_not_called_unstopped() {
+        let mut evidence = with(50, 0, 0);
+        for name in ["quota_us", "nr_periods", "nr_throttled", "throttled_us"] {
+            evidence.counters.push(Source::CgroupCpu, "/born", name, start(2), 40);
+        }
+        let why = fine(examine(&evidence));
+        assert_eq!(
+            why,
+            "1 cgroup with a CPU quota, none was stopped; 1 more was seen only once, so what became of them is unknown"
+        );
     }
 
     #[test]

@@ -5,15 +5,16 @@
 //! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
 
 use crate::code::Code;
-use crate::cores::cited::{elsewhere, shares_text, victim_fact};
+use crate::cores::cited::{culprit_steps, shares_text, victim_fact, with_room};
 use crate::cores::owners::Ownership;
 use crate::cores::threads::{is_ksoftirqd_of, is_napi};
 use crate::cores::timeline::Saturation;
+use crate::cores::traffic;
 use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
-use coroner_evidence::{Evidence, NicQueue, QueueKind, Source, Time, Window, probe};
+use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::BTreeMap;
 
 /// Softirqs this much of the time mean that the core is busy with serving its queues.
@@ -22,10 +23,13 @@ const SERVING: f64 = 0.5;
 const TAKEN: f64 = 0.5;
 /// On a core that many threads share their turns take this long at most; 30 of them with 3 ms each.
 const LONGEST_TURN_NS: u64 = 100_000_000;
+/// A poller that waited for this part of the time leaves no trace of packets: while its poll is due, the device does not interrupt
+/// again, and nobody counts what lies in the ring.
+const NEARLY_ALL: f64 = 0.9;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
-    let mut cases = waiting_pollers(&cores);
+    let WaitingPollers { mut cases, harmless } = waiting_pollers(&cores);
     let found: Vec<u32> = cases.iter().map(|c| c.core).collect();
     let mut idle_while_full = Vec::new();
     for full in cores.full(Saturation::Kernel, |f| f.stretch.shares.softirq < SERVING) {
@@ -67,7 +71,13 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     }
     let longest = cores.waits.longest_ns(|core, line| is_poller(&cores, core, line));
-    let mut why = format!("no thread that polls a NIC waited longer than {} at a time", span(longest));
+    let mut why = if !harmless.is_empty() {
+        listed(&harmless, 3)
+    } else if longest < 1_000_000 {
+        "no thread that polls a NIC had to wait".to_owned()
+    } else {
+        format!("no thread that polls a NIC waited longer than {} at a time", span(longest))
+    };
     if let Some(core) = idle_while_full.first() {
         why.push_str(&format!("; core {core} was full, and its queues were served or had nothing to do"));
     }
@@ -120,23 +130,30 @@ fn is_poller(cores: &Cores, core: u32, line: usize) -> bool {
 }
 
 /// (device, queue) pairs whose packets are handled by softirqs on this core.
-fn served_by_softirq<'a>(cores: &Cores<'a>, core: u32) -> Vec<(String, &'a NicQueue)> {
+fn served_by_softirq<'a>(cores: &Cores<'a>, core: u32) -> Vec<(&'a Nic, &'a NicQueue)> {
     cores
         .nics
         .iter()
-        .flat_map(|nic| nic.queues.iter().map(move |queue| (nic, queue)))
+        .flat_map(|nic| nic.queues.iter().map(move |queue| (*nic, queue)))
         .filter(|(_, queue)| {
             let steered = queue.kind != QueueKind::Tx && queue.steering.as_ref().is_some_and(|s| s.contains(core));
             steered || (queue.napi_tid.is_none() && queue.needs_core(core))
         })
-        .map(|(nic, queue)| (nic.display_name(), queue))
         .collect()
 }
 
-fn waiting_pollers(cores: &Cores) -> Vec<Case> {
+#[derive(Default)]
+struct WaitingPollers {
+    cases: Vec<Case>,
+    /// ksoftirqd waited, and the device had no packets: `ksoftirqd/1[22] waited 863 ms, but eth0 had no traffic for core 1`.
+    harmless: Vec<String>,
+}
+
+fn waiting_pollers(cores: &Cores) -> WaitingPollers {
     let times = || cores.evidence.thread_samples.iter().map(|s| s.at);
-    let (Some(from), Some(to)) = (times().min(), times().max()) else { return Vec::new() };
+    let (Some(from), Some(to)) = (times().min(), times().max()) else { return WaitingPollers::default() };
     let mut cases = Vec::new();
+    let mut harmless = Vec::new();
     for core in cores.waits.cores() {
         let victims = cores.waits.victims(&cores.threads, core, Window { from, to }, |_| 0.0);
         for victim in victims {
@@ -158,7 +175,7 @@ fn waiting_pollers(cores: &Cores) -> Vec<Case> {
             }
             let window = victim.window;
             let busy = shares.map_or_else(String::new, |s| shares_text(&s));
-            let case = |subject, queues, irq, victim| Case {
+            let case = |subject, queues, irq, victim, proven| Case {
                 subject,
                 queues,
                 irq,
@@ -166,25 +183,36 @@ fn waiting_pollers(cores: &Cores) -> Vec<Case> {
                 poller: Some(victim),
                 ownership: ownership.clone(),
                 window,
-                proven: true,
+                proven,
                 busy: busy.clone(),
             };
             if victim.who.is_ksoftirqd_of(core) {
-                let mut by_nic: BTreeMap<String, Vec<&NicQueue>> = BTreeMap::new();
+                let mut by_nic: BTreeMap<String, (&Nic, Vec<&NicQueue>)> = BTreeMap::new();
                 for (nic, queue) in served_by_softirq(cores, core) {
-                    by_nic.entry(nic).or_default().push(queue);
+                    by_nic.entry(nic.display_name()).or_insert((nic, Vec::new())).1.push(queue);
                 }
-                for (nic, queues) in by_nic {
+                let all_the_time = victim.longest_ns as f64 >= NEARLY_ALL * to.since(from).as_nanos() as f64;
+                for (name, (nic, queues)) in by_nic {
+                    let had_work = traffic::had_work(cores.evidence, nic, &queues, core);
+                    if had_work == Some(false) && (!all_the_time || nic.up == Some(false)) {
+                        harmless.push(format!(
+                            "{} waited {}, but {name} had no traffic for core {core}",
+                            victim.who.name(),
+                            span(victim.waited_ns)
+                        ));
+                        continue;
+                    }
                     let labels = queues.iter().map(|q| q.label()).collect();
-                    cases.push(case(nic, labels, queues.iter().find_map(|q| q.irq), victim.clone()));
+                    let irq = queues.iter().find_map(|q| q.irq);
+                    cases.push(case(name, labels, irq, victim.clone(), had_work == Some(true)));
                 }
             } else {
                 let (subject, queues) = device_of(cores, &victim);
-                cases.push(case(subject, queues, None, victim));
+                cases.push(case(subject, queues, None, victim, true));
             }
         }
     }
-    cases
+    WaitingPollers { cases, harmless }
 }
 
 /// The device a NAPI thread polls: by its number, else by its name (`napi/eth0-8193`, net/core/dev.c, napi_kthread_create) if
@@ -265,8 +293,9 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
     };
     let title = match &worst.poller {
         Some(poller) => format!(
-            "{subject}{} was not served: {} waited {} for core {}{}",
+            "{subject}{} {}: {} waited {} for core {}{}",
             queues_of(worst),
+            if worst.proven { "was not served" } else { "may not have been served" },
             poller.who.name(),
             span(poller.waited_ns),
             worst.core,
@@ -302,6 +331,9 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
                     case.core,
                     span(poller.longest_ns)
                 ));
+                if !case.proven {
+                    detail.push_str("Whether there were packets for it to handle could not be seen. ");
+                }
                 evidence.push(victim_fact(poller));
             }
             None => {
@@ -361,29 +393,17 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
 
 fn remedy(cores: &Cores, case: &Case, subject: &str) -> String {
     let core = case.core;
-    let mut steps = Vec::new();
-    match case.ownership.owner().and_then(|o| o.who()) {
-        Some(who) if who.class.is_real_time() && !who.kernel => {
-            steps.push(format!("Make {} an ordinary thread: `chrt -o -p 0 {}`,", who.name(), who.tid));
-            steps.push(format!("or move it off core {core}: `taskset -pc {} {}`.", elsewhere(cores, core), who.tid));
-        }
-        Some(who) if !who.kernel => {
-            steps.push(format!(
-                "Move {} off core {core}: `taskset -pc {} {}`.",
-                who.name(),
-                elsewhere(cores, core),
-                who.tid
-            ));
-        }
-        _ => steps.push(format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")),
-    }
-    let others = elsewhere(cores, core);
-    match (&case.poller, case.irq) {
-        (Some(poller), _) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
+    let mut steps = match case.ownership.owner().and_then(|o| o.who()) {
+        Some(who) => culprit_steps(cores, core, case.window, who),
+        None => vec![format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")],
+    };
+    match (&case.poller, case.irq, with_room(cores, core, case.window)) {
+        (_, _, None) => steps.push(format!("No other core had room to serve {subject} meanwhile.")),
+        (Some(poller), _, Some(others)) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
             "Or let the NAPI thread run elsewhere: `taskset -pc {others} {}`; that moves the work, the culprit stays.",
             poller.who.tid
         )),
-        (_, Some(irq)) => steps.push(format!(
+        (_, Some(irq), Some(others)) => steps.push(format!(
             "Or give {subject} another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list`; irqbalance may move it back, and the culprit stays."
         )),
         _ => {}
@@ -448,12 +468,76 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_sent_to_a_core_that_is_full_or_serves_a_nic() {
+        let scene = || full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));
+        let remedy = &findings(&scene().load(0, 0.0, 5.0, Kind::User, 0.6).evidence())[0].remedy;
+        assert!(remedy.starts_with("Make spin[4711] an ordinary thread: `chrt -o -p 0 4711`"), "{remedy}");
+        assert!(!remedy.contains("taskset") && remedy.contains("There is no core to move it to"), "{remedy}");
+        assert!(remedy.contains("stop it"), "{remedy}");
+        let remedy = &findings(&scene().nic("eth9", 0).evidence())[0].remedy;
+        assert!(!remedy.contains("taskset -pc 0 4711"), "{remedy}");
+    }
+
+    #[test]
     fn ksoftirqd_counts_on_the_core_of_a_nic_only() {
         let scene = || full_core().with(spinner()).with(waits(Actor::kernel(22, "ksoftirqd/1", 1)));
-        let found = findings(&scene().nic("eth0", 1).evidence());
+        let mut evidence = scene().nic("eth0", 1).evidence();
+        count(&mut evidence, Source::Interrupts, "cpu1", "38", 900);
+        let found = findings(&evidence);
         assert_eq!((found[0].subject.name.as_str(), found[0].severity), ("eth0", Severity::Critical));
+        assert!(found[0].title.contains("was not served"), "{}", found[0].title);
         assert!(found[0].remedy.contains("/proc/irq/38/smp_affinity_list"), "{}", found[0].remedy);
         assert_eq!(findings(&scene().nic("eth0", 0).evidence()), []);
+    }
+
+    /// A counter that moved so much in five seconds.
+    fn count(evidence: &mut Evidence, source: Source, subject: &str, name: &str, by: u64) {
+        evidence.counters.push(source, subject, name, time(0.0), 100);
+        evidence.counters.push(source, subject, name, time(5.0), 100 + by);
+    }
+
+    #[test]
+    fn a_ksoftirqd_that_waits_hurts_no_nic_without_traffic() {
+        let base = || {
+            let scene = full_core().with(spinner()).with(waits(Actor::kernel(22, "ksoftirqd/1", 1)));
+            scene.nic("eth0", 1).evidence()
+        };
+        // Interrupts were seen, but none of this queue; packets on other queues or loopback do not count.
+        let mut quiet = base();
+        count(&mut quiet, Source::Interrupts, "cpu1", "LOC", 500);
+        count(&mut quiet, Source::Softirqs, "cpu1", "NET_RX", 500);
+        count(&mut quiet, Source::NicStatistics, "eth0", "rx_packets", 500);
+        let Answer::Fine(why) = examine(&quiet) else { panic!() };
+        assert!(why.contains("ksoftirqd/1[22] waited 3.0 s, but eth0 had no traffic"), "{why}");
+        // The device counted no packet at all.
+        let mut idle = base();
+        count(&mut idle, Source::NicStatistics, "eth0", "rx_packets", 0);
+        count(&mut idle, Source::NicStatistics, "eth0", "tx_packets", 0);
+        count(&mut idle, Source::Softirqs, "cpu1", "NET_RX", 500);
+        assert_eq!(findings(&idle), []);
+        let mut down = base();
+        down.nics[0].up = Some(false);
+        assert_eq!(findings(&down), []);
+        // Nothing to see is no proof, neither way.
+        let found = findings(&base());
+        assert_eq!(found[0].severity, Severity::Info);
+        assert!(found[0].title.contains("may not have been served"), "{}", found[0].title);
+        // Without the queue's interrupt the softirqs of the core tell.
+        let mut polled = base();
+        polled.nics[0].queues[0].irq = None;
+        count(&mut polled, Source::Softirqs, "cpu1", "NET_RX", 500);
+        assert_eq!(findings(&polled)[0].severity, Severity::Critical);
+        let mut unpolled = base();
+        count(&mut unpolled, Source::Softirqs, "cpu1", "NET_RX", 0);
+        assert_eq!(findings(&unpolled), []);
+    }
+
+    #[test]
+    fn a_ksoftirqd_that_never_ran_leaves_no_trace_of_packets() {
+        let starved = Actor::kernel(22, "ksoftirqd/1", 1).until(99.0, Doing::Wait);
+        let mut evidence = full_core().with(spinner()).with(starved).nic("eth0", 1).evidence();
+        count(&mut evidence, Source::Interrupts, "cpu1", "LOC", 500);
+        assert_eq!(findings(&evidence)[0].severity, Severity::Info);
     }
 
     #[test]
@@ -526,7 +610,7 @@ mod tests {
     fn a_busy_user_thread_on_the_core_of_a_nic_is_fine() {
         let evidence = full_core().with(Actor::new(50, "train", 1).until(99.0, Doing::Run)).nic("eth0", 1).evidence();
         let Answer::Fine(why) = examine(&evidence) else { panic!() };
-        assert!(why.contains("0 ms"), "{why}");
+        assert_eq!(why, "no thread that polls a NIC had to wait");
     }
 
     #[test]

@@ -32,6 +32,9 @@ const OUTAGE_COUNTERS: &[(&str, &str)] = &[
     ("device_request_reset", "resets that the device asked for"),
 ];
 
+/// Of these, the counters that miss no reset, whatever its reason: if they are zero, there was none.
+const ALL_RESETS: &[&str] = &["total_resets", "reset_cnt"];
+
 /// Counts of packets that the device was late to report sent; the driver resets after some (128 on ENA).
 const PRECURSOR_SUFFIX: &str = "_missed_tx";
 
@@ -57,15 +60,18 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if let Err(unseen) = &log
         && devices_counted.is_empty()
     {
-        let counters = evidence.why_unseen(probe::NICS).map_or("no driver counters were read", |u| u.why.as_str());
+        let nics = evidence.why_unseen(probe::NICS);
+        let counters = nics.map_or("no driver counters were read", |u| u.why.as_str());
         return Answer::CannotTell {
             because: format!("{}; and {counters}", unseen.because),
-            how_to_see: unseen.how_to_see.clone(),
+            how_to_see: nics.map_or_else(
+                || unseen.how_to_see.clone(),
+                |nics| format!("{}; for the counters: {}", unseen.how_to_see, nics.how_to_see),
+            ),
         };
     }
 
     let mut by_device: BTreeMap<String, Trouble> = BTreeMap::new();
-    let reach = log.as_ref().ok().map(|l| l.reach_words());
     let mut aliases = BTreeMap::new();
     let events = log.as_ref().map(|l| l.events.clone()).unwrap_or_default();
     // A driver prints some lines with the interface's name and some with the bus address only.
@@ -90,20 +96,36 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     let findings: Vec<Finding> =
         by_device.into_iter().filter_map(|(device, trouble)| finding(evidence, &device, &trouble)).collect();
-    Answer::from_findings(findings, || {
-        let log = match (&reach, &log) {
-            (Some(reach), _) => format!("no reset or transmit timeout in {reach}"),
-            (None, Err(unseen)) => format!("{}, so earlier resets are unknown", unseen.because),
-            (None, Ok(_)) => String::new(),
-        };
-        match devices_counted.len() as u64 {
-            0 => format!("{log}; driver counters were not seen"),
-            n => {
-                let earlier = earlier_outages(evidence, &devices_counted);
-                format!("{log}; the driver counters of {} did not move{earlier}", plural(n, "device", "devices"))
-            }
+    if !findings.is_empty() {
+        return Answer::Findings(findings);
+    }
+    let counters = match devices_counted.len() as u64 {
+        0 => "driver counters were not seen".to_owned(),
+        n => {
+            let earlier = earlier_outages(evidence, &devices_counted);
+            format!("the driver counters of {} did not move{earlier}", plural(n, "device", "devices"))
         }
-    })
+    };
+    match log {
+        Ok(log) => Answer::Fine(format!("no reset or transmit timeout in {}; {counters}", log.reach_words())),
+        Err(unseen) if never_reset(evidence) => {
+            Answer::Fine(format!("no driver has counted a reset since it was loaded; {}", unseen.because))
+        }
+        Err(unseen) => unseen.only_watched(evidence, &counters),
+    }
+}
+
+/// Whether every device with hardware counts all its resets, and none has had one.
+fn never_reset(evidence: &Evidence) -> bool {
+    let count_of = |nic: &Nic| {
+        let counts = ALL_RESETS.iter().map(|name| evidence.counters.last(Source::Ethtool, &nic.display_name(), name));
+        counts.flatten().max()
+    };
+    let mut hardware = evidence.nics.iter().filter(|nic| nic.bus.is_some()).peekable();
+    hardware.peek().is_some() && hardware.all(|nic| count_of(nic) == Some(0)) && {
+        let devices = devices_with_counters(evidence);
+        earlier_outages(evidence, &devices).is_empty()
+    }
 }
 
 fn devices_with_counters(evidence: &Evidence) -> Vec<&str> {
@@ -519,7 +541,22 @@ mod tests {
         let (because, how) = cannot_tell(examine(&evidence));
         assert!(because.contains("kernel log") && how.contains("root"));
         evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 7);
-        let why = fine(examine(&evidence));
-        assert!(why.contains("earlier resets are unknown"), "{why}");
+        let (because, _) = cannot_tell(examine(&evidence));
+        assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
+        assert!(because.contains("eth0 total_resets 7"), "{because}");
+    }
+
+    #[test]
+    fn drivers_that_never_counted_a_reset_stand_in_for_the_log() {
+        let mut evidence = watched(5);
+        evidence.nics = vec![eth0(5, 39)];
+        assert!(evidence.nics[0].bus.is_some());
+        evidence.counters.push(Source::Ethtool, "eth0", "tx_timeout", END, 0);
+        cannot_tell(examine(&evidence));
+        evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 0);
+        assert!(fine(examine(&evidence)).contains("since it was loaded"));
+        let other = Nic { name: "eth1".into(), ..evidence.nics[0].clone() };
+        evidence.nics.push(other);
+        cannot_tell(examine(&evidence));
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The lines about one kill come within milliseconds; the same pid later is another process.
 const SAME_KILL: Duration = Duration::from_secs(5);
 
-/// So many cgroups get a finding of their own, the latest kills first.
+/// So many cgroups are named, the latest kills first.
 const CGROUPS_SHOWN: usize = 5;
 
 const LOG: &str = "kernel log";
@@ -57,9 +57,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     }
 
-    let reach = log.as_ref().ok().map(|l| l.reach_words());
-    let because = log.as_ref().err().map(|u| u.because.clone());
-    let kills = put_together(log.map(|l| l.events).unwrap_or_default());
+    let kills = put_together(log.as_ref().map(|l| l.events.clone()).unwrap_or_default());
 
     let mut of_node = Vec::new();
     let mut of_cgroup: BTreeMap<String, Vec<Kill>> = BTreeMap::new();
@@ -84,9 +82,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     let mut latest_first: Vec<(&String, &Vec<Kill>)> = of_cgroup.iter().collect();
     latest_first.sort_by_key(|(_, kills)| kills.last().map(|k| k.event.age));
-    findings.extend(latest_first.iter().take(CGROUPS_SHOWN).map(|(cgroup, kills)| cgroup_finding(cgroup, kills)));
-    if latest_first.len() > CGROUPS_SHOWN {
-        findings.push(other_cgroups(&latest_first[CGROUPS_SHOWN..]));
+    match latest_first.as_slice() {
+        [] => {}
+        [(cgroup, kills)] => findings.push(cgroup_finding(cgroup, kills)),
+        several => findings.push(cgroups_finding(several)),
     }
 
     // Counters speak where the log did not: a closed or overwritten log.
@@ -98,26 +97,33 @@ pub fn examine(evidence: &Evidence) -> Answer {
                 .any(|p| is_same_or_below(p, path) || is_same_or_below(path, p))
         })
     };
-    let untold: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !told(path)).collect();
-    for (path, n) in &untold {
-        findings.push(counted_finding(path, *n));
+    let mut untold: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !told(path)).collect();
+    untold.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    match untold.as_slice() {
+        [] => {}
+        [(path, n)] => findings.push(counted_finding(path, *n)),
+        several => findings.push(several_counted(several)),
     }
     if findings.is_empty()
         && let Some(n) = node_counter.filter(|n| *n > 0)
     {
         findings.push(uncharted_finding(n));
     }
-    Answer::from_findings(findings, || {
-        let counters = match node_counter {
-            Some(_) => "the kernel's count of kills did not move while we watched",
-            None => "no cgroup's count of kills moved while we watched",
-        };
-        match (reach, because) {
-            (Some(reach), _) => format!("no kill in {reach}; {counters}"),
-            (None, Some(because)) => format!("{counters}; {because}, so earlier kills are unknown"),
-            (None, None) => counters.to_owned(),
+    if !findings.is_empty() {
+        return Answer::Findings(findings);
+    }
+    let counters = match node_counter {
+        Some(_) => "the kernel's count of kills did not move while we watched",
+        None => "no cgroup's count of kills moved while we watched",
+    };
+    match log {
+        Ok(log) => Answer::Fine(format!("no kill in {}; {counters}", log.reach_words())),
+        // Counts every kill since boot, of the node and of cgroups (mm/oom_kill.c, __oom_kill_process).
+        Err(_) if evidence.counters.last(Source::Vmstat, "", "oom_kill") == Some(0) => {
+            Answer::Fine("the kernel has counted no kill since boot (/proc/vmstat oom_kill)".to_owned())
         }
-    })
+        Err(unseen) => unseen.only_watched(evidence, counters),
+    }
 }
 
 fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
@@ -254,28 +260,75 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     }
 }
 
-fn other_cgroups(more: &[(&String, &Vec<Kill>)]) -> Finding {
-    let kills: usize = more.iter().map(|(_, kills)| kills.len()).sum();
-    let names: Vec<&str> = more.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
-    let latest = more.first().and_then(|(_, kills)| kills.last()).map(|k| k.event.age_words()).unwrap_or_default();
+/// Several cgroups at their own limits, latest kills first: one finding, as it is one kind of trouble.
+fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
+    let all: usize = cgroups.iter().map(|(_, kills)| kills.len()).sum();
+    let described: Vec<String> = cgroups
+        .iter()
+        .filter_map(|(cgroup, kills)| {
+            let last = kills.last()?;
+            let n = if kills.len() > 1 { format!("{} killed, last ", kills.len()) } else { String::new() };
+            Some(format!("{cgroup}{} ({n}{} {})", cgroup_owner(cgroup), last.victim(), last.event.age_words()))
+        })
+        .collect();
+    let latest = cgroups.iter().find_map(|(cgroup, kills)| Some((cgroup, kills.last()?)));
+    let last = latest.map_or_else(String::new, |(cgroup, kill)| {
+        format!(", last {} of {} {}", kill.victim(), cgroup_name(cgroup), kill.event.age_words())
+    });
+    let mut evidence = vec![
+        Fact::new("cgroups", cgroups.len() as u64, "", LOG),
+        Fact::new("processes killed in the last 24 h", all as u64, "", LOG),
+    ];
+    evidence.extend(cgroups.iter().take(CGROUPS_SHOWN).map(|(cgroup, kills)| {
+        let victims: Vec<String> = kills.iter().rev().map(Kill::victim).collect();
+        Fact::new(format!("killed in {cgroup}, newest first"), list(&victims, 3), "", LOG)
+    }));
     Finding {
         code: Code::OomKill,
         severity: Severity::Warning,
-        subject: Subject::new(SubjectKind::Node, "other cgroups at their memory limit"),
+        subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
         title: format!(
-            "{} hit their memory limit earlier, last {latest}",
-            plural(more.len() as u64, "more cgroup", "more cgroups")
+            "{} cgroups hit their memory limit: {} killed{last}",
+            cgroups.len(),
+            plural(all as u64, "process", "processes")
         ),
         detail: format!(
-            "{} killed in them: {}.",
-            plural(kills as u64, "process was", "processes were"),
-            list(&names, 10)
+            "Each reached its own limit; the node itself need not have been short of memory. Newest first: {}.",
+            list(&described, CGROUPS_SHOWN)
+        ),
+        evidence,
+        remedy: format!(
+            "For the newest: {} The others likewise.",
+            latest.map_or_else(String::new, |(cgroup, _)| limit_remedy(cgroup))
+        ),
+    }
+}
+
+fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
+    let all = cgroups.iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
+    let described: Vec<String> =
+        cgroups.iter().map(|(path, n)| format!("{path}{} ({n} killed)", cgroup_owner(path))).collect();
+    Finding {
+        code: Code::OomKill,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
+        title: format!(
+            "{} killed in {} cgroups while we watched",
+            plural(all, "process was", "processes were"),
+            cgroups.len()
+        ),
+        detail: format!(
+            "These cgroups count kills for want of memory; the kernel log has no line about them: {}.",
+            list(&described, CGROUPS_SHOWN)
         ),
         evidence: vec![
-            Fact::new("cgroups", more.len() as u64, "", LOG),
-            Fact::new("processes killed in the last 24 h", kills as u64, "", LOG),
+            Fact::new("cgroups", cgroups.len() as u64, "", "memory.events oom_kill (v1 memory.oom_control)"),
+            Fact::new("processes killed while we watched", all, "", "memory.events oom_kill (v1 memory.oom_control)"),
         ],
-        remedy: "As for the ones above: raise their limits, or find why what runs in them grows.".to_owned(),
+        remedy: format!(
+            "For the first: {} The others likewise.",
+            cgroups.first().map_or_else(String::new, |(path, _)| limit_remedy(path))
+        ),
     }
 }
 
@@ -387,14 +440,21 @@ mod tests {
     }
 
     #[test]
-    fn the_sixth_cgroup_and_later_are_summed() {
+    fn several_cgroups_are_one_finding_that_names_the_latest_five() {
         let texts: Vec<(u64, String)> =
             (0..9).map(|i| (3000 - i * 100, summary(1000 + i as u32).replace(POD, &format!("/job{i}")))).collect();
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
-        let all = findings(examine(&with(&lines)));
-        assert_eq!(all.len(), 6);
-        assert_eq!(all[0].subject.name, "/job8", "the latest first");
-        assert_eq!(fact(&all[5], "cgroups"), 4);
+        let f = one(examine(&with(&lines)));
+        assert_eq!((f.subject.kind, f.severity), (SubjectKind::Node, Severity::Warning));
+        assert!(
+            f.title.starts_with("9 cgroups hit their memory limit: 9 processes killed, last python3[1008]"),
+            "{}",
+            f.title
+        );
+        assert!(f.detail.contains("Newest first: /job8 (python3[1008] 37 min ago), /job7"), "{}", f.detail);
+        assert!(f.detail.contains("/job4") && !f.detail.contains("/job3"), "{}", f.detail);
+        assert!(f.detail.ends_with("and 4 more."), "{}", f.detail);
+        assert!(f.remedy.contains("/job8"), "{}", f.remedy);
     }
 
     #[test]
@@ -443,10 +503,20 @@ mod tests {
     fn the_nodes_own_count_is_the_last_resort() {
         let mut evidence = watched(5);
         evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
-        assert!(fine(examine(&evidence)).contains("earlier kills are unknown"));
+        let (because, _) = cannot_tell(examine(&evidence));
+        assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
         evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
         let f = one(examine(&evidence));
         assert!(f.title.starts_with("1 process was killed"), "{}", f.title);
+    }
+
+    #[test]
+    fn a_count_of_zero_since_boot_stands_in_for_the_log() {
+        let mut evidence = watched(5);
+        evidence.counters.push(Source::CgroupMemory, "/a", "oom_kill", start(5), 0);
+        cannot_tell(examine(&evidence));
+        evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 0);
+        assert!(fine(examine(&evidence)).contains("since boot"));
     }
 
     #[test]
