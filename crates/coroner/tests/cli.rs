@@ -180,6 +180,102 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&out.stderr), "");
 }
 
+#[test]
+fn whoever_reads_changes_no_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing can be seen but the cores, so --strict fails.
+    let node = bare_node();
+    let code = |to: &str| {
+        let script = format!("( \"$0\" diagnose --strict --json --for 300ms --root \"$1\"; echo $? >\"$2\" ) {to}");
+        let file = dir.path().join("code");
+        let done = Command::new("sh").args(["-c", &script, CORONER]).arg(node.path()).arg(&file).output().unwrap();
+        (std::fs::read_to_string(file).unwrap().trim().to_owned(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    assert_eq!(code("| true"), ("2".to_owned(), String::new()));
+    let (full, said) = code(">/dev/full");
+    assert_eq!(full, "2");
+    assert!(said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn a_recording_without_a_look_at_the_cores_is_no_success() {
+    let (node, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (root, file) = (node.path().to_str().unwrap(), dir.path().join("a.coroner"));
+    let args = ["record", "--for", "300ms", "--root", root, "-o", file.to_str().unwrap()];
+    fails(&args, &["a.coroner", "no look at the cores"]);
+}
+
+#[test]
+fn a_full_disk_is_told_in_the_file_and_outside() {
+    let Some(tmpfs) = Tmpfs::mount("1m") else { return };
+    let (file, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+    // Room for the tables and little else.
+    std::fs::write(&ballast, vec![7; 560 << 10]).unwrap();
+    let out = coroner(&["record", "--for", "4s", "-o", file.to_str().unwrap()]);
+    let (said, shown) = (String::from_utf8_lossy(&out.stderr), String::from_utf8_lossy(&out.stdout));
+    assert_eq!(out.status.code(), Some(2), "{said}{shown}");
+    assert!(said.contains("the disk is full"), "{said}");
+    assert!(!shown.contains("nothing wrong"), "{shown}");
+    let recording = coroner_evidence::recording::read(&file).unwrap();
+    assert!(recording.about.sealed, "{said}{shown}");
+    let told = recording.evidence.unseen.iter().find(|u| u.probe == coroner_evidence::recording::PROBE);
+    let told = told.expect("what is missing");
+    assert!(told.what.contains("seconds of this recording") && told.why == "the disk was full", "{told:?}");
+}
+
+#[test]
+fn a_disk_that_gets_room_again_costs_nothing() {
+    let Some(tmpfs) = Tmpfs::mount("4m") else { return };
+    let (file, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+    std::fs::write(&ballast, vec![7; (4 << 20) - (600 << 10)]).unwrap();
+    let mut child = Command::new(CORONER)
+        .args(["record", "--for", "1h", "--json", "-o", file.to_str().unwrap()])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its first complaint.
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stderr.take().unwrap()), &mut line).unwrap();
+    assert!(line.contains("the disk is full"), "{line}");
+    std::fs::remove_file(&ballast).unwrap();
+    end(&mut child);
+    let recording = coroner_evidence::recording::read(&file).unwrap();
+    assert!(recording.about.sealed);
+    let of_recording = |u: &&coroner_evidence::Unseen| u.probe == coroner_evidence::recording::PROBE;
+    assert_eq!(recording.evidence.unseen.iter().find(of_recording), None);
+    assert!(recording.evidence.node.is_some() && recording.evidence.window().is_some());
+}
+
+/// A small file system of its own; gone when this goes, also if the test fails.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    /// `None`, and a line that says so, where the test may not mount.
+    fn mount(size: &str) -> Option<Tmpfs> {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("size={size},mode=755");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path()).output();
+        match mount {
+            Ok(out) if out.status.success() => Some(Tmpfs(directory)),
+            _ => {
+                coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
 /// A node of which only the cores can be seen.
 fn bare_node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
