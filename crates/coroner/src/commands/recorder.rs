@@ -158,3 +158,121 @@ fn bytes_of(evidence: &Evidence) -> usize {
         + evidence.processes.len() * size_of::<Process>() * 2
         + evidence.threads.len() * size_of::<Thread>() * 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::recording::read;
+    use coroner_evidence::{CoreTimes, LogLine, Node, Time};
+    use std::path::Path;
+    use std::process::Command;
+
+    /// A small file system of its own; gone when this goes, also if the test fails.
+    struct Tmpfs(tempfile::TempDir);
+
+    impl Tmpfs {
+        fn mount(size: &str) -> Option<Tmpfs> {
+            let directory = tempfile::tempdir().unwrap();
+            let options = format!("size={size},mode=755");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path());
+            if mount.output().is_ok_and(|out| out.status.success()) {
+                return Some(Tmpfs(directory));
+            }
+            coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));
+            None
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        }
+    }
+
+    fn look(i: u64) -> Evidence {
+        let cores = vec![CoreTicks::default(); 2];
+        Evidence { core_times: vec![CoreTimes { at: Time::from_millis(i), cores }], ..Evidence::default() }
+    }
+
+    fn log(bytes: usize) -> Evidence {
+        let line = LogLine {
+            at: Time(1),
+            uncertainty_ns: 0,
+            stamp_us: 1,
+            sequence: 1,
+            level: 4,
+            facility: 0,
+            text: "x".repeat(bytes),
+        };
+        Evidence { log: vec![line], ..look(7) }
+    }
+
+    fn take_now(recorder: &mut Recorder, fragment: Evidence) {
+        recorder.tried = UNIX_EPOCH;
+        recorder.take(fragment);
+    }
+
+    fn missing(evidence: &Evidence) -> Vec<&Unseen> {
+        evidence.unseen.iter().filter(|u| u.probe == PROBE).collect()
+    }
+
+    #[test]
+    fn what_was_given_up_on_a_full_disk_is_told_in_the_file() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let path = tmpfs.path().join("a.coroner");
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, Evidence { node: Some(Node::default()), ..look(1) });
+        assert_eq!((recorder.looks, recorder.lost), (1, Duration::ZERO));
+        // More than the disk has, and more than may wait.
+        take_now(&mut recorder, log(MOST_WAITING_BYTES + 1));
+        assert!(recorder.lost > Duration::ZERO && recorder.waiting.log.is_empty());
+        take_now(&mut recorder, look(2));
+        assert_eq!(recorder.looks, 2, "there is room for little things");
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        let [told] = missing(&evidence)[..] else { panic!("{:?}", evidence.unseen) };
+        assert!(told.what.contains("seconds of this recording"), "{told:?}");
+        assert_eq!(told.why, "the disk was full");
+        assert_eq!(evidence.core_times.len(), 2);
+    }
+
+    #[test]
+    fn a_disk_that_stays_full_to_the_end_still_gets_the_last_words() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, look(1));
+        // To the last byte: fails when nothing more fits.
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        assert_eq!((recorder.waiting.log.len(), recorder.lost), (1, Duration::ZERO), "it waits for room");
+        recorder.take_leave().unwrap();
+        assert!(recorder.lost > Duration::ZERO);
+        recorder.finish(&[]).unwrap();
+        let recording = read(&path).unwrap();
+        assert!(recording.about.sealed);
+        assert_eq!(missing(&recording.evidence).len(), 1, "{:?}", recording.evidence.unseen);
+    }
+
+    #[test]
+    fn nothing_is_lost_if_room_comes_back() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        take_now(&mut recorder, look(8));
+        std::fs::remove_file(&ballast).unwrap();
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        assert_eq!((evidence.log.len(), evidence.core_times.len()), (1, 2));
+        assert!(missing(&evidence).is_empty());
+    }
+}

@@ -21,8 +21,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const CHUNK_SPAN: Duration = Duration::from_secs(10);
 /// 100 looks at 327 cores. Bounds what is held in memory for the open chunk, and what a reader must unpack at once.
 const CHUNK_ROWS: usize = 32_768;
-/// Room kept for the last words on a full disk: what was lost, and the seal. Some forty pages of log.
-const RESERVE: u64 = 192 << 10;
+/// Room kept for the end on a full disk: the last words and the seal. Sealing copies the log into the file, so it takes as
+/// much room again as the log has.
+const RESERVE: u64 = 512 << 10;
+/// The part of it that [`Writer::use_reserve`] gives free; the rest is for the seal.
+const FOR_LAST_WORDS: u64 = 4;
 /// How long an append waits for a program that writes into our file. None should.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -110,9 +113,13 @@ impl Writer {
         self
     }
 
-    /// Gives free the room that was kept for the end: an append of a few rows, and the seal, then fit on a full disk.
+    /// Gives free a part of the room that was kept for the end: an append of a few rows then fits on a full disk.
     pub fn use_reserve(&mut self) {
-        self.reserve = None;
+        if let Some(reserve) = &self.reserve {
+            let size = reserve.metadata().map_or(0, |m| m.len());
+            // Whatever fails here, the next append tells.
+            let _ = reserve.set_len(size - size / FOR_LAST_WORDS);
+        }
     }
 
     /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
@@ -197,8 +204,8 @@ fn reserve_beside(path: &Path) -> Option<File> {
     use rustix::fs::{FallocateFlags, Mode, OFlags};
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path.parent()?, flags, Mode::RUSR | Mode::WUSR).ok()?;
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE).ok()?;
-    Some(file.into())
+    let kept = |size| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size).is_ok();
+    [RESERVE, RESERVE / 2, RESERVE / 4].into_iter().any(kept).then(|| file.into())
 }
 
 pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
