@@ -19,18 +19,9 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(exit) => exit.into(),
-        // A reader that went away (`coroner | head`) is not an error.
-        Err(error) if is_broken_pipe(&error) => exit::Exit::NothingWrong.into(),
         Err(error) => {
-            eprintln!("coroner: {error:#}");
+            output::warn(&format!("{error:#}"));
             exit::Exit::CouldNotExamine.into()
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }

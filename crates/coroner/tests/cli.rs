@@ -180,6 +180,31 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&out.stderr), "");
 }
 
+#[test]
+fn whoever_reads_changes_no_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing can be seen but the cores, so --strict fails.
+    let node = bare_node();
+    let code = |to: &str| {
+        let script = format!("( \"$0\" diagnose --strict --json --for 300ms --root \"$1\"; echo $? >\"$2\" ) {to}");
+        let file = dir.path().join("code");
+        let done = Command::new("sh").args(["-c", &script, CORONER]).arg(node.path()).arg(&file).output().unwrap();
+        (std::fs::read_to_string(file).unwrap().trim().to_owned(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    assert_eq!(code("| true"), ("2".to_owned(), String::new()));
+    let (full, said) = code(">/dev/full");
+    assert_eq!(full, "2");
+    assert!(said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn a_recording_without_a_look_at_the_cores_is_no_success() {
+    let (node, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (root, file) = (node.path().to_str().unwrap(), dir.path().join("a.coroner"));
+    let args = ["record", "--for", "300ms", "--root", root, "-o", file.to_str().unwrap()];
+    fails(&args, &["a.coroner", "no look at the cores"]);
+}
+
 /// A node of which only the cores can be seen.
 fn bare_node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,9 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The most cores a node can have: the largest NR_CPUS of any architecture (x86 with MAXSMP, powerpc).
+pub const MAX_CORES: usize = 8192;
+
 /// A set of cores, written the way the kernel does: `0-3,8`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]

@@ -1,5 +1,6 @@
 //! How each core spends its time (/proc/stat), and how long threads wait for it (/proc/schedstat, where the kernel has it).
 
+use coroner_evidence::cores::MAX_CORES;
 use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Source, Time, probe};
 
 use crate::counter_file::{CoreNames, CounterFile, Moved, Words, core_number, how_to_read, lines};
@@ -68,9 +69,6 @@ pub fn parse_stat(text: &[u8], expected_cores: usize) -> (Vec<CoreTicks>, Option
     }
     (cores, bad)
 }
-
-/// No kernel has more.
-const MAX_CORES: usize = 65_536;
 
 fn core_ticks(line: &[u8]) -> Option<CoreTicks> {
     let mut words = Words(line);

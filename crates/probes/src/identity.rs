@@ -23,9 +23,10 @@ pub fn identify(root: &Root, evidence: &mut Evidence) {
     let processes = Processes::find(root, &place, evidence);
     let cloud = cloud::find(root, files);
     let stat = root.read("/proc/stat").unwrap_or_default();
+    let machine_id = files.map(machine_id);
     let node = Node {
         host: host(root, &place),
-        machine_id: files.and_then(machine_id),
+        machine_id: machine_id.as_ref().and_then(|id| id.as_ref().ok()).cloned(),
         boot_id: root.read_line("/proc/sys/kernel/random/boot_id"),
         kernel: root.read_line("/proc/sys/kernel/osrelease"),
         architecture: architecture(root),
@@ -55,13 +56,8 @@ pub fn identify(root: &Root, evidence: &mut Evidence) {
             format!("this runs in a container: {why}"),
             "run on the node itself, or as root with the node's process namespace (hostPID, --pid=host) and CAP_SYS_PTRACE",
         );
-    } else if node.machine_id.is_none() {
-        evidence.unseen(
-            probe::NODE,
-            "the node's machine id",
-            "/etc/machine-id is missing or holds no id",
-            "systemd-machine-id-setup",
-        );
+    } else if let Some(Err(why)) = machine_id {
+        evidence.unseen(probe::NODE, "the node's machine id", why, "systemd-machine-id-setup");
     }
     evidence.node = Some(node);
 }
@@ -80,12 +76,18 @@ fn systemd(files: &Root) -> Option<bool> {
     files.path("/run").is_dir().then(|| files.path("/run/systemd/system").is_dir())
 }
 
-/// 32 hexadecimal digits (machine-id(5)); images ship it empty or as `uninitialized`.
-fn machine_id(files: &Root) -> Option<String> {
-    ["/etc/machine-id", "/var/lib/dbus/machine-id"]
-        .iter()
-        .filter_map(|path| files.read_line(path))
-        .find(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()))
+/// 32 hexadecimal digits (machine-id(5)); images ship it empty or as `uninitialized`. Else why there is none.
+fn machine_id(files: &Root) -> Result<String, String> {
+    const PATH: &str = "/etc/machine-id";
+    let is_id = |id: &String| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    if let Some(id) = [PATH, "/var/lib/dbus/machine-id"].iter().filter_map(|path| files.read_line(path)).find(is_id) {
+        return Ok(id);
+    }
+    match files.read(PATH) {
+        Ok(_) => Err(format!("{PATH} holds no id")),
+        Err(error) if error.is_not_found() => Err(format!("{PATH} is missing")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn architecture(root: &Root) -> Option<String> {

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use coroner_evidence::Time;
+use rustix::fs::OFlags;
 
 /// The top of the file tree that is examined: `/` on a live node, a directory in tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,12 +76,23 @@ impl Root {
         self.0.join(absolute.trim_start_matches('/'))
     }
 
+    /// Opens without waiting for anybody: what should be a file may be a pipe that nobody writes into. In a tree that is not a
+    /// node's own, where anything may lie, nothing but plain files is read.
+    fn open(&self, path: &Path) -> io::Result<File> {
+        let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        if !self.is_live() && !file.metadata()?.is_file() {
+            return Err(io::Error::other("this is not a regular file"));
+        }
+        Ok(file)
+    }
+
     /// The whole file, bytes that are not UTF-8 replaced.
     pub fn read(&self, absolute: &str) -> Result<String, ReadError> {
         let path = self.path(absolute);
         let read = || -> io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
-            File::open(&path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
+            self.open(&path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read() {
@@ -136,7 +148,7 @@ pub struct ReusedFile {
 impl ReusedFile {
     pub fn open(root: &Root, absolute: &str) -> Result<ReusedFile, ReadError> {
         let path = root.path(absolute);
-        match File::open(&path) {
+        match root.open(&path) {
             Ok(file) => Ok(ReusedFile { path, file, buffer: Vec::with_capacity(4096) }),
             Err(source) => Err(ReadError::Io { path, source }),
         }
@@ -181,4 +193,20 @@ pub(crate) fn clock(id: rustix::time::ClockId) -> Time {
 /// CPU time this process has used.
 pub fn own_cpu() -> Duration {
     Duration::from_nanos(clock(rustix::time::ClockId::ProcessCPUTime).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap();
+        assert!(made.success());
+        let root = Root::at(dir.path());
+        let error = root.read("/pipe").unwrap_err().to_string();
+        assert!(error.contains("pipe") && error.contains("not a regular file"), "{error}");
+        assert!(ReusedFile::open(&root, "/pipe").is_err());
+    }
 }

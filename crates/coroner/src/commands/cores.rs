@@ -3,14 +3,13 @@
 use super::gather;
 use crate::args::CoresArgs;
 use crate::exit::Exit;
-use crate::output::{cores_text, diagnosis_json};
+use crate::output::{cores_text, diagnosis_json, print};
 use anyhow::Context;
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Cores, Summary};
 use coroner_evidence::Evidence;
 use serde_json::{Value, json};
-use std::io::Write;
 
 /// One entry of the strip in JSON for each look at the cores.
 const STEP_NS: u128 = 100_000_000;
@@ -32,9 +31,7 @@ pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
     } else {
         cores_text::render(&summary, &evidence, args.all)
     };
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
+    print(&text)?;
     Ok(Exit::NothingWrong)
 }
 

@@ -3,13 +3,12 @@
 use super::gather;
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
-use crate::output::{diagnosis_json, diagnosis_text};
+use crate::output::{diagnosis_json, diagnosis_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
-use std::io::Write;
 
 pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     if let Some(code) = args.explain {
-        std::io::stdout().write_all(code.page().as_bytes())?;
+        print(code.page())?;
         return Ok(Exit::NothingWrong);
     }
     let evidence = gather(args.from.as_deref(), args.duration, &args.node)?;
@@ -19,9 +18,7 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     } else {
         diagnosis_text::render(&diagnosis, &evidence, args.verbose)
     };
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
+    print(&text)?;
     Ok(exit_of(&diagnosis, args.strict))
 }
 

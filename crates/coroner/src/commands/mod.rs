@@ -3,9 +3,11 @@
 pub mod cores;
 pub mod diagnose;
 pub mod record;
+mod recorder;
 
 use crate::args::NodeArgs;
 use crate::output::progress::Progress;
+use crate::output::warn;
 use anyhow::Context;
 use coroner_evidence::{Evidence, recording};
 use coroner_probes::Root;
@@ -37,10 +39,10 @@ fn gather(from: Option<&Path>, duration: Duration, node: &NodeArgs) -> anyhow::R
 fn read_recording(file: &Path) -> anyhow::Result<Evidence> {
     let recording = recording::read(file)?;
     if !recording.about.sealed {
-        eprintln!(
-            "coroner: {}: the recorder was stopped before it could seal this file; reading what is there",
+        warn(&format!(
+            "{}: the recorder was stopped before it could seal this file; reading what is there",
             file.display()
-        );
+        ));
     }
     anyhow::ensure!(
         recording.evidence.window().is_some(),

@@ -1,23 +1,21 @@
 //! `coroner record`.
 
+use super::recorder::Recorder;
 use crate::args::RecordArgs;
 use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
+use crate::output::{print, warn};
 use anyhow::Context;
-use coroner_diagnosis::{Finding, diagnose};
+use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
 use coroner_probes::watch::Watch;
 use serde_json::json;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// What kill -9 may take: fragments are handed to the file this often.
-const COMMIT_EVERY: Duration = Duration::from_secs(1);
+use std::time::Duration;
 
 /// A recording with more rows of core times than this is not diagnosed on the node that made it: reading it back would cost
 /// more memory than a guest should take (72 bytes each).
@@ -33,37 +31,34 @@ pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
             .context("cannot watch for Ctrl-C")?;
     }
 
-    let mut writer = Writer::create(&path)?;
+    let mut recorder = Recorder::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, args.duration, &Evidence::default());
     let mut watch = Watch::start(args.node.root(), args.node.watch_options(), args.duration);
-    let mut pending = Evidence::default();
-    let mut last_commit = Instant::now();
     let mut core_rows = 0;
-    let mut lost_commits = 0u64;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), args.duration, &fragment);
         core_rows += fragment.core_times.iter().map(|t| t.cores.len()).sum::<usize>();
-        pending.append(fragment);
-        if last_commit.elapsed() >= COMMIT_EVERY {
-            last_commit = Instant::now();
-            lost_commits += commit(&mut writer, &mut pending, lost_commits == 0);
-        }
+        recorder.take(fragment);
         if stop.load(Ordering::Relaxed) {
             watch.stop();
         }
     }
-    lost_commits += commit(&mut writer, &mut pending, lost_commits == 0);
+    let told = recorder.take_leave();
     drop(progress);
 
-    let diagnosis =
-        if core_rows <= MOST_CORE_ROWS_TO_DIAGNOSE { Some(diagnose(&recording::read(&path)?.evidence)) } else { None };
+    let (lost, looks) = (recorder.lost, recorder.looks);
+    let diagnosis = if core_rows <= MOST_CORE_ROWS_TO_DIAGNOSE { diagnosis_of(&path) } else { None };
     let rows: Vec<FindingRow> = diagnosis.iter().flat_map(|d| &d.findings).map(finding_row).collect();
-    writer.finish(&rows)?;
+    let sealed = recorder.finish(&rows);
+    if looks == 0 {
+        sealed?;
+        anyhow::bail!("{}: no look at the cores was recorded; nothing can be said from it", path.display());
+    }
 
     let bytes = std::fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
     let window = diagnosis.as_ref().and_then(|d| d.window_real_ns);
-    let mut stdout = std::io::stdout().lock();
+    let lost_seconds = lost.as_secs_f64().ceil() as u64;
     if args.json {
         let document = json!({
             "schema": "coroner.record/1",
@@ -71,39 +66,50 @@ pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
             "bytes": bytes,
             "window": crate::output::diagnosis_json::window(window),
             "findings": diagnosis.as_ref().map(|d| d.findings.iter().map(|f| json!({"code": f.code, "severity": f.severity, "title": f.title})).collect::<Vec<_>>()),
-            "lost_commits": lost_commits,
+            "lost_commits": lost_seconds,
         });
-        writeln!(stdout, "{document:#}")?;
+        print(&format!("{document:#}\n"))?;
     } else {
-        write!(stdout, "{}", summary(&path, bytes, window, diagnosis.as_ref().map(|d| d.findings.as_slice())))?;
+        let findings = diagnosis.as_ref().map(|d| d.findings.as_slice());
+        print(&summary(&path, bytes, window, findings, lost_seconds))?;
     }
-    if lost_commits > 0 {
-        anyhow::bail!("{}: {lost_commits} seconds could not be written and are missing from the file", path.display());
+    sealed?;
+    told?;
+    if lost_seconds > 0 {
+        anyhow::bail!("{}: {lost_seconds} seconds could not be written and are missing from the file", path.display());
     }
     Ok(Exit::NothingWrong)
 }
 
-/// Hands the fragment to the file. Returns 1 if it was lost.
-fn commit(writer: &mut Writer, pending: &mut Evidence, say: bool) -> u64 {
-    let fragment = std::mem::take(pending);
-    match writer.append(&fragment) {
-        Ok(()) => 0,
+/// The diagnosis that is stored beside the evidence, for people. The recording is as good without it.
+fn diagnosis_of(path: &Path) -> Option<Diagnosis> {
+    match recording::read(path) {
+        Ok(recording) => Some(diagnose(&recording.evidence)),
         Err(error) => {
-            if say {
-                eprintln!("\rcoroner: {error}; recording goes on, what does not fit is lost");
-            }
-            1
+            warn(&format!("{error}; the recording gets no findings, `coroner diagnose --from` derives them"));
+            None
         }
     }
 }
 
-fn summary(path: &Path, bytes: u64, window: Option<(u64, u64)>, findings: Option<&[Finding]>) -> String {
+fn summary(
+    path: &Path,
+    bytes: u64,
+    window: Option<(u64, u64)>,
+    findings: Option<&[Finding]>,
+    lost_seconds: u64,
+) -> String {
     let mut text = format!("{}: {} KiB", path.display(), bytes.div_ceil(1024));
     if let Some((from, to)) = window {
         text.push_str(&format!(", {} to {}", timestamp(from), timestamp(to)));
     }
     text.push('\n');
+    if lost_seconds > 0 {
+        text.push_str(&format!("{lost_seconds} seconds are missing: they could not be written\n"));
+    }
     match findings {
+        // Of seconds that are missing nothing can be said.
+        Some([]) if lost_seconds > 0 => {}
         Some([]) => text.push_str("nothing wrong in what was seen\n"),
         Some(findings) => {
             for f in findings {

@@ -5,3 +5,22 @@ pub mod diagnosis_json;
 pub mod diagnosis_text;
 pub mod progress;
 pub mod terminal;
+
+use std::io::{self, Write};
+
+/// Writes to standard output. A reader that went away (`coroner | head`) is not an error, and changes no exit code; a full
+/// disk is one.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes a line to standard error, in place of the progress line if there is one. That nobody reads it must not end us.
+pub fn warn(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let clear = if io::IsTerminal::is_terminal(&stderr) { "\r\x1b[K" } else { "" };
+    let _ = writeln!(stderr, "{clear}coroner: {text}");
+}

@@ -64,9 +64,13 @@ pub fn by_load(share: f64, text: &str) -> String {
     }
 }
 
-/// Makes text of the node (names of processes, log lines) safe to print: control characters could drive the terminal.
+/// Makes text of the node (names of processes, log lines) safe to print, on one line: control characters could drive the
+/// terminal, a new line could pretend to be ours. So could characters that turn the direction of writing.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    let is_unsafe = |c: char| {
+        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// Wraps words to `width` columns; every line begins with `indent` spaces. Newlines in the text are kept.
@@ -108,5 +112,6 @@ mod tests {
     #[test]
     fn names_cannot_drive_the_terminal() {
         assert_eq!(printable("a\x1b[31mb"), "a\u{fffd}[31mb");
+        assert_eq!(printable("a\nCRITICAL  core-saturated"), "a\u{fffd}CRITICAL  core-saturated");
     }
 }

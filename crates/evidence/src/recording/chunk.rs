@@ -5,7 +5,7 @@
 //! zigzagged, so every value survives. A decoder takes any bytes: it never allocates more than a small multiple of
 //! [`MAX_PAYLOAD`] and answers with an error where something does not fit.
 
-use crate::cores::{CoreTicks, CoreTimes};
+use crate::cores::{CoreTicks, CoreTimes, MAX_CORES};
 use crate::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use crate::time::Time;
 use std::collections::HashMap;
@@ -41,6 +41,10 @@ pub trait Streamed: Clone {
     fn at(&self) -> Time;
     /// How many rows of the packed columns it takes.
     fn rows(&self) -> usize;
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+    }
     fn pack(items: &[Self]) -> Vec<u8>;
     fn unpack(payload: &[u8]) -> Result<Vec<Self>, ChunkError>;
 }
@@ -198,6 +202,10 @@ impl Streamed for CoreTimes {
         self.cores.len()
     }
 
+    fn bytes(&self) -> usize {
+        size_of::<CoreTimes>() + size_of_val(self.cores.as_slice())
+    }
+
     fn pack(looks: &[CoreTimes]) -> Vec<u8> {
         let [mut at, mut count, mut core] = [const { Vec::new() }; 3];
         let mut ticks = [const { Vec::new() }; 8];
@@ -228,6 +236,9 @@ impl Streamed for CoreTimes {
             let at = at.after(before.map_or(0, |b| b.at.0))?;
             let before = before.map_or(&[][..], |b| &b.cores);
             let count = count.after(before.len() as u64)?;
+            if count > MAX_CORES as u64 {
+                return Err(ChunkError::Range("count", count));
+            }
             let mut cores = Vec::new();
             for i in 0..count {
                 let old = usize::try_from(i).ok().and_then(|i| before.get(i)).copied();

@@ -108,12 +108,16 @@ fn a_bomb_is_refused_before_it_fills_the_memory() {
     let bomb = zstd::bulk::compress(&vec![0; 256 << 20], 3).unwrap();
     assert!(bomb.len() < 100_000);
     assert_eq!(decode::<CoreTimes>(&bomb, 1), Err(ChunkError::TooLarge));
-    // A look that claims 2⁶² cores and has none.
-    let mut count = Vec::new();
-    put_difference(&mut count, 1 << 62, 0);
-    let mut columns = [const { Vec::new() }; 11];
-    (columns[0], columns[1]) = (vec![0], count);
-    assert_eq!(CoreTimes::unpack(&join(columns)), Err(ChunkError::Number("core")));
+    // A look that claims many cores and has none.
+    let look_of = |cores: u64| {
+        let mut count = Vec::new();
+        put_difference(&mut count, cores, 0);
+        let mut columns = [const { Vec::new() }; 11];
+        (columns[0], columns[1]) = (vec![0], count);
+        CoreTimes::unpack(&join(columns))
+    };
+    assert_eq!(look_of(MAX_CORES as u64), Err(ChunkError::Number("core")));
+    assert_eq!(look_of(1 << 62), Err(ChunkError::Range("count", 1 << 62)));
 }
 
 #[test]

@@ -18,9 +18,18 @@ use std::path::{Path, PathBuf};
 
 const HOW_TO_SEE: &str = "copy the recording again, with FILE-wal if there is one";
 
+/// What all rows of a recording may take in memory. An hour of 192 cores takes as much; a small file made to hurt could
+/// unpack to a thousand times its size.
+const MAX_BYTES: usize = 512 << 20;
+
 pub fn read(path: &Path) -> Result<Recording, RecordingError> {
+    read_within(path, MAX_BYTES)
+}
+
+fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
     let Opened { db, missing } = open::open(path)?;
-    let mut reader = Reader { db, path: path.to_owned(), evidence: Evidence::default() };
+    let mut reader =
+        Reader { db, path: path.to_owned(), evidence: Evidence::default(), room: Room { all: bytes, left: bytes } };
     let about = reader.about()?;
     for (what, why) in missing {
         reader.lost(what, why);
@@ -36,6 +45,26 @@ struct Reader {
     db: Connection,
     path: PathBuf,
     evidence: Evidence,
+    room: Room,
+}
+
+/// How much may still be read into memory, in bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    all: usize,
+    left: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), String> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(format!("the recording unpacks to more than {} MB; the rest was left out", self.all >> 20)),
+        }
+    }
 }
 
 /// What of a table could not be read.
@@ -153,13 +182,17 @@ impl Reader {
     fn rows<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<(i64, T)> {
         let mut damage = Damage::default();
         let mut found = Vec::new();
-        // Not a view or a virtual table in its place: they have no root page.
-        let real =
-            self.db.query_row("SELECT rootpage > 0 FROM sqlite_schema WHERE name = ?", [table.name], |r| r.get(0));
-        match real.optional() {
-            Ok(Some(true)) => scan(&self.db, table, value, &mut found, &mut damage),
-            Ok(_) => damage.note(|| "there is no such table".to_owned()),
-            Err(e) => damage.note(|| e.to_string()),
+        match is_table(&self.db, table.name) {
+            Ok(()) => {
+                let room = &mut self.room;
+                let mut bounded = |row: &Row<'_>| {
+                    let value = value(row).map_err(|e| e.to_string())?;
+                    // Names and texts are in the file as long as they are in memory; the structs around them are not.
+                    room.take(size_of::<(i64, T)>()).map(|()| value)
+                };
+                scan(&self.db, table, &mut bounded, &mut found, &mut damage);
+            }
+            Err(why) => damage.note(|| why),
         }
         self.tell(table.name, found.len(), damage);
         found
@@ -172,23 +205,28 @@ impl Reader {
         }
     }
 
+    /// All rows of a stream. Chunks are unpacked one by one as they are read.
     fn stream<T: Streamed>(&mut self) -> Vec<T> {
         let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
-        let chunks = self.rows(table, |row| {
-            let (from, to): (Time, Time) = (row.get("from_ns")?, row.get("to_ns")?);
-            Ok((from, to, row.get::<_, U64>("rows")?.0, row.get::<_, Vec<u8>>("data")?))
-        });
-        let (mut items, mut good, mut damage) = (Vec::new(), 0, Damage::default());
-        for (id, (from, to, rows, data)) in chunks {
-            match chunk::decode::<T>(&data, rows) {
-                Ok(decoded) => {
-                    items.extend(decoded);
-                    good += 1;
-                }
-                Err(e) => damage.note(|| format!("row {id} ({from:?} to {to:?} after boot): the chunk {e}")),
-            }
+        let (mut items, mut chunks, mut damage) = (Vec::new(), Vec::new(), Damage::default());
+        let room = &mut self.room;
+        let mut unpack = |row: &Row<'_>| -> Result<(), String> {
+            let read = || -> rusqlite::Result<(Time, Time, u64, &[u8])> {
+                let data = row.get_ref("data")?.as_blob()?;
+                Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0, data))
+            };
+            let (from, to, rows, data) = read().map_err(|e| e.to_string())?;
+            let why = |why: String| format!("({from:?} to {to:?} after boot): the chunk {why}");
+            let unpacked = chunk::decode::<T>(data, rows).map_err(|e| why(e.to_string()))?;
+            room.take(unpacked.iter().map(T::bytes).sum())?;
+            items.extend(unpacked);
+            Ok(())
+        };
+        match is_table(&self.db, table.name) {
+            Ok(()) => scan(&self.db, table, &mut unpack, &mut chunks, &mut damage),
+            Err(why) => damage.note(|| why),
         }
-        self.tell(T::TABLE, good, damage);
+        self.tell(T::TABLE, chunks.len(), damage);
         items
     }
 
@@ -224,11 +262,21 @@ impl Reader {
     }
 }
 
+/// Not a view or a virtual table in its place: they have no root page.
+fn is_table(db: &Connection, name: &str) -> Result<(), String> {
+    let real = db.query_row("SELECT rootpage > 0 FROM sqlite_schema WHERE name = ?", [name], |r| r.get(0));
+    match real.optional() {
+        Ok(Some(true)) => Ok(()),
+        Ok(_) => Err("there is no such table".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 /// Reads a table from front to end; where that fails, row by row around the damage.
 fn scan<T>(
     db: &Connection,
     table: Table,
-    value: fn(&Row<'_>) -> rusqlite::Result<T>,
+    value: &mut dyn FnMut(&Row<'_>) -> Result<T, String>,
     found: &mut Vec<(i64, T)>,
     damage: &mut Damage,
 ) {
@@ -261,7 +309,7 @@ fn scan<T>(
         match db.query_row(&next, [last], |row| row.get::<_, i64>(0)).optional() {
             Ok(None) => return,
             Ok(Some(id)) if id > last => {
-                match db.query_row(&one, [id], value) {
+                match db.query_row(&one, [id], |row| Ok(value(row))).unwrap_or_else(|e| Err(e.to_string())) {
                     Ok(value) => found.push((id, value)),
                     Err(e) => damage.note(|| format!("row {id}: {e}")),
                 }
@@ -272,5 +320,48 @@ fn scan<T>(
                 step *= 2;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CoreTicks;
+    use crate::recording::Writer;
+
+    #[test]
+    fn a_small_file_that_unpacks_to_very_much_is_left_out_in_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        let look = |i: u64| {
+            let cores = (0..4096).map(|core| CoreTicks { core, ..CoreTicks::default() }).collect();
+            Evidence { core_times: vec![CoreTimes { at: Time::from_millis(i), cores }], ..Evidence::default() }
+        };
+        let mut writer = Writer::create(&path).unwrap();
+        for i in 0..40 {
+            writer.append(&look(i)).unwrap();
+        }
+        writer.finish(&[]).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
+        let whole = read_within(&path, 64 << 20).unwrap().evidence;
+        assert_eq!((whole.core_times.len(), whole.unseen.len()), (40, 0));
+        let part = read_within(&path, 8 << 20).unwrap().evidence;
+        let bytes: usize = part.core_times.iter().map(Streamed::bytes).sum();
+        assert!(!part.core_times.is_empty() && bytes <= 8 << 20, "{bytes}");
+        let [told] = part.unseen.as_slice() else { panic!("{:?}", part.unseen) };
+        assert!(told.why.contains("more than 8 MB"), "{told:?}");
+    }
+
+    #[test]
+    fn rows_of_plain_tables_count_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        let mut writer = Writer::create(&path).unwrap();
+        let clocks = vec![crate::Clocks { at: Time(1), real_ns: 2, boot_ns: 3 }; 1000];
+        writer.append(&Evidence { clocks, ..Evidence::default() }).unwrap();
+        writer.finish(&[]).unwrap();
+        let part = read_within(&path, 16_000).unwrap().evidence;
+        assert!((100..1000).contains(&part.clocks.len()), "{}", part.clocks.len());
+        assert!(part.unseen[0].what.contains("clocks"), "{:?}", part.unseen);
     }
 }

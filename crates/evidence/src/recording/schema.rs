@@ -72,10 +72,12 @@ CREATE VIEW events AS
     UNION ALL
     SELECT at_ns, 'cgroups', mount_point, live || ' live, ' || coalesce(dying, 'unknown') || ' dying' FROM cgroup_censuses
     UNION ALL
-    SELECT at_ns, 'stat read', path, iif(is_finished, '', 'at least ') || (took_ns / 1000000) || ' ms' FROM stat_reads
+    SELECT at_ns, 'stat read', path, iif(is_finished, '', 'at least ') || printf('%.3f ms', took_ns / 1e6) FROM stat_reads
   ) LEFT JOIN wall_clock ORDER BY at_ns;
+-- As each device was seen last.
 CREATE VIEW nic_cores AS
   SELECT nics.name AS nic, netns, driver, kind || '-' || queue AS queue, mapped_by, irq, irq_cores, napi_tid, napi_cores,
          steering_cores
-  FROM nic_queues JOIN nics ON nics.id = nic_id ORDER BY nic_queues.id;
+  FROM nic_queues JOIN (SELECT max(id) AS id, netns, name, driver FROM nics GROUP BY netns, name) AS nics
+    ON nics.id = nic_id ORDER BY nic_queues.id;
 ";

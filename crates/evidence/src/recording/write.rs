@@ -21,6 +21,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const CHUNK_SPAN: Duration = Duration::from_secs(10);
 /// 100 looks at 327 cores. Bounds what is held in memory for the open chunk, and what a reader must unpack at once.
 const CHUNK_ROWS: usize = 32_768;
+/// Room kept for the end on a full disk: the last words and the seal. Sealing copies the log into the file, so it takes as
+/// much room again as the log has.
+const RESERVE: u64 = 512 << 10;
+/// The part of it that [`Writer::use_reserve`] gives free; the rest is for the seal.
+const FOR_LAST_WORDS: u64 = 4;
 /// How long an append waits for a program that writes into our file. None should.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -36,6 +41,7 @@ pub struct Writer {
     core_times: OpenChunk<CoreTimes>,
     thread_samples: OpenChunk<ThreadSample>,
     points: OpenChunk<CounterPoint>,
+    reserve: Option<File>,
 }
 
 /// A connection that, however it ends, leaves one file if it can: a file in WAL mode without its log then always means that
@@ -81,6 +87,7 @@ impl Writer {
         });
         match made {
             Ok((db, sync)) => Ok(Writer {
+                reserve: reserve_beside(&path),
                 path,
                 sync,
                 db: Folding(db),
@@ -106,10 +113,19 @@ impl Writer {
         self
     }
 
+    /// Gives free a part of the room that was kept for the end: an append of a few rows then fits on a full disk.
+    pub fn use_reserve(&mut self) {
+        if let Some(reserve) = &self.reserve {
+            let size = reserve.metadata().map_or(0, |m| m.len());
+            // Whatever fails here, the next append tells.
+            let _ = reserve.set_len(size - size / FOR_LAST_WORDS);
+        }
+    }
+
     /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
     /// there is room on the disk again, later appends succeed. Never waits for the disk to sync.
     pub fn append(&mut self, fragment: &Evidence) -> Result<(), RecordingError> {
-        let Writer { path, sync, db, node, series, core_times, thread_samples, points } = self;
+        let Writer { path, sync, db, node, series, core_times, thread_samples, points, .. } = self;
         let stored = sync.append(|| -> Result<_, StoreError> {
             let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let changed_node = fragment.node.as_ref().filter(|new| node.as_ref() != Some(new));
@@ -136,7 +152,8 @@ impl Writer {
 
     /// Seals the file: one file, nothing beside it, synced to the disk.
     pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
-        let Writer { path, sync, mut db, core_times, thread_samples, points, .. } = self;
+        let Writer { path, sync, mut db, core_times, thread_samples, points, reserve, .. } = self;
+        drop(reserve);
         drop(sync);
         db.0.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(&path, "cannot seal the recording", e))?;
         // Gives back the room that the log takes: on a full disk it is what the seal needs.
@@ -179,6 +196,16 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// A file without a name in the same directory: it takes room until it is closed, also by kill -9. `None` where the file
+/// system has no such files or no room.
+fn reserve_beside(path: &Path) -> Option<File> {
+    use rustix::fs::{FallocateFlags, Mode, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path.parent()?, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let kept = |size| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size).is_ok();
+    [RESERVE, RESERVE / 2, RESERVE / 4].into_iter().any(kept).then(|| file.into())
 }
 
 pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {

@@ -62,7 +62,8 @@ fn a_file_is_never_overwritten() {
     assert!(!other.exists());
 
     let error = Writer::create(&dir.path().join("no/such/directory/c.coroner")).err().expect("no directory");
-    assert!(error.to_string().contains("No such file or directory"), "{error}");
+    let source = std::error::Error::source(&error).expect("why");
+    assert!(source.to_string().contains("No such file or directory"), "{error}: {source}");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn people_with_only_sqlite3_can_read_it() {
         "2026-05-28T20:26:40.000000Z log second 0"
     );
     let read = text("SELECT time || ' ' || event FROM events WHERE kind = 'stat read'");
-    assert_eq!(read, "2026-05-28T20:26:41.500000Z at least 4800 ms");
+    assert_eq!(read, "2026-05-28T20:26:41.500000Z at least 4800.000 ms");
     assert_eq!(text("SELECT code || ' ' || subject FROM findings"), "core-saturated 1");
 
     let Ok(tables) = Command::new("sqlite3").arg(&path).arg(".tables").output() else {

@@ -41,6 +41,9 @@ const CPU_NAMES: [&str; 5] = ["quota_us", "period_us", "nr_periods", "nr_throttl
 const MEMORY_NAMES: [&str; 7] =
     ["limit_bytes", "high_bytes", "usage_bytes", "limit_hits", "high_hits", "oom", "oom_kill"];
 const USAGE: usize = 2;
+/// Which of the values count from 0 at the birth of a cgroup.
+const CPU_COUNTERS: std::ops::Range<usize> = 2..5;
+const MEMORY_COUNTERS: std::ops::Range<usize> = 3..7;
 
 /// Values in the order of the names; `None` where the kernel does not say.
 type Values = [Option<u64>; 7];
@@ -92,6 +95,13 @@ struct Watch {
     /// Those without a limit, the one to look at next in front.
     unlimited: VecDeque<String>,
     reread_not_before: Time,
+    /// When this was called before.
+    last_look: Option<Time>,
+    /// Those that had a limit and are gone.
+    gone: HashSet<String>,
+    /// The largest inode number of a cgroup that was there at an earlier look, and up to now.
+    newest_before: u64,
+    newest: u64,
 }
 
 impl Watch {
@@ -110,6 +120,10 @@ impl Watch {
             known: HashMap::new(),
             unlimited: VecDeque::new(),
             reread_not_before: Time(0),
+            last_look: None,
+            gone: HashSet::new(),
+            newest_before: 0,
+            newest: 0,
         }
     }
 
@@ -158,6 +172,24 @@ impl Watch {
                 below = below.rsplit_once('/').map_or("", |(parent, _)| parent);
             }
         }
+        self.last_look = Some(at);
+        self.newest_before = self.newest;
+    }
+
+    /// When the counters of a cgroup that is met for the first time were still 0: at the look before, if it was born since.
+    fn zero_point(&self, at: Time, inode: Option<u64>, values: &Values) -> Option<Time> {
+        let before = self.last_look?;
+        let born_since = if self.source == Source::CgroupCpu {
+            // One that only got its first process since may have counted long before. Periods are counted one by one
+            // (kernel/sched/fair.c, do_sched_cfs_period_timer): more than fit into the time are from before.
+            let (period_us, periods) = (values[1]?.max(1), values[2]?);
+            let most = at.since(before).as_micros() / u128::from(period_us) + 1;
+            u128::from(periods) <= most
+        } else {
+            // Nodes of the file system get growing numbers (fs/kernfs/dir.c, __kernfs_new_node).
+            inode? > self.newest_before
+        };
+        born_since.then_some(before)
     }
 
     /// Looks at one cgroup, which is in `known` or new, and not in `unlimited`.
@@ -168,7 +200,9 @@ impl Watch {
             // This controller is not enabled there, or the cgroup is gone. One that comes back under its name is seen as new.
             Err(Errno::NOENT | Errno::NODEV) if files.is_there(&below) => None,
             Err(Errno::NOENT | Errno::NODEV) => {
-                self.known.remove(&below);
+                if let Some((path, Some(_))) = self.known.remove_entry(&below) {
+                    self.gone.insert(path);
+                }
                 return;
             }
             Err(e) => {
@@ -177,11 +211,27 @@ impl Watch {
                 None
             }
         };
+        let is_new = !self.known.contains_key(&below);
+        // Only for those that are met for the first time, and only where it is needed.
+        let inode = if is_new && self.source == Source::CgroupMemory { files.inode(&below) } else { None };
         let Some(values) = values else {
+            self.newest = self.newest.max(inode.unwrap_or(0));
             self.known.insert(below.clone(), None);
             self.unlimited.push_back(below);
             return;
         };
+        if is_new
+            && !self.gone.contains(&below)
+            && let Some(zero) = self.zero_point(at, inode, &values)
+        {
+            let counters = if self.source == Source::CgroupCpu { CPU_COUNTERS } else { MEMORY_COUNTERS };
+            let subject = hierarchy.full_path(&below);
+            for i in counters.filter(|&i| values[i].is_some()) {
+                evidence.counters.push(self.source, &subject, self.names[i], zero, 0);
+            }
+        }
+        self.newest = self.newest.max(inode.unwrap_or(0));
+        let Some(files) = &self.files else { return };
         let told = self.known.entry(below).or_insert(None);
         let last = told.as_deref().copied().unwrap_or_default();
         let mut now = last;
@@ -259,6 +309,11 @@ impl CgroupFiles {
 
     fn is_there(&self, below: &str) -> bool {
         below.is_empty() || rustix::fs::statat(&self.mount, below, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    fn inode(&self, below: &str) -> Option<u64> {
+        let below = if below.is_empty() { "." } else { below };
+        Some(rustix::fs::statat(&self.mount, below, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_ino)
     }
 
     /// The cgroup that was read last.
@@ -351,6 +406,41 @@ mod tests {
         assert!(!is_news(Source::CgroupMemory, USAGE, 500, 509, Some(1000)));
         assert!(is_news(Source::CgroupMemory, USAGE, 500, 511, Some(1000)));
         assert!(is_news(Source::CgroupMemory, 6, 0, 1, Some(1000)));
+    }
+
+    #[test]
+    fn a_cgroup_born_after_the_first_look_counts_from_zero() {
+        let tree = tempfile::tempdir().unwrap();
+        let cgroup = |name: &str, periods: u64| {
+            let dir = tree.path().join("cg").join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("cpu.max"), "50000 100000\n").unwrap();
+            let stat = format!("nr_periods {periods}\nnr_throttled {periods}\nthrottled_usec 700\n");
+            std::fs::write(dir.join("cpu.stat"), stat).unwrap();
+        };
+        let hierarchy = Hierarchy { version: 2, mount_point: "/cg".into(), root: "/".into(), whole: true };
+        let mut watch = Control::default().cpu;
+        let mut evidence = Evidence::default();
+        let mut look = |at: u64, names: &[&str]| {
+            let paths = names.iter().map(|n| format!("/{n}")).collect();
+            watch.look(
+                &Root::at(tree.path()),
+                &hierarchy,
+                Time::from_millis(at),
+                &paths,
+                Reread::Everything,
+                &mut evidence,
+            );
+        };
+        cgroup("first", 9);
+        look(1000, &["first"]);
+        cgroup("born", 9);
+        cgroup("old", 5000);
+        look(2000, &["first", "born", "old"]);
+        let moved = |name: &str| evidence.counters.moved(Source::CgroupCpu, &hierarchy.full_path(name), "nr_throttled");
+        assert_eq!(moved("first"), Some(0), "it was there before us");
+        assert_eq!(moved("born"), Some(9));
+        assert_eq!(moved("old"), Some(0), "5,000 periods do not fit into a second");
     }
 
     proptest! {

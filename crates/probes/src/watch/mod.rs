@@ -6,6 +6,7 @@
 //! cores × 500 interrupts) is asked less often, so that the observer stays cheap. Everything is read at the beginning and at the
 //! end, whatever it costs.
 
+mod gaps;
 mod homes;
 mod nic_thread;
 mod pace;
@@ -24,6 +25,7 @@ use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
 use coroner_evidence::{Clocks, Cost, Evidence, Time};
+use gaps::Gaps;
 use homes::ProcessHomes;
 use nic_thread::{Ask, NicThread};
 use pace::Pace;
@@ -278,9 +280,12 @@ fn sample_cores(root: Root) -> Receiver<Evidence> {
     let mut reader = CoreTimeReader::new(&root);
     let sample = move || {
         let mut next = now();
+        let mut gaps = Gaps::default();
         loop {
             let mut evidence = Evidence::default();
-            reader.look(now(), &mut evidence);
+            let at = now();
+            gaps.note(at, clock(ClockId::Realtime), &mut evidence);
+            reader.look(at, &mut evidence);
             if sender.send(evidence).is_err() {
                 return;
             }

@@ -1,0 +1,278 @@
+//! Brings what was seen into the file, and keeps account of what did not get there.
+
+use crate::output::diagnosis_json::timestamp;
+use crate::output::warn;
+use coroner_evidence::recording::{FindingRow, PROBE, RecordingError, Writer};
+use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unseen};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What kill -9 may take: fragments are handed to the file this often.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+/// Evidence that does not fit on the disk waits for room: at most so long …
+const MOST_WAITING: Duration = Duration::from_secs(30);
+/// … and so much of it, as a guest on the node must stay small.
+const MOST_WAITING_BYTES: usize = 16 << 20;
+
+pub struct Recorder {
+    writer: Writer,
+    /// Seen, and not in the file yet.
+    waiting: Evidence,
+    waiting_bytes: usize,
+    /// Everything before is in the file or given up.
+    waiting_from: SystemTime,
+    tried: SystemTime,
+    /// Given up, and the file does not know of it yet.
+    gap: Option<Gap>,
+    complained: bool,
+    pub lost: Duration,
+    /// Looks at the cores that are in the file.
+    pub looks: usize,
+}
+
+struct Gap {
+    from: SystemTime,
+    to: SystemTime,
+    why: String,
+}
+
+impl Gap {
+    fn unseen(&self) -> Unseen {
+        let seconds = self.to.duration_since(self.from).unwrap_or_default().as_secs_f64();
+        let (from, to) = (timestamp(real_ns(self.from)), timestamp(real_ns(self.to)));
+        Unseen {
+            probe: PROBE.to_owned(),
+            what: format!("{seconds:.1} seconds of this recording, {from} to {to}"),
+            why: self.why.clone(),
+            how_to_see: "make room and record again".to_owned(),
+        }
+    }
+}
+
+fn real_ns(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+impl Recorder {
+    pub fn new(writer: Writer) -> Recorder {
+        let now = SystemTime::now();
+        Recorder {
+            writer,
+            waiting: Evidence::default(),
+            waiting_bytes: 0,
+            waiting_from: now,
+            tried: now,
+            gap: None,
+            complained: false,
+            lost: Duration::ZERO,
+            looks: 0,
+        }
+    }
+
+    /// Takes what was seen, and brings it into the file when it is time.
+    pub fn take(&mut self, fragment: Evidence) {
+        self.waiting_bytes += bytes_of(&fragment);
+        self.waiting.append(fragment);
+        // A wall clock that was set back must not keep us from trying.
+        if self.tried.elapsed().is_ok_and(|since| since < COMMIT_EVERY) {
+            return;
+        }
+        self.tried = SystemTime::now();
+        if let Err(error) = self.commit() {
+            if !std::mem::replace(&mut self.complained, true) {
+                warn(&format!(
+                    "{error}; recording goes on, {} s wait for room, what is older is lost",
+                    MOST_WAITING.as_secs()
+                ));
+            }
+            let long = self.waiting_from.elapsed().is_ok_and(|since| since > MOST_WAITING);
+            if long || self.waiting_bytes > MOST_WAITING_BYTES {
+                self.give_up(&error);
+            }
+        }
+    }
+
+    /// The last commit: all, else what is described once, else that something is missing.
+    pub fn take_leave(&mut self) -> Result<(), RecordingError> {
+        let Err(_) = self.commit() else { return Ok(()) };
+        self.writer.use_reserve();
+        let Err(error) = self.commit() else { return Ok(()) };
+        self.give_up(&error);
+        let Err(_) = self.commit() else { return Ok(()) };
+        self.waiting = Evidence::default();
+        self.commit()
+    }
+
+    pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
+        self.writer.finish(findings)
+    }
+
+    fn commit(&mut self) -> Result<(), RecordingError> {
+        let told = self.gap.as_ref().map(Gap::unseen);
+        let unseen = self.waiting.unseen.len();
+        self.waiting.unseen.extend(told);
+        if let Err(error) = self.writer.append(&self.waiting) {
+            self.waiting.unseen.truncate(unseen);
+            return Err(error);
+        }
+        self.looks += self.waiting.core_times.len();
+        self.waiting = Evidence::default();
+        self.waiting_bytes = 0;
+        self.waiting_from = SystemTime::now();
+        self.gap = None;
+        Ok(())
+    }
+
+    /// Lets go of what waits, but for what is said only once: without it, what comes later could not be understood.
+    fn give_up(&mut self, error: &RecordingError) {
+        let now = SystemTime::now();
+        self.lost += now.duration_since(self.waiting_from).unwrap_or_default();
+        let why = match error {
+            RecordingError::DiskFull { .. } => "the disk was full".to_owned(),
+            other => other.to_string(),
+        };
+        let from = self.gap.take().map_or(self.waiting_from, |gap| gap.from);
+        self.gap = Some(Gap { from, to: now, why });
+        self.waiting_from = now;
+        let Evidence { node, mut clocks, mut processes, mut threads, cgroup_mounts, unseen, cost, .. } =
+            std::mem::take(&mut self.waiting);
+        clocks.drain(..clocks.len().saturating_sub(1));
+        if processes.len() * size_of::<Process>() + threads.len() * size_of::<Thread>() > MOST_WAITING_BYTES / 2 {
+            (processes, threads) = Default::default();
+        }
+        self.waiting =
+            Evidence { node, clocks, processes, threads, cgroup_mounts, unseen, cost, ..Evidence::default() };
+        self.waiting_bytes = bytes_of(&self.waiting);
+    }
+}
+
+/// Roughly what it takes in memory.
+fn bytes_of(evidence: &Evidence) -> usize {
+    let cores: usize = evidence.core_times.iter().map(|t| t.cores.len() * size_of::<CoreTicks>()).sum();
+    let points: usize = evidence.counters.iter().map(|(_, points)| size_of_val(points)).sum();
+    let log: usize = evidence.log.iter().map(|line| line.text.len() + 64).sum();
+    cores
+        + points
+        + log
+        + evidence.thread_samples.len() * size_of::<ThreadSample>()
+        // Names and paths are as long as the structs again.
+        + evidence.processes.len() * size_of::<Process>() * 2
+        + evidence.threads.len() * size_of::<Thread>() * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::recording::read;
+    use coroner_evidence::{CoreTimes, LogLine, Node, Time};
+    use std::path::Path;
+    use std::process::Command;
+
+    /// A small file system of its own; gone when this goes, also if the test fails.
+    struct Tmpfs(tempfile::TempDir);
+
+    impl Tmpfs {
+        fn mount(size: &str) -> Option<Tmpfs> {
+            let directory = tempfile::tempdir().unwrap();
+            let options = format!("size={size},mode=755");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path());
+            if mount.output().is_ok_and(|out| out.status.success()) {
+                return Some(Tmpfs(directory));
+            }
+            coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));
+            None
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        }
+    }
+
+    fn look(i: u64) -> Evidence {
+        let cores = vec![CoreTicks::default(); 2];
+        Evidence { core_times: vec![CoreTimes { at: Time::from_millis(i), cores }], ..Evidence::default() }
+    }
+
+    fn log(bytes: usize) -> Evidence {
+        let line = LogLine {
+            at: Time(1),
+            uncertainty_ns: 0,
+            stamp_us: 1,
+            sequence: 1,
+            level: 4,
+            facility: 0,
+            text: "x".repeat(bytes),
+        };
+        Evidence { log: vec![line], ..look(7) }
+    }
+
+    fn take_now(recorder: &mut Recorder, fragment: Evidence) {
+        recorder.tried = UNIX_EPOCH;
+        recorder.take(fragment);
+    }
+
+    fn missing(evidence: &Evidence) -> Vec<&Unseen> {
+        evidence.unseen.iter().filter(|u| u.probe == PROBE).collect()
+    }
+
+    #[test]
+    fn what_was_given_up_on_a_full_disk_is_told_in_the_file() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let path = tmpfs.path().join("a.coroner");
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, Evidence { node: Some(Node::default()), ..look(1) });
+        assert_eq!((recorder.looks, recorder.lost), (1, Duration::ZERO));
+        // More than the disk has, and more than may wait.
+        take_now(&mut recorder, log(MOST_WAITING_BYTES + 1));
+        assert!(recorder.lost > Duration::ZERO && recorder.waiting.log.is_empty());
+        take_now(&mut recorder, look(2));
+        assert_eq!(recorder.looks, 2, "there is room for little things");
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        let [told] = missing(&evidence)[..] else { panic!("{:?}", evidence.unseen) };
+        assert!(told.what.contains("seconds of this recording"), "{told:?}");
+        assert_eq!(told.why, "the disk was full");
+        assert_eq!(evidence.core_times.len(), 2);
+    }
+
+    #[test]
+    fn a_disk_that_stays_full_to_the_end_still_gets_the_last_words() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, look(1));
+        // To the last byte: fails when nothing more fits.
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        assert_eq!((recorder.waiting.log.len(), recorder.lost), (1, Duration::ZERO), "it waits for room");
+        recorder.take_leave().unwrap();
+        assert!(recorder.lost > Duration::ZERO);
+        recorder.finish(&[]).unwrap();
+        let recording = read(&path).unwrap();
+        assert!(recording.about.sealed);
+        assert_eq!(missing(&recording.evidence).len(), 1, "{:?}", recording.evidence.unseen);
+    }
+
+    #[test]
+    fn nothing_is_lost_if_room_comes_back() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        take_now(&mut recorder, look(8));
+        std::fs::remove_file(&ballast).unwrap();
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        assert_eq!((evidence.log.len(), evidence.core_times.len()), (1, 2));
+        assert!(missing(&evidence).is_empty());
+    }
+}
