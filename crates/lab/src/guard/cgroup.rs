@@ -17,6 +17,7 @@ pub struct Cgroup {
     dir: PathBuf,
     /// v2: the controller we enabled in the root, to be disabled again.
     enabled_in_root: Option<String>,
+    frees_cache: bool,
 }
 
 impl Cgroup {
@@ -41,7 +42,13 @@ impl Cgroup {
 
     fn make(hierarchy: &Hierarchy, dir: PathBuf) -> Result<Cgroup> {
         fs::create_dir(&dir).with_context(|| format!("cannot make the cgroup {}", dir.display()))?;
-        Ok(Cgroup { hierarchy: hierarchy.clone(), dir, enabled_in_root: None })
+        Ok(Cgroup { hierarchy: hierarchy.clone(), dir, enabled_in_root: None, frees_cache: false })
+    }
+
+    /// Frees the page cache charged to it and to what was removed below, before it goes itself.
+    pub fn freeing_cache(mut self) -> Cgroup {
+        self.frees_cache = true;
+        self
     }
 
     pub fn dir(&self) -> &Path {
@@ -81,7 +88,14 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        if let Err(error) = remove_tree(&self.dir) {
+        // Page cache charged below would keep what is removed as zombies, long after the scenario.
+        let free_cache = || {
+            if self.frees_cache {
+                let _ = fs::write(self.dir.join("memory.force_empty"), "0");
+                let _ = fs::write(self.dir.join("memory.reclaim"), "1G");
+            }
+        };
+        if let Err(error) = remove_tree_after(&self.dir, &free_cache) {
             complain(&self.dir.display().to_string(), &format!("{error:#}"));
         }
         if let Some(controller) = &self.enabled_in_root {
@@ -133,10 +147,15 @@ impl Drop for Visit {
 
 /// Ends the members of a cgroup the lab made, and removes it and everything below. Fine if it is gone already.
 pub fn remove_tree(dir: &Path) -> Result<()> {
+    remove_tree_after(dir, &|| ())
+}
+
+/// The same; `last` is called when nothing is left below.
+fn remove_tree_after(dir: &Path, last: &dyn Fn()) -> Result<()> {
     // A member that was just killed leaves the cgroup only when it is through with its exit; 10 s is far beyond that.
     let limit = Instant::now() + Duration::from_secs(10);
     loop {
-        match remove_once(dir) {
+        match remove_once(dir, last) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) if Instant::now() > limit => return Err(error).with_context(|| dir.display().to_string()),
@@ -145,16 +164,17 @@ pub fn remove_tree(dir: &Path) -> Result<()> {
     }
 }
 
-fn remove_once(dir: &Path) -> std::io::Result<()> {
+fn remove_once(dir: &Path, last: &dyn Fn()) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            match remove_once(&entry.path()) {
+            match remove_once(&entry.path(), &|| ()) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
     }
+    last();
     if let Err(error) = fs::remove_dir(dir) {
         kill_members(dir);
         return Err(error);

@@ -96,9 +96,9 @@ fn perform(stage: &mut Stage) -> Result<()> {
 
 fn group_in(hierarchy: &Hierarchy, what: &str) -> Result<Cgroup> {
     if hierarchy.version == 2 && hierarchy.controllers.iter().any(|c| c == "memory") {
-        return Cgroup::with_controller("memory", what);
+        return Ok(Cgroup::with_controller("memory", what)?.freeing_cache());
     }
-    let group = Cgroup::create(hierarchy, what)?;
+    let group = Cgroup::create(hierarchy, what)?.freeing_cache();
     if hierarchy.version == 1 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
         // A new v1 cpuset has neither cores nor memory, and nobody can join it.
         for file in ["cpuset.cpus", "cpuset.mems"] {
