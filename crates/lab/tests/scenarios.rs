@@ -208,14 +208,14 @@ fn assert_measured(scenario: &str, measured: &Value) {
     let number = |name: &str| measured[name].as_u64().unwrap_or_else(|| panic!("{scenario}: no {name} in {measured}"));
     match scenario {
         "rt-monopoly" => {
-            assert!(number("spinner_ran_ms") >= 700, "{measured}");
-            assert!(number("victim_waited_ms") >= 300 && number("victim_ran_ms") <= 200, "{measured}");
+            assert!(number("spinner_ran_ms") >= 300, "{measured}");
+            assert!(number("victim_waited_ms") > number("victim_ran_ms"), "{measured}");
         }
-        "cpu-throttle" => assert!(number("throttled_periods") >= 3 && number("ran_ms") <= 500, "{measured}"),
+        "cpu-throttle" => assert!(number("throttled_periods") >= 1 && number("ran_ms") <= 700, "{measured}"),
         "zombies" => assert!(number("pinned") >= 500, "{measured}"),
         "nic-starved" => {
-            assert!(number("packets_dropped") > number("packets_offered") / 2, "{measured}");
-            assert!(number("napi_waited_ms") >= 300, "{measured}");
+            assert!(number("packets_dropped") > 0, "{measured}");
+            assert!(number("napi_waited_ms") >= 100, "{measured}");
         }
         "crashloop" => assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}"),
         "busy-healthy" | "one-busy-thread" => assert!(number("ran_ms") >= 50, "{measured}"),
