@@ -1,0 +1,1 @@
+//! On the node itself, as root.
