@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define CSS_RELEASED (1 << 2)
 #define CSS_DYING (1 << 4)
 
-#define STEPS 16      /* steps of one program; it then calls itself, at most 33 times */
+#define STEPS 8       /* steps of one program; it then calls itself, at most 33 times */
 #define DEPTH 64      /* levels of cgroups; deeper ones are counted, not entered. A power of two */
 #define NAME 256      /* kernfs and file names have at most 255 bytes */
 #define MAX_NODES 64  /* NUMA nodes */
@@ -90,7 +90,7 @@ struct walk {
 	/* Too large for the stack. What cannot be read is zero. */
 	u8 head[CSS_BYTES];
 	u64 zone_sizes[LISTS * ZONES];
-	s64 generation_sizes[GENERATIONS * 2 * ZONES];
+	s64 generation_sizes[ZONES];
 };
 
 enum { NEXT_ITEM = 0, NEXT_NODE = 1, NEXT_LIST = 2, ON_FOLIO = 3, NAMING = 4, FINISHED = 5 };
@@ -230,25 +230,20 @@ INLINE void add_lists(struct walk *w, struct memcg_slot *slot, u64 per_node)
 INLINE void add_generations(struct walk *w, struct memcg_slot *slot, u64 per_node)
 {
 	u64 at = per_node + OFFSET(struct mem_cgroup_per_node, lruvec) + w->layout.generation_sizes;
-	u64 bytes = w->layout.generation_sizes_bytes;
-	if (!bytes)
+	u64 row = w->layout.generation_sizes_bytes / (GENERATIONS * 2); /* bytes for the zones of one kind and generation */
+	if (!row)
 		return;
-	if (bytes > sizeof(w->generation_sizes))
-		bytes = sizeof(w->generation_sizes);
-	read_kernel(w->generation_sizes, bytes, at);
-	u64 zones = bytes / (GENERATIONS * 2 * 8);
+	if (row > sizeof(w->generation_sizes))
+		row = sizeof(w->generation_sizes);
 	s64 anonymous = 0, file = 0;
-	for (u32 i = 0, zone = 0, kind = 0; i < GENERATIONS * 2 * ZONES; i++) {
-		if (i >= zones * GENERATIONS * 2)
-			break;
-		if (kind)
-			file += w->generation_sizes[i];
+	for (int i = 0; i < GENERATIONS * 2; i++) {
+		read_kernel(w->generation_sizes, row, at + i * row);
+		s64 *zone = w->generation_sizes; /* beyond the row it is always zero */
+		s64 pages = zone[0] + zone[1] + zone[2] + zone[3] + zone[4] + zone[5];
+		if (i & 1)
+			file += pages;
 		else
-			anonymous += w->generation_sizes[i];
-		if (++zone >= zones) {
-			zone = 0;
-			kind = !kind;
-		}
+			anonymous += pages;
 	}
 	/* The kernel says that single counts can be below zero for a moment. */
 	slot->file += file < 0 ? 0 : file;

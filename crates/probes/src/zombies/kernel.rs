@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, MapData, ProgramArray, RingBuf};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{PerfEvent, Program, RawTracePoint, RawTracePointRunOptions, TestRun};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 
-use super::blind::{Blind, Reason, Standing, errno};
+use super::blind::{Blind, Reason, Standing};
+use super::kernel_types;
 use super::own_fault::FaultingPage;
 use super::slots::{self, BATCH_BYTES, FilesWords, Place, Told, WalkCounts, WalkWords};
 use super::{Choice, Method};
@@ -92,21 +93,15 @@ impl Kernel {
         if let Some(blind) = standing.forbids() {
             return Err(blind);
         }
-        let btf = Btf::from_sys_fs().map_err(|e| standing.no_btf(&e))?;
+        let btf = kernel_types().map_err(|e| standing.no_btf(&*e))?;
         let nodes = possible_nodes(&root.read_line("/sys/devices/system/node/possible").unwrap_or_default());
         let _room = standing.is_before(5, 11).then(LockedMemory::raise);
-        let load = |method| {
-            load_object(&btf, nodes, method).map_err(|e| (errno(&*e), standing.explain(method_failed(method), &*e)))
-        };
+        let load = |method| load_object(&btf, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
         match choice {
-            Choice::Only(method) => load(method).map_err(|(_, blind)| blind),
-            Choice::Best => load(Method::TestRun).or_else(|(_, first)| {
+            Choice::Only(method) => load(method),
+            Choice::Best => load(Method::TestRun).or_else(|first| {
                 // What is forbidden to one is forbidden to the other; keep the first reason.
-                if first.reason == Reason::Forbidden {
-                    Err(first)
-                } else {
-                    load(Method::PageFaults).map_err(|(_, second)| second)
-                }
+                if first.reason == Reason::Forbidden { Err(first) } else { load(Method::PageFaults) }
             }),
         }
     }
@@ -219,6 +214,12 @@ fn rearm<const N: usize>(map: &mut Array<MapData, [u64; N]>) -> Result<(), Failu
     let mut words = map.get(&0, 0)?;
     slots::arm(&mut words);
     Ok(map.set(0, words, 0)?)
+}
+
+fn kernel_types() -> Result<Btf, Failure> {
+    let whole = std::fs::read("/sys/kernel/btf/vmlinux")?;
+    let cut = kernel_types::cut_down(&whole);
+    Ok(Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default())?)
 }
 
 fn method_failed(method: Method) -> &'static str {

@@ -8,6 +8,7 @@ mod blind;
 mod found;
 mod jiffies;
 mod kernel;
+mod kernel_types;
 mod mounted;
 mod own_fault;
 mod pins;

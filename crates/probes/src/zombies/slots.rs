@@ -4,14 +4,14 @@
 //! cannot go unseen.
 
 /// Slots of one batch: STEPS.
-const SLOTS: usize = 16;
+const SLOTS: usize = 8;
 const SLOT_BYTES: usize = 360;
 pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
 /// Where the name stands in every slot, to its end.
 const NAME: usize = 104;
 
 /// `struct walk` in words.
-pub(super) type WalkWords = [u64; 261];
+pub(super) type WalkWords = [u64; 219];
 /// `struct files` in words.
 pub(super) type FilesWords = [u64; 1057];
 /// Items of `struct files`.
@@ -62,7 +62,7 @@ fn high(word: u64) -> u32 {
 }
 
 pub(super) fn walk_from_the_root() -> WalkWords {
-    let mut words = [0; 261];
+    let mut words = [0; 219];
     words[0] = two(WALK_START, 1);
     words
 }
