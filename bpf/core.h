@@ -97,7 +97,7 @@ struct lruvec { struct list_head lists[5]; struct lru_gen_folio lrugen; } RELOCA
 struct mem_cgroup_per_node { struct lruvec lruvec; unsigned long lru_zone_size[25]; } RELOCATED;
 struct mem_cgroup {
 	struct cgroup_subsys_state css;
-	struct page_counter memory, kmem;
+	struct page_counter kmem;
 	u64 socket_pressure; /* unsigned long before 6.18: as large where we run */
 	struct mem_cgroup_per_node *nodeinfo[1];
 } RELOCATED;

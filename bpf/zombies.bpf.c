@@ -29,7 +29,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define ZONES 6       /* MAX_NR_ZONES is 5 at most so far */
 #define GENERATIONS 4 /* MAX_NR_GENS */
 #define ITEMS 512     /* memcgs that user space names at a time */
-#define CSS_BYTES 192 /* enough for a css up to serial_nr on every kernel we know */
+#define CSS_BYTES 256 /* enough for a css up to serial_nr on every kernel we know. A power of two */
 #define FILE_DEPTH 40 /* directories of one file's path */
 
 /* Set before loading; the verifier then knows it (from 5.5). */
@@ -43,9 +43,10 @@ struct memcg_slot {
 	u64 serial, parent_serial, css, id;
 	s64 references; /* -1: still counted per CPU, so unknown */
 	u64 file, swap_backed, unevictable; /* pages on the lists */
-	u64 charged, kernel_charged;        /* pages, with all descendants */
+	u64 kernel_charged;                 /* pages, with all descendants; 0 where the lists explain all references */
 	u64 pressure_jiffies;
 	u32 flags, directory_lives;
+	u64 reserved;
 	char name[NAME];
 };
 struct file_slot {
@@ -185,6 +186,7 @@ INLINE void learn_layout(struct layout *l)
 /* The head of a css in one read: its lists, flags and serial number. */
 #define CSS_HEAD (OFFSET(struct cgroup_subsys_state, serial_nr) + 8)
 #define CSS_FIELD(head, type, field) (*(type *)((head) + OFFSET(struct cgroup_subsys_state, field)))
+#define HEAD_WORD(head, offset) (*(u64 *)((head) + ((offset) & (CSS_BYTES - 8))))
 #define CSS_OF_SIBLING(p) ((p) - OFFSET(struct cgroup_subsys_state, sibling))
 #define CHILDREN_OF(css) ((css) + OFFSET(struct cgroup_subsys_state, children))
 
@@ -200,14 +202,6 @@ INLINE int still_there(struct place *place)
 	if (READ(struct cgroup_subsys_state, place->css, serial_nr) != place->serial)
 		return 0;
 	return !(READ(struct cgroup_subsys_state, place->css, flags) & CSS_RELEASED);
-}
-
-INLINE void tell_name(struct walk *w, struct memcg_slot *slot, u64 cgroup)
-{
-	u64 node = (u64)READ(struct cgroup, cgroup, kn);
-	slot->id = read_word(node + w->layout.kernfs_id);
-	slot->name[0] = 0;
-	read_string(slot->name, NAME, (u64)READ(struct kernfs_node, node, name));
 }
 
 /* lru_zone_size[zones][LISTS]; pahole writes it as one dimension. */
@@ -250,38 +244,53 @@ INLINE void add_generations(struct walk *w, struct memcg_slot *slot, u64 per_nod
 	slot->swap_backed += anonymous < 0 ? 0 : anonymous;
 }
 
+INLINE void tell_name(struct walk *w, struct memcg_slot *slot, u64 node)
+{
+	u64 name = (u64)READ(struct kernfs_node, node, name);
+	slot->id = read_word(node + w->layout.kernfs_id);
+	slot->name[0] = 0;
+	read_string(slot->name, NAME, name);
+}
+
+/* Time goes into waiting for memory: one dead memcg lies in a dozen cache lines that nobody else uses. So what does not depend on
+ * another answer is asked for first, for the processor to wait for all of it at once. */
 INLINE void tell_dead(struct walk *w, struct memcg_slot *slot, u8 *head, u64 css)
 {
 	u64 memcg = css - OFFSET(struct mem_cgroup, css);
 	u64 cgroup = CSS_FIELD(head, u64, cgroup);
+	u64 per_node = read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo));
+	u64 node = (u64)READ(struct cgroup, cgroup, kn);
 	slot->css = css;
 	slot->flags = CSS_FIELD(head, u32, flags);
 	slot->references = -1;
 	/* Lowest bits of percpu_count_ptr: 1 counted in one place, 2 killed. Only then is that count the whole. */
 	if (CSS_FIELD(head, u64, refcnt.percpu_count_ptr) & 3) {
 		if (w->layout.reference_data)
-			slot->references = READ(struct percpu_ref_data, read_word(css + w->layout.reference_data), count.counter);
+			slot->references = READ(struct percpu_ref_data, HEAD_WORD(head, w->layout.reference_data), count.counter);
 		else if (w->layout.reference_count)
-			slot->references = read_word(css + w->layout.reference_count);
+			slot->references = HEAD_WORD(head, w->layout.reference_count);
 	}
+	slot->pressure_jiffies = w->layout.socket_pressure ? read_word(memcg + w->layout.socket_pressure) : 0;
 	slot->directory_lives = 0;
 	/* On v2 the controller can be taken from a cgroup that lives on. */
 	if (w->unified)
 		slot->directory_lives = !!(READ(struct cgroup, cgroup, self.flags) & CSS_ONLINE);
-	slot->charged = READ(struct mem_cgroup, memcg, memory.usage.counter);
-	slot->kernel_charged = w->layout.kmem ? read_word(memcg + w->layout.kmem) : 0;
-	slot->pressure_jiffies = w->layout.socket_pressure ? read_word(memcg + w->layout.socket_pressure) : 0;
 	slot->file = slot->swap_backed = slot->unevictable = 0;
-	for (u32 node = 0; node < MAX_NODES; node++) {
-		if (node >= NODES)
+	for (u32 i = 0; i < MAX_NODES; i++) {
+		if (i >= NODES)
 			break;
-		u64 per_node = 0;
-		read_kernel(&per_node, 8, memcg + OFFSET(struct mem_cgroup, nodeinfo) + node * 8);
+		if (i)
+			per_node = read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo) + i * 8);
 		if (!per_node)
 			continue;
 		add_lists(w, slot, per_node);
 		add_generations(w, slot, per_node);
 	}
+	tell_name(w, slot, node);
+	/* Mostly the pages on the lists account for all references; then the counter is not worth a cache line. */
+	slot->kernel_charged = 0;
+	if (w->layout.kmem && slot->references > (s64)(slot->file + slot->swap_backed + slot->unevictable))
+		slot->kernel_charged = read_word(memcg + w->layout.kmem);
 }
 
 /* The root memory css, climbing from our own. */
@@ -382,15 +391,16 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 	slot->parent_serial = above->serial;
 	if (dead && (state == ARRIVE || (state == LOOK && serial == w->at.serial))) {
 		slot->kind = DEAD;
+		read_word(CSS_FIELD(head, u64, sibling.next)); /* the next one: let it come meanwhile */
 		tell_dead(w, slot, head, css);
 		w->named = depth;
 	} else if (state == BACK && w->named > depth) {
 		w->named = depth;
-		if (!dead && depth > 0)
+		if (!dead && depth > 0) {
 			slot->kind = ANCESTOR;
+			tell_name(w, slot, (u64)READ(struct cgroup, CSS_FIELD(head, u64, cgroup), kn));
+		}
 	}
-	if (slot->kind != NOTHING)
-		tell_name(w, slot, CSS_FIELD(head, u64, cgroup));
 	if (state == LOOK) {
 		w->state = DONE;
 		return;

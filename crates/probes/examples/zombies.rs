@@ -1,6 +1,6 @@
-//! Prints what a scan of this node finds and costs, as JSON. `zombies [test-run|page-faults] [no-pins] [list N]`
+//! Prints what a scan of this node finds and costs, as JSON. `zombies [test-run|page-faults] [no-pins] [list N] [repeat N]`
 
-use coroner_probes::zombies::{Choice, Method, ScanOptions, scan};
+use coroner_probes::zombies::{Choice, Method, ScanOptions, Walker, scan};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -10,6 +10,9 @@ fn main() {
         () if has("page-faults") => Choice::Only(Method::PageFaults),
         () => Choice::Best,
     };
+    if let Some(at) = args.iter().position(|a| a == "repeat") {
+        return repeat(method, args.get(at + 1).and_then(|n| n.parse().ok()).unwrap_or(20));
+    }
     let scan = match scan(&ScanOptions { method, pins: !has("no-pins"), ..ScanOptions::default() }) {
         Ok(scan) => scan,
         Err(blind) => {
@@ -45,4 +48,18 @@ fn main() {
             println!("{} {} {} {:?}", file.bytes, file.zombies, file.filesystem, file.name());
         }
     }
+}
+
+/// For a profiler: the walk alone, again and again.
+fn repeat(method: Choice, times: u32) {
+    let options = ScanOptions { pins: false, ..ScanOptions::default() };
+    let mut walker = Walker::open(&options.root, method).expect("the programs load");
+    let mut walks: Vec<_> = (0..times)
+        .map(|_| {
+            let scan = walker.scan(&options).expect("a scan");
+            scan.cost.walk.wall / scan.tracked.max(1) as u32
+        })
+        .collect();
+    walks.sort();
+    println!("each cgroup: least {:?}, median {:?}", walks[0], walks[walks.len() / 2]);
 }

@@ -7,12 +7,13 @@ use super::jiffies::Timing;
 use super::slots::{Dead, Place, Told, WalkCounts};
 use super::{Born, Held, Zombie};
 
-/// Names lie in one buffer: tens of thousands of small strings would cost more than the walk.
+/// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
+/// than the walk.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     names: Vec<u8>,
+    /// In the order of their serials once the walk is over.
     dead: Vec<Corpse>,
-    by_serial: HashMap<u64, u32>,
     /// Live ancestors of dead ones: parent and name.
     ancestors: HashMap<u64, (u64, Name)>,
 }
@@ -48,11 +49,8 @@ impl Corpse {
 impl Found {
     pub fn add(&mut self, told: Told) {
         match told {
-            // A walk that had to find its way again may tell one twice.
-            Told::Dead(dead) if self.by_serial.contains_key(&dead.place.serial) => self.update(&dead),
             Told::Dead(dead) => {
                 let name = self.keep(dead.name);
-                self.by_serial.insert(dead.place.serial, self.dead.len() as u32);
                 self.dead.push(Corpse {
                     place: dead.place,
                     parent: dead.parent,
@@ -98,15 +96,29 @@ impl Found {
     }
 
     fn corpse(&mut self, serial: u64) -> Option<&mut Corpse> {
-        self.dead.get_mut(*self.by_serial.get(&serial)? as usize)
+        let index = self.place_of(serial)?;
+        self.dead.get_mut(index)
+    }
+
+    fn place_of(&self, serial: u64) -> Option<usize> {
+        self.dead.binary_search_by_key(&serial, |c| c.place.serial).ok()
+    }
+
+    /// The walk is over. It tells each once, but whatever it tells, each is kept once.
+    pub fn sort(&mut self) {
+        self.dead.sort_by_key(|c| c.place.serial);
+        self.dead.dedup_by(|later, earlier| later.place.serial == earlier.place.serial);
     }
 
     /// Those that no page on a list accounts for, and that are no dead parent either: they may be on their way out.
     pub fn suspects(&self) -> Vec<Place> {
-        let parents: std::collections::HashSet<u64> = self.dead.iter().map(|c| c.parent).collect();
+        let mut parents: Vec<u64> = self.dead.iter().map(|c| c.parent).collect();
+        parents.dedup();
+        parents.sort_unstable();
+        let is_parent = |c: &Corpse| parents.binary_search(&c.place.serial).is_ok();
         self.dead
             .iter()
-            .filter(|c| c.references == Some(0) || (c.pages() == 0 && !parents.contains(&c.place.serial)))
+            .filter(|c| c.references == Some(0) || (c.pages() == 0 && !is_parent(c)))
             .map(|c| c.place)
             .collect()
     }
@@ -115,19 +127,16 @@ impl Found {
     pub fn let_go(&mut self) -> u64 {
         let before = self.dead.len();
         self.dead.retain(|c| !c.gone && c.references != Some(0));
-        self.by_serial = self.dead.iter().enumerate().map(|(i, c)| (c.place.serial, i as u32)).collect();
         (before - self.dead.len()) as u64
     }
 
-    pub fn zombies(mut self, counts: &WalkCounts, timing: Option<&Timing>) -> Vec<Zombie> {
-        self.dead.sort_unstable_by_key(|c| c.place.serial);
-        self.by_serial = self.dead.iter().enumerate().map(|(i, c)| (c.place.serial, i as u32)).collect();
-
-        // The kernel's counter includes descendants, all of which are dead, too.
-        let mut below: HashMap<u64, u64> = HashMap::new();
-        for corpse in &self.dead {
-            let sum = below.entry(corpse.parent).or_default();
-            *sum = sum.saturating_add(corpse.kernel_charged);
+    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> Vec<Zombie> {
+        // The kernel's counter includes descendants, all of which are dead, too; and each child holds a reference.
+        let mut below: HashMap<u64, (u64, u64)> = HashMap::new();
+        for corpse in self.dead.iter().filter(|c| self.place_of(c.parent).is_some()) {
+            let (pages, children) = below.entry(corpse.parent).or_default();
+            *pages = pages.saturating_add(corpse.kernel_charged);
+            *children += 1;
         }
         let knows_kernel = counts.knows_kernel_memory && !counts.unified;
         let page = rustix::param::page_size() as u64;
@@ -150,8 +159,9 @@ impl Found {
             .map(|(c, born)| {
                 // What was charged for kernel memory stays in a dead memcg's counter when the kernel hands the memory to the
                 // parent (obj_cgroup, 5.9). Only what also holds a reference is really held.
-                let own = c.kernel_charged.saturating_sub(below.get(&c.place.serial).copied().unwrap_or(0));
-                let unlisted = c.references.map(|r| r.saturating_sub(c.pages()));
+                let (of_children, children) = below.get(&c.place.serial).copied().unwrap_or_default();
+                let own = c.kernel_charged.saturating_sub(of_children);
+                let unlisted = c.references.map(|r| r.saturating_sub(c.pages()).saturating_sub(children));
                 Zombie {
                     id: c.id,
                     path: paths.below(c.parent, c.name),
@@ -211,7 +221,7 @@ impl<'f> Paths<'f> {
                 base = path.clone();
                 break;
             }
-            let dead = self.found.by_serial.get(&at).and_then(|i| self.found.dead.get(*i as usize));
+            let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
             let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
             let Some((parent, name)) = up else { break };
             names.push(name);
@@ -243,7 +253,6 @@ mod tests {
             file: 1,
             swap_backed: 1,
             unevictable: 0,
-            charged: 2,
             kernel_charged: 0,
             pressure_jiffies: 0,
             directory_lives: false,
@@ -263,6 +272,7 @@ mod tests {
         found.add(Told::Dead(dead(8, 1, "top")));
         found.add(Told::Ancestor { serial: 4, parent: 3, name: b"besteffort" });
         found.add(Told::Ancestor { serial: 3, parent: 1, name: b"kubepods" });
+        found.sort();
         let paths: Vec<String> = found.zombies(&v1(), None).into_iter().map(|z| z.path).collect();
         assert_eq!(paths, ["/kubepods/besteffort/pod-x", "/top", "/kubepods/besteffort/pod-x/leaf"]);
     }
@@ -271,10 +281,11 @@ mod tests {
     fn one_told_twice_is_one() {
         let mut found = Found::default();
         found.add(Told::Dead(dead(9, 1, "a")));
-        found.add(Told::Dead(Dead { file: 5, ..dead(9, 1, "a") }));
+        found.add(Told::Dead(dead(8, 1, "b")));
+        found.add(Told::Dead(dead(9, 1, "a")));
+        found.sort();
         let zombies = found.zombies(&v1(), None);
-        assert_eq!(zombies.len(), 1);
-        assert_eq!(zombies[0].held.file, 5 * rustix::param::page_size() as u64);
+        assert_eq!(zombies.iter().map(Zombie::serial).collect::<Vec<_>>(), [8, 9]);
     }
 
     #[test]
@@ -285,6 +296,7 @@ mod tests {
         found.add(Told::Dead(dead(3, 2, "holds pages")));
         found.add(Told::Dead(nothing(4, 1)));
         found.add(Told::Dead(Dead { references: Some(0), ..dead(5, 1, "released") }));
+        found.sort();
         let suspects: Vec<u64> = found.suspects().iter().map(|p| p.serial).collect();
         assert_eq!(suspects, [4, 5]);
         found.forget(Place { css: 0, serial: 4 });
@@ -299,10 +311,11 @@ mod tests {
             let mut found = Found::default();
             found.add(Told::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
             found.add(Told::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
+            found.sort();
             found.zombies(&v1(), None)[0].held.kernel.map(|k| k / rustix::param::page_size() as u64)
         };
         assert_eq!(kernel(2, 1225, 0), Some(0), "handed to the parent: nothing here holds it");
-        assert_eq!(kernel(12, 15, 5), Some(10));
+        assert_eq!(kernel(13, 15, 5), Some(10), "two pages and a child account for three references");
         assert_eq!(kernel(100, 15, 5), Some(10));
         let mut found = Found::default();
         found.add(Told::Dead(dead(2, 1, "p")));
@@ -338,6 +351,7 @@ mod tests {
                     found.add(Told::Ancestor { serial: *serial, parent: *parent, name });
                 }
             }
+            found.sort();
             found.suspects();
             found.let_go();
             for zombie in found.zombies(&v1(), Some(&Timing::for_test(250, 1 << 33, coroner_evidence::Time(7)))) {

@@ -240,6 +240,7 @@ impl Walker {
             .kernel
             .walk(options.time_limit, |told| found.add(told))
             .map_err(|e| failed("the walk over the memory cgroups failed", e))?;
+        found.sort();
         cost.walk = watch.spent();
         cost.runs = counts.runs;
         if counts.visited == 0 {

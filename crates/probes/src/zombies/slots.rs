@@ -11,7 +11,7 @@ pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
 const NAME: usize = 104;
 
 /// `struct walk` in words.
-pub(super) type WalkWords = [u64; 219];
+pub(super) type WalkWords = [u64; 227];
 /// `struct files` in words.
 pub(super) type FilesWords = [u64; 1057];
 /// Items of `struct files`.
@@ -62,7 +62,7 @@ fn high(word: u64) -> u32 {
 }
 
 pub(super) fn walk_from_the_root() -> WalkWords {
-    let mut words = [0; 219];
+    let mut words = [0; 227];
     words[0] = two(WALK_START, 1);
     words
 }
@@ -142,7 +142,6 @@ pub(super) struct Dead<'a> {
     pub file: u64,
     pub swap_backed: u64,
     pub unevictable: u64,
-    pub charged: u64,
     pub kernel_charged: u64,
     pub pressure_jiffies: u64,
     pub directory_lives: bool,
@@ -190,10 +189,9 @@ pub(super) fn read(batch: &[u8], mut tell: impl FnMut(Told)) {
                 file: u64_at(48),
                 swap_backed: u64_at(56),
                 unevictable: u64_at(64),
-                charged: u64_at(72),
-                kernel_charged: u64_at(80),
-                pressure_jiffies: u64_at(88),
-                directory_lives: u32_at(100) != 0,
+                kernel_charged: u64_at(72),
+                pressure_jiffies: u64_at(80),
+                directory_lives: u32_at(92) != 0,
                 name: name(),
             })),
             2 => tell(Told::Ancestor { serial: u64_at(8), parent: u64_at(16), name: name() }),
