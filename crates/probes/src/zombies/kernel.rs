@@ -305,7 +305,7 @@ impl LockedMemory {
 
 impl Drop for LockedMemory {
     fn drop(&mut self) {
-        let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, self.0.clone());
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, self.0);
     }
 }
 
