@@ -23,6 +23,14 @@ typedef long long s64;
 #define OFFSET(type, field) ((u64)__builtin_preserve_field_info(((type *)0)->field, 0))
 #define SIZE(type, field) ((u64)__builtin_preserve_field_info(((type *)0)->field, 1))
 #define EXISTS(type, field) __builtin_preserve_field_info(((type *)0)->field, 2)
+/* A number that the compiler must not take out of a loop and keep on the stack: verifiers before 5.13 or so forget what they
+ * knew of numbers there. Bound it right after this. */
+#define HERE(number) ({ u64 here_ = (number); asm volatile("" : "+r"(here_)); here_; })
+/* An element of an array with a power of two of them: the pointer, which a verifier does remember, instead of the index. */
+#define ELEMENT(array, index) ({ \
+	typeof(&(array)[0]) element_ = &(array)[HERE(index) & (sizeof(array) / sizeof((array)[0]) - 1)]; \
+	asm volatile("" : "+r"(element_)); \
+	element_; })
 /* For fields that some kernels lack. The compiler may move an OFFSET before the test that guards it, and the loader makes an
  * offset that does not exist an invalid instruction: so take them once, where nothing can be moved, and keep them. */
 #define LEARN(to, info, type, field) do { \

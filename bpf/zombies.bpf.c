@@ -24,7 +24,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define STEPS 8       /* steps of one program; it then calls itself, at most 33 times */
 #define DEPTH 64      /* levels of cgroups; deeper ones are counted, not entered. A power of two */
 #define NAME 256      /* kernfs and file names have at most 255 bytes */
-#define MAX_NODES 64  /* NUMA nodes */
 #define LISTS 5       /* NR_LRU_LISTS */
 #define ZONES 6       /* MAX_NR_ZONES is 5 at most so far */
 #define GENERATIONS 4 /* MAX_NR_GENS */
@@ -36,7 +35,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile u32 NODES = 1;
 
 /* What a slot tells. */
-enum { NOTHING = 0, DEAD = 1, ANCESTOR = 2, FOLIO = 3, PATH = 4 };
+enum { NOTHING = 0, DEAD = 1, ANCESTOR = 2, FOLIO = 3, PATH = 4, MORE = 5 };
 
 struct memcg_slot {
 	u32 kind, depth;
@@ -66,7 +65,7 @@ struct batch { union slot slots[STEPS]; };
 
 struct place { u64 css, serial; };
 
-/* Offsets of fields that some kernels lack; 0 where they do (none of them is the first of its struct). */
+/* Offsets of fields that some kernels lack; 0 where they do, or where it is the first. */
 struct layout {
 	u64 reference_data, reference_count; /* in the css: to a pointer at the count, or to the count itself (before 5.10) */
 	u64 kernfs_id, kmem, socket_pressure;
@@ -74,9 +73,10 @@ struct layout {
 	u64 generation_lists, generation_lists_bytes;
 	u64 folio_lru, folio_mapping, folio_memcg; /* in struct folio, or struct page before 5.16 */
 	u64 folio_pages, next_page_pages, next_page_order;
+	u64 data_count; /* of the references, behind reference_data */
 };
 
-enum { START = 0, ARRIVE = 1, BACK = 2, SEEK = 3, DONE = 4, LOOK = 5 };
+enum { START = 0, ARRIVE = 1, BACK = 2, SEEK = 3, DONE = 4, LOOK = 5, NEXT_NUMA = 6 };
 struct walk {
 	u32 state, armed;
 	u32 batches;   /* filled in this run */
@@ -84,8 +84,10 @@ struct walk {
 	s32 depth;     /* of `at.css`; 0 is the root */
 	s32 named;     /* ancestors above this depth must be named: a dead one is below them */
 	u64 runs, visited, live, dead, leaving, released, too_deep, resumed, jiffies, unreadable;
+	u32 node, looking; /* NEXT_NUMA: the lists of one dead memcg on the further nodes */
 	struct layout layout;
 	struct place at;
+	u64 kernfs_node;
 	u64 sought;              /* SEEK: the first child with a larger serial */
 	struct place path[DEPTH]; /* the ancestors of `at`, and itself once visited */
 	/* Too large for the stack. What cannot be read is zero. */
@@ -160,6 +162,7 @@ INLINE void learn_layout(struct layout *l)
 {
 	LEARN(l->reference_data, OFFSET, struct cgroup_subsys_state, refcnt.data);
 	LEARN(l->reference_count, OFFSET, struct cgroup_subsys_state___inline, refcnt.count);
+	LEARN(l->data_count, OFFSET, struct percpu_ref_data, count);
 	LEARN(l->kernfs_id, OFFSET, struct kernfs_node, id);
 	LEARN(l->kernfs_id, OFFSET, struct kernfs_node___union, id);
 	LEARN(l->kmem, OFFSET, struct mem_cgroup, kmem.usage);
@@ -185,14 +188,23 @@ INLINE void learn_layout(struct layout *l)
 
 /* The head of a css in one read: its lists, flags and serial number. */
 #define CSS_HEAD (OFFSET(struct cgroup_subsys_state, serial_nr) + 8)
-#define CSS_FIELD(head, type, field) (*(type *)((head) + OFFSET(struct cgroup_subsys_state, field)))
-#define HEAD_WORD(head, offset) (*(u64 *)((head) + ((offset) & (CSS_BYTES - 8))))
+#define HEAD_WORD(head, offset) (*(u64 *)((head) + (HERE(offset) & (CSS_BYTES - 8))))
+#define CSS_WORD(head, field) HEAD_WORD(head, OFFSET(struct cgroup_subsys_state, field))
+#define CSS_FLAGS(head) (*(u32 *)((head) + (HERE(OFFSET(struct cgroup_subsys_state, flags)) & (CSS_BYTES - 4))))
 #define CSS_OF_SIBLING(p) ((p) - OFFSET(struct cgroup_subsys_state, sibling))
 #define CHILDREN_OF(css) ((css) + OFFSET(struct cgroup_subsys_state, children))
 
 INLINE long read_css(u8 *head, u64 css)
 {
-	return read_kernel(head, CSS_HEAD, css);
+	u64 bytes = HERE(CSS_HEAD);
+	if (bytes > CSS_BYTES)
+		bytes = CSS_BYTES;
+	return read_kernel(head, bytes, css);
+}
+
+INLINE struct place *place_at(struct walk *w, s32 depth)
+{
+	return ELEMENT(w->path, depth);
 }
 
 /* Is this still the css that it was in an earlier run? Serial numbers are never given twice, and a css gets CSS_RELEASED
@@ -207,7 +219,7 @@ INLINE int still_there(struct place *place)
 /* lru_zone_size[zones][LISTS]; pahole writes it as one dimension. */
 INLINE void add_lists(struct walk *w, struct memcg_slot *slot, u64 per_node)
 {
-	u64 bytes = SIZE(struct mem_cgroup_per_node, lru_zone_size);
+	u64 bytes = HERE(SIZE(struct mem_cgroup_per_node, lru_zone_size));
 	if (bytes > sizeof(w->zone_sizes))
 		bytes = sizeof(w->zone_sizes);
 	read_kernel(w->zone_sizes, bytes, per_node + OFFSET(struct mem_cgroup_per_node, lru_zone_size));
@@ -227,11 +239,12 @@ INLINE void add_generations(struct walk *w, struct memcg_slot *slot, u64 per_nod
 	u64 row = w->layout.generation_sizes_bytes / (GENERATIONS * 2); /* bytes for the zones of one kind and generation */
 	if (!row)
 		return;
-	if (row > sizeof(w->generation_sizes))
-		row = sizeof(w->generation_sizes);
 	s64 anonymous = 0, file = 0;
 	for (int i = 0; i < GENERATIONS * 2; i++) {
-		read_kernel(w->generation_sizes, row, at + i * row);
+		u64 bytes = HERE(row);
+		if (bytes > sizeof(w->generation_sizes))
+			bytes = sizeof(w->generation_sizes);
+		read_kernel(w->generation_sizes, bytes, at + i * row);
 		s64 *zone = w->generation_sizes; /* beyond the row it is always zero */
 		s64 pages = zone[0] + zone[1] + zone[2] + zone[3] + zone[4] + zone[5];
 		if (i & 1)
@@ -257,16 +270,16 @@ INLINE void tell_name(struct walk *w, struct memcg_slot *slot, u64 node)
 INLINE void tell_dead(struct walk *w, struct memcg_slot *slot, u8 *head, u64 css)
 {
 	u64 memcg = css - OFFSET(struct mem_cgroup, css);
-	u64 cgroup = CSS_FIELD(head, u64, cgroup);
-	u64 per_node = read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo));
-	u64 node = (u64)READ(struct cgroup, cgroup, kn);
+	u64 cgroup = CSS_WORD(head, cgroup);
+	read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo));
+	w->kernfs_node = (u64)READ(struct cgroup, cgroup, kn);
 	slot->css = css;
-	slot->flags = CSS_FIELD(head, u32, flags);
+	slot->flags = CSS_FLAGS(head);
 	slot->references = -1;
 	/* Lowest bits of percpu_count_ptr: 1 counted in one place, 2 killed. Only then is that count the whole. */
-	if (CSS_FIELD(head, u64, refcnt.percpu_count_ptr) & 3) {
+	if (CSS_WORD(head, refcnt.percpu_count_ptr) & 3) {
 		if (w->layout.reference_data)
-			slot->references = READ(struct percpu_ref_data, HEAD_WORD(head, w->layout.reference_data), count.counter);
+			slot->references = read_word(HEAD_WORD(head, w->layout.reference_data) + w->layout.data_count);
 		else if (w->layout.reference_count)
 			slot->references = HEAD_WORD(head, w->layout.reference_count);
 	}
@@ -275,21 +288,19 @@ INLINE void tell_dead(struct walk *w, struct memcg_slot *slot, u8 *head, u64 css
 	/* On v2 the controller can be taken from a cgroup that lives on. */
 	if (w->unified)
 		slot->directory_lives = !!(READ(struct cgroup, cgroup, self.flags) & CSS_ONLINE);
+}
+
+INLINE void tell_pages(struct walk *w, struct memcg_slot *slot, u64 memcg, u32 node)
+{
+	u64 per_node = read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo) + node * 8);
 	slot->file = slot->swap_backed = slot->unevictable = 0;
-	for (u32 i = 0; i < MAX_NODES; i++) {
-		if (i >= NODES)
-			break;
-		if (i)
-			per_node = read_word(memcg + OFFSET(struct mem_cgroup, nodeinfo) + i * 8);
-		if (!per_node)
-			continue;
+	if (per_node) {
 		add_lists(w, slot, per_node);
 		add_generations(w, slot, per_node);
 	}
-	tell_name(w, slot, node);
 	/* Mostly the pages on the lists account for all references; then the counter is not worth a cache line. */
 	slot->kernel_charged = 0;
-	if (w->layout.kmem && slot->references > (s64)(slot->file + slot->swap_backed + slot->unevictable))
+	if (w->layout.kmem && (NODES > 1 || slot->references > (s64)(slot->file + slot->swap_backed + slot->unevictable)))
 		slot->kernel_charged = read_word(memcg + w->layout.kmem);
 }
 
@@ -333,7 +344,7 @@ INLINE void resume(struct walk *w)
 		s32 depth = w->depth - 1;
 		if (depth < 0)
 			return; /* the root is always there */
-		struct place *above = &w->path[depth & (DEPTH - 1)];
+		struct place *above = place_at(w, depth);
 		if (still_there(above)) {
 			u64 first = (u64)READ(struct cgroup_subsys_state, above->css, children.next);
 			w->resumed++;
@@ -363,11 +374,11 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		w->unreadable = 1;
 		return;
 	}
-	u64 serial = CSS_FIELD(head, u64, serial_nr);
-	u32 flags = CSS_FIELD(head, u32, flags);
+	u64 serial = CSS_WORD(head, serial_nr);
+	u32 flags = CSS_FLAGS(head);
 	u32 state = w->state;
 	s32 depth = w->depth;
-	struct place *above = &w->path[(depth - 1) & (DEPTH - 1)];
+	struct place *above = place_at(w, depth - 1);
 	/* Not yet online is not dead: such a one is just being made. */
 	int dead = (flags & CSS_DYING) && !(flags & (CSS_ONLINE | CSS_RELEASED));
 
@@ -375,8 +386,9 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		state = w->state = ARRIVE;
 	if (state == ARRIVE) {
 		w->visited++;
-		w->path[depth & (DEPTH - 1)].css = css;
-		w->path[depth & (DEPTH - 1)].serial = serial;
+		struct place *here = place_at(w, depth);
+		here->css = css;
+		here->serial = serial;
 		if (dead)
 			w->dead++;
 		else if (flags & CSS_RELEASED)
@@ -389,16 +401,33 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 	slot->serial = serial;
 	slot->depth = depth;
 	slot->parent_serial = above->serial;
-	if (dead && (state == ARRIVE || (state == LOOK && serial == w->at.serial))) {
+	int tell = dead && (state == ARRIVE || (state == LOOK && serial == w->at.serial));
+	if (tell) {
 		slot->kind = DEAD;
-		read_word(CSS_FIELD(head, u64, sibling.next)); /* the next one: let it come meanwhile */
+		read_word(CSS_WORD(head, sibling.next)); /* the next one: let it come meanwhile */
 		tell_dead(w, slot, head, css);
 		w->named = depth;
+		w->looking = state == LOOK;
+		w->node = 0;
+	}
+	if (tell || state == NEXT_NUMA) {
+		if (state == NEXT_NUMA)
+			slot->kind = MORE;
+		tell_pages(w, slot, css - OFFSET(struct mem_cgroup, css), w->node);
+		if (tell)
+			tell_name(w, slot, w->kernfs_node);
+		w->node++;
+		if (w->node < NODES) {
+			/* A step for each node: a loop over them would be too much for the verifier. */
+			w->state = NEXT_NUMA;
+			return;
+		}
+		w->state = state = w->looking ? LOOK : ARRIVE;
 	} else if (state == BACK && w->named > depth) {
 		w->named = depth;
 		if (!dead && depth > 0) {
 			slot->kind = ANCESTOR;
-			tell_name(w, slot, (u64)READ(struct cgroup, CSS_FIELD(head, u64, cgroup), kn));
+			tell_name(w, slot, (u64)READ(struct cgroup, CSS_WORD(head, cgroup), kn));
 		}
 	}
 	if (state == LOOK) {
@@ -406,7 +435,7 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		return;
 	}
 	if (state == ARRIVE) {
-		u64 child = CSS_FIELD(head, u64, children.next);
+		u64 child = CSS_WORD(head, children.next);
 		if (child && child != CHILDREN_OF(css)) {
 			if (depth < DEPTH - 1) {
 				w->at.css = CSS_OF_SIBLING(child);
@@ -420,7 +449,7 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		w->state = DONE;
 		return;
 	}
-	u64 next = CSS_FIELD(head, u64, sibling.next);
+	u64 next = CSS_WORD(head, sibling.next);
 	if (next && next != CHILDREN_OF(above->css)) {
 		w->at.css = CSS_OF_SIBLING(next);
 		if (state == BACK)
@@ -597,7 +626,7 @@ INLINE void step_files(struct files *f, struct file_slot *slot)
 			f->state = FINISHED;
 			return;
 		}
-		struct place *place = &f->items[item & (ITEMS - 1)];
+		struct place *place = ELEMENT(f->items, item);
 		if (!still_there(place)) {
 			f->gone++;
 			f->item++;

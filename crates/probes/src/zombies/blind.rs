@@ -114,7 +114,7 @@ impl Standing {
 
     /// Why something failed although nothing known forbids it.
     pub fn explain(&self, what: &str, error: &(dyn Error + 'static)) -> Blind {
-        let words = innermost(error);
+        let words = in_words(error);
         match errno(error) {
             Some(libc::EPERM | libc::EACCES) if !was_refused_by_verifier(error) => Blind::new(
                 Reason::Forbidden,
@@ -133,14 +133,14 @@ impl Standing {
 
     pub fn no_btf(&self, error: &(dyn Error + 'static)) -> Blind {
         if matches!(errno(error), Some(libc::EPERM | libc::EACCES)) {
-            let why = format!("/sys/kernel/btf/vmlinux may not be read: {}", innermost(error));
+            let why = format!("/sys/kernel/btf/vmlinux may not be read: {}", in_words(error));
             return Blind::new(Reason::Forbidden, why, "run as root");
         }
         Blind::new(
             Reason::Btf,
             format!(
                 "the kernel does not describe its types (/sys/kernel/btf/vmlinux: {}){}",
-                innermost(error),
+                in_words(error),
                 self.age()
             ),
             "a kernel from 5.4 on that is built with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
@@ -179,10 +179,26 @@ pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error)
 }
 
-fn innermost(error: &(dyn Error + 'static)) -> String {
-    // A verifier's log follows the first line.
-    let last = chain(error).last().map(ToString::to_string).unwrap_or_default();
-    last.lines().next().unwrap_or_default().chars().take(300).collect()
+/// All that the error says, from the outside in, on one line.
+fn in_words(error: &(dyn Error + 'static)) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for error in chain(error) {
+        let text = match error.downcast_ref() {
+            // Its own words carry the verifier's whole log; the last lines say what it objects to.
+            Some(aya::programs::ProgramError::LoadError { verifier_log, .. }) => {
+                let log = verifier_log.to_string();
+                let mut last: Vec<&str> = log.lines().rev().filter(|l| !l.trim().is_empty()).take(4).collect();
+                last.reverse();
+                format!("the program is refused ({})", last.join("; "))
+            }
+            _ => error.to_string().lines().next().unwrap_or_default().chars().take(300).collect(),
+        };
+        // Transparent errors say what their source says.
+        if !words.iter().any(|said| said.ends_with(&text)) {
+            words.push(text);
+        }
+    }
+    words.join(": ")
 }
 
 /// The verifier answers EACCES for a program that it does not believe: that is no lack of permission.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::jiffies::Timing;
-use super::slots::{Dead, Place, Told, WalkCounts};
+use super::slots::{Place, Told, WalkCounts};
 use super::{Born, Held, Zombie};
 
 /// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
@@ -41,6 +41,12 @@ struct Corpse {
 }
 
 impl Corpse {
+    fn add_pages(&mut self, file: u64, swap_backed: u64, unevictable: u64) {
+        self.file = self.file.saturating_add(file);
+        self.swap_backed = self.swap_backed.saturating_add(swap_backed);
+        self.unevictable = self.unevictable.saturating_add(unevictable);
+    }
+
     fn pages(&self) -> u64 {
         self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable)
     }
@@ -66,6 +72,13 @@ impl Found {
                     name,
                 });
             }
+            Told::More { serial, file, swap_backed, unevictable } => {
+                // It follows the one it belongs to.
+                let last = self.dead.last_mut().filter(|c| c.place.serial == serial);
+                if let Some(corpse) = last {
+                    corpse.add_pages(file, swap_backed, unevictable);
+                }
+            }
             Told::Ancestor { serial, parent, name } => {
                 let name = self.keep(name);
                 self.ancestors.insert(serial, (parent, name));
@@ -81,8 +94,15 @@ impl Found {
     }
 
     /// A later look at one that is known.
-    pub fn update(&mut self, dead: &Dead) {
-        if let Some(corpse) = self.corpse(dead.place.serial) {
+    pub fn update(&mut self, told: &Told) {
+        if let Told::More { serial, file, swap_backed, unevictable } = *told
+            && let Some(corpse) = self.corpse(serial)
+        {
+            corpse.add_pages(file, swap_backed, unevictable);
+        }
+        if let Told::Dead(dead) = told
+            && let Some(corpse) = self.corpse(dead.place.serial)
+        {
             corpse.references = dead.references;
             (corpse.file, corpse.swap_backed) = (dead.file, dead.swap_backed);
             (corpse.unevictable, corpse.kernel_charged) = (dead.unevictable, dead.kernel_charged);
@@ -240,6 +260,7 @@ impl<'f> Paths<'f> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Dead;
     use super::*;
     use proptest::prelude::*;
 
@@ -275,6 +296,23 @@ mod tests {
         found.sort();
         let paths: Vec<String> = found.zombies(&v1(), None).into_iter().map(|z| z.path).collect();
         assert_eq!(paths, ["/kubepods/besteffort/pod-x", "/top", "/kubepods/besteffort/pod-x/leaf"]);
+    }
+
+    #[test]
+    fn pages_of_all_nodes_are_added_at_each_look() {
+        let mut found = Found::default();
+        let more = |file| Told::More { serial: 9, file, swap_backed: 1, unevictable: 2 };
+        for told in [Told::Dead(dead(9, 1, "a")), more(3), more(4)] {
+            found.add(told);
+        }
+        found.sort();
+        let pages =
+            |found: &Found| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
+        assert_eq!(pages(&found), [(8, 3, 4)]);
+        for told in [Told::Dead(dead(9, 1, "a")), more(1)] {
+            found.update(&told);
+        }
+        assert_eq!(pages(&found), [(2, 2, 2)]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Others make and remove cgroups meanwhile: tests speak of what lies below their own cgroup, or wait for a quiet moment.
 
+use super::slots::Told;
 use super::*;
 use coroner_lab::{Cgroup, HostLock, TmpfsMount};
 use std::collections::{BTreeMap, HashSet};

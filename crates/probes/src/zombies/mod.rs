@@ -28,7 +28,7 @@ pub use blind::{Blind, Reason};
 use found::Found;
 use kernel::{Ended, Kernel};
 pub use pins::{Hold, PinningFile, Pins};
-use slots::{Place, Told};
+use slots::Place;
 
 /// How the programs are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub struct Scan {
 /// A memory cgroup without a directory that something still holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zombie {
-    /// As `stat` would have shown of its directory (v2, and v1 from 5.5: with the generation in the upper half).
+    /// The inode number of its directory; before 5.5 with a generation in the upper half.
     pub id: u64,
     /// As it was in /proc/PID/cgroup, dead parents included.
     pub path: String,
@@ -300,10 +300,8 @@ impl Walker {
             for place in suspects {
                 let mut there = false;
                 self.kernel.look(place, |told| {
-                    if let Told::Dead(dead) = told {
-                        there = true;
-                        found.update(&dead);
-                    }
+                    there = true;
+                    found.update(&told);
                 })?;
                 if there {
                     still.push(place);

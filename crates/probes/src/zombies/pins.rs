@@ -186,7 +186,7 @@ impl Gathered {
                 }
             }
             Told::Path { name, end, unsure } => self.component(name, end, unsure),
-            Told::Dead(_) | Told::Ancestor { .. } => {}
+            Told::Dead(_) | Told::More { .. } | Told::Ancestor { .. } => {}
         }
     }
 

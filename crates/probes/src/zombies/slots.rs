@@ -11,9 +11,9 @@ pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
 const NAME: usize = 104;
 
 /// `struct walk` in words.
-pub(super) type WalkWords = [u64; 227];
+pub(super) type WalkWords = [u64; 230];
 /// `struct files` in words.
-pub(super) type FilesWords = [u64; 1057];
+pub(super) type FilesWords = [u64; 1058];
 /// Items of `struct files`.
 pub(super) const ITEMS: usize = 512;
 
@@ -62,7 +62,7 @@ fn high(word: u64) -> u32 {
 }
 
 pub(super) fn walk_from_the_root() -> WalkWords {
-    let mut words = [0; 227];
+    let mut words = [0; 230];
     words[0] = two(WALK_START, 1);
     words
 }
@@ -71,7 +71,7 @@ pub(super) fn walk_from_the_root() -> WalkWords {
 pub(super) fn look_at(words: &mut WalkWords, place: Place) {
     words[0] = two(WALK_LOOK, 1);
     words[1] = two(0, high(words[1]));
-    (words[28], words[29]) = (place.css, place.serial);
+    (words[30], words[31]) = (place.css, place.serial);
 }
 
 /// After a run by page fault: (batches filled, whether it ran). `again` lets it run once more.
@@ -102,18 +102,18 @@ pub(super) fn walk_counts(words: &WalkWords) -> WalkCounts {
         resumed: words[10],
         jiffies: words[11],
         unreadable: words[12] != 0,
-        knows_kernel_memory: words[16] != 0,
+        knows_kernel_memory: words[17] != 0,
     }
 }
 
 pub(super) fn files_of(places: &[Place], folios_per_list: u32) -> FilesWords {
-    let mut words = [0; 1057];
+    let mut words = [0; 1058];
     let count = places.len().min(ITEMS);
     words[0] = two(0, 1);
     words[1] = two(0, count as u32);
     words[4] = two(folios_per_list, 0);
     for (i, place) in places.iter().take(ITEMS).enumerate() {
-        (words[33 + 2 * i], words[34 + 2 * i]) = (place.css, place.serial);
+        (words[34 + 2 * i], words[35 + 2 * i]) = (place.css, place.serial);
     }
     words
 }
@@ -127,9 +127,29 @@ pub(super) fn files_counts(words: &FilesWords) -> (u64, u64, u64) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told<'a> {
     Dead(Dead<'a>),
-    Ancestor { serial: u64, parent: u64, name: &'a [u8] },
-    Folio { item: u32, mapping: u64, pages: u32, file: Option<File<'a>> },
-    Path { name: &'a [u8], end: PathEnd, unsure: bool },
+    /// What the dead one that was told last holds on another NUMA node.
+    More {
+        serial: u64,
+        file: u64,
+        swap_backed: u64,
+        unevictable: u64,
+    },
+    Ancestor {
+        serial: u64,
+        parent: u64,
+        name: &'a [u8],
+    },
+    Folio {
+        item: u32,
+        mapping: u64,
+        pages: u32,
+        file: Option<File<'a>>,
+    },
+    Path {
+        name: &'a [u8],
+        end: PathEnd,
+        unsure: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +231,12 @@ pub(super) fn read(batch: &[u8], mut tell: impl FnMut(Told)) {
                     filesystem: name(),
                 }),
             }),
+            5 => tell(Told::More {
+                serial: u64_at(8),
+                file: u64_at(48),
+                swap_backed: u64_at(56),
+                unevictable: u64_at(64),
+            }),
             4 => tell(Told::Path {
                 name: name(),
                 end: match u32_at(72) {
@@ -251,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..3 * SLOT_BYTES), kinds in proptest::collection::vec(0u8..6, 3)) {
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..3 * SLOT_BYTES), kinds in proptest::collection::vec(0u8..7, 3)) {
             let mut bytes = bytes;
             for (i, kind) in kinds.iter().enumerate() {
                 if let Some(at) = bytes.get_mut(i * SLOT_BYTES..i * SLOT_BYTES + 4) {
