@@ -33,7 +33,7 @@ fn main() {
             "method": scan.method.as_str(), "version": scan.version, "tracked": scan.tracked, "live": scan.live,
             "leaving": scan.leaving, "zombies": scan.zombies.len(), "truncated": scan.truncated, "resumed": scan.resumed,
             "runs": scan.cost.runs, "load": spent(scan.cost.load), "walk": spent(scan.cost.walk),
-            "settle": spent(scan.cost.settle), "pins": spent(scan.cost.pins), "total": spent(scan.cost.total()),
+            "settle": spent(scan.cost.settle), "names": spent(scan.cost.names), "pins": spent(scan.cost.pins), "total": spent(scan.cost.total()),
             "files": scan.pins.as_ref().map(|p| p.as_ref().map_or(0, |p| p.files.len())),
             "pins_error": scan.pins.as_ref().and_then(|p| p.as_ref().err()),
             "peak_rss_kb": peak_kb,

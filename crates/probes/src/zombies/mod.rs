@@ -165,6 +165,8 @@ pub struct Cost {
     pub walk: Spent,
     /// Looking again at those that may have been going.
     pub settle: Spent,
+    /// Paths put together.
+    pub names: Spent,
     pub pins: Spent,
     /// Times the programs were run in the walk.
     pub runs: u64,
@@ -172,7 +174,7 @@ pub struct Cost {
 
 impl Cost {
     pub fn total(&self) -> Spent {
-        let parts = [self.load, self.walk, self.settle, self.pins];
+        let parts = [self.load, self.walk, self.settle, self.names, self.pins];
         Spent { wall: parts.iter().map(|p| p.wall).sum(), cpu: parts.iter().map(|p| p.cpu).sum() }
     }
 }
@@ -255,6 +257,11 @@ impl Walker {
         let gone = self.look_again(&mut found).map_err(|e| failed("a second look at dying cgroups failed", e))?;
         cost.settle = watch.spent();
 
+        let watch = Watch::start();
+        let timing = jiffies::Timing::read(&self.root, (counts.jiffies != 0).then_some(counts.jiffies));
+        let zombies = found.zombies(&counts, timing.as_ref());
+        cost.names = watch.spent();
+
         let truncated = match ended {
             Ended::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
             Ended::Done if counts.unreadable => Some("a cgroup's memory could not be read".to_owned()),
@@ -263,7 +270,6 @@ impl Walker {
             }
             Ended::Done => None,
         };
-        let timing = jiffies::Timing::read(&self.root, (counts.jiffies != 0).then_some(counts.jiffies));
         let mut scan = Scan {
             at,
             method: self.kernel.method(),
@@ -271,7 +277,7 @@ impl Walker {
             tracked: counts.visited,
             live: counts.live,
             leaving: counts.leaving + counts.released + gone,
-            zombies: found.zombies(&counts, timing.as_ref()),
+            zombies,
             truncated,
             resumed: counts.resumed,
             pins: None,
