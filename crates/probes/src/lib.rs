@@ -20,6 +20,7 @@ pub mod softnet;
 pub mod tasks;
 pub mod units;
 pub mod watch;
+pub mod zombies;
 
 pub use coroner_evidence::Evidence;
 pub use root::{ParseError, ReadError, Root};

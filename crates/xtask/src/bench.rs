@@ -16,6 +16,9 @@ const SECONDS: f64 = 5.0;
 
 pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     let binaries = build()?;
+    if filter == "zombies" {
+        return crate::bench_zombies::run(&binaries, runs);
+    }
     println!(
         "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"
     );

@@ -1,0 +1,272 @@
+//! Why the kernel cannot be walked, in words for [`Evidence::unseen`].
+
+use std::error::Error;
+use std::io;
+
+use coroner_evidence::{Evidence, probe};
+
+use crate::Root;
+
+/// Why dead cgroups cannot be told apart here, and what would help.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Blind {
+    pub reason: Reason,
+    pub why: String,
+    pub how_to_see: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A directory is examined, not the node we run on.
+    NotLive,
+    Capability,
+    Lockdown,
+    /// Something else forbids it: seccomp, a security module.
+    Forbidden,
+    Btf,
+    /// The kernel lacks what the programs need.
+    Kernel,
+    /// The memory controller is not there.
+    NoMemoryController,
+}
+
+impl Blind {
+    pub(super) fn new(reason: Reason, why: impl Into<String>, how_to_see: impl Into<String>) -> Blind {
+        Blind { reason, why: why.into(), how_to_see: how_to_see.into() }
+    }
+
+    /// Notes in the evidence what is missing.
+    pub fn note(&self, evidence: &mut Evidence) {
+        evidence.unseen(
+            probe::CGROUPS,
+            "names of dead memory cgroups and the files that keep them",
+            self.why.clone(),
+            self.how_to_see.clone(),
+        );
+    }
+}
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// What this process may do, as far as the walk is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Effective capabilities; `None` if /proc does not say.
+    capabilities: Option<u64>,
+    /// Linux version, major and minor.
+    version: Option<(u32, u32)>,
+    confidential: bool,
+}
+
+impl Standing {
+    pub fn read(root: &Root) -> Standing {
+        let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
+        Standing {
+            capabilities: status.ok().and_then(|text| effective(&text)),
+            version: root.read_line("/proc/sys/kernel/osrelease").and_then(|text| version(&text)),
+            confidential: root
+                .read_line("/sys/kernel/security/lockdown")
+                .is_some_and(|text| text.contains("[confidentiality]")),
+        }
+    }
+
+    pub fn is_before(&self, major: u32, minor: u32) -> bool {
+        self.version.is_some_and(|v| v < (major, minor))
+    }
+
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities.is_none_or(|set| set >> capability & 1 == 1)
+    }
+
+    /// What forbids the walk before it is tried.
+    pub fn forbids(&self) -> Option<Blind> {
+        if self.confidential {
+            return Some(Blind::new(
+                Reason::Lockdown,
+                "the kernel is locked down (confidentiality), so that BPF programs may not read its memory",
+                "boot with lockdown=integrity or none",
+            ));
+        }
+        if self.has(CAP_SYS_ADMIN) || (!self.is_before(5, 8) && self.has(CAP_BPF) && self.has(CAP_PERFMON)) {
+            return None;
+        }
+        if self.is_before(5, 8) {
+            return Some(Blind::new(
+                Reason::Capability,
+                "this process lacks CAP_SYS_ADMIN, which Linux before 5.8 wants for BPF",
+                "run as root (in a container: --privileged)",
+            ));
+        }
+        let lacks = match (self.has(CAP_BPF), self.has(CAP_PERFMON)) {
+            (false, false) => "CAP_BPF and CAP_PERFMON",
+            (false, true) => "CAP_BPF",
+            _ => "CAP_PERFMON",
+        };
+        Some(Blind::new(
+            Reason::Capability,
+            format!("this process lacks {lacks}, which reading the kernel's cgroups by BPF needs"),
+            "run as root, or with CAP_BPF and CAP_PERFMON (in a container: --privileged)",
+        ))
+    }
+
+    /// Why something failed although nothing known forbids it.
+    pub fn explain(&self, what: &str, error: &(dyn Error + 'static)) -> Blind {
+        let words = in_words(error);
+        match errno(error) {
+            Some(libc::EPERM | libc::EACCES) if !was_refused_by_verifier(error) => Blind::new(
+                Reason::Forbidden,
+                format!(
+                    "{what}: {words}, although the capabilities are there: seccomp or a security module forbids it"
+                ),
+                "run outside the container, or let its seccomp profile allow bpf and perf_event_open",
+            ),
+            _ => Blind::new(
+                Reason::Kernel,
+                format!("{what}: {words}{}", self.age()),
+                "a kernel from 5.4 on that is built with BPF and BTF",
+            ),
+        }
+    }
+
+    pub fn no_btf(&self, error: &(dyn Error + 'static)) -> Blind {
+        if matches!(errno(error), Some(libc::EPERM | libc::EACCES)) {
+            let why = format!("/sys/kernel/btf/vmlinux may not be read: {}", in_words(error));
+            return Blind::new(Reason::Forbidden, why, "run as root");
+        }
+        Blind::new(
+            Reason::Btf,
+            format!(
+                "the kernel does not describe its types (/sys/kernel/btf/vmlinux: {}){}",
+                in_words(error),
+                self.age()
+            ),
+            "a kernel from 5.4 on that is built with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
+        )
+    }
+
+    fn age(&self) -> String {
+        match self.version {
+            Some((major, minor)) if (major, minor) < (5, 4) => format!("; Linux {major}.{minor} is too old"),
+            _ => String::new(),
+        }
+    }
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// The errno at the bottom of an error, if it is a system call's.
+pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
+    chain(error).find_map(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error)
+}
+
+/// All that the error says, from the outside in, on one line.
+fn in_words(error: &(dyn Error + 'static)) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for error in chain(error) {
+        let text = match error.downcast_ref() {
+            // Its own words carry the verifier's whole log; the last lines say what it objects to.
+            Some(aya::programs::ProgramError::LoadError { verifier_log, .. }) => {
+                let log = verifier_log.to_string();
+                let mut last: Vec<&str> = log.lines().rev().filter(|l| !l.trim().is_empty()).take(4).collect();
+                last.reverse();
+                format!("the program is refused ({})", last.join("; "))
+            }
+            _ => error.to_string().lines().next().unwrap_or_default().chars().take(300).collect(),
+        };
+        // Transparent errors say what their source says.
+        if !words.iter().any(|said| said.ends_with(&text)) {
+            words.push(text);
+        }
+    }
+    words.join(": ")
+}
+
+/// The verifier answers EACCES for a program that it does not believe: that is no lack of permission.
+fn was_refused_by_verifier(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(|e| matches!(e.downcast_ref(), Some(aya::programs::ProgramError::LoadError { verifier_log, .. }) if !verifier_log.to_string().trim().is_empty()))
+        && errno(error) == Some(libc::EACCES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: u64 = (1 << 41) - 1;
+
+    fn standing(capabilities: u64, version: (u32, u32)) -> Standing {
+        Standing { capabilities: Some(capabilities), version: Some(version), confidential: false }
+    }
+
+    fn why(standing: Standing) -> Option<(Reason, String)> {
+        standing.forbids().map(|b| (b.reason, b.why))
+    }
+
+    #[test]
+    fn the_missing_capability_is_named() {
+        assert_eq!(why(standing(ALL, (6, 18))), None);
+        assert_eq!(why(standing(1 << CAP_SYS_ADMIN, (5, 4))), None);
+        assert_eq!(why(standing(1 << CAP_BPF | 1 << CAP_PERFMON, (5, 8))), None);
+        let lacks = |capabilities, version| why(standing(capabilities, version)).expect("forbidden").1;
+        assert!(lacks(0, (6, 1)).contains("CAP_BPF and CAP_PERFMON"));
+        assert!(lacks(1 << CAP_PERFMON, (6, 1)).contains("lacks CAP_BPF,"));
+        assert!(lacks(1 << CAP_BPF, (6, 1)).contains("lacks CAP_PERFMON,"));
+        assert!(lacks(1 << CAP_BPF | 1 << CAP_PERFMON, (5, 4)).contains("CAP_SYS_ADMIN"));
+    }
+
+    #[test]
+    fn lockdown_comes_before_capabilities() {
+        let dir = tempfile::tempdir().unwrap();
+        let security = dir.path().join("sys/kernel/security");
+        std::fs::create_dir_all(&security).unwrap();
+        let read = |mode: &str| {
+            std::fs::write(security.join("lockdown"), mode).unwrap();
+            why(Standing::read(&Root::at(dir.path())))
+        };
+        assert_eq!(read("none integrity [confidentiality]\n").map(|w| w.0), Some(Reason::Lockdown));
+        assert_eq!(read("none [integrity] confidentiality\n"), None, "what /proc does not say forbids nothing");
+    }
+
+    #[test]
+    fn a_refusal_without_a_known_cause_is_put_on_the_container() {
+        let denied = aya::maps::MapError::CreateError {
+            name: "OUT".into(),
+            io_error: io::Error::from_raw_os_error(libc::EPERM),
+        };
+        let blind = standing(ALL, (6, 1)).explain("cannot make BPF maps", &denied);
+        assert_eq!(blind.reason, Reason::Forbidden);
+        let old = standing(ALL, (4, 14)).explain("cannot load", &io::Error::from_raw_os_error(libc::EINVAL));
+        assert_eq!(old.reason, Reason::Kernel);
+        assert!(old.why.contains("Linux 4.14 is too old"), "{}", old.why);
+        let missing = standing(ALL, (4, 14)).no_btf(&io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(missing.reason, Reason::Btf);
+    }
+
+    proptest! {
+        #[test]
+        fn any_status_and_release(text in "(CapEff:\\s*[0-9a-fx]{0,20}\n|.{0,20}\n){0,5}") {
+            effective(&text);
+            version(&text);
+        }
+    }
+}

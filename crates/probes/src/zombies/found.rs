@@ -1,0 +1,401 @@
+//! What a walk told, put together: paths from parents, bytes from pages, each memcg's own from sums over its descendants.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::jiffies::Timing;
+use super::slots::{Place, Told, WalkCounts};
+use super::{Born, Held, Zombie};
+
+/// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
+/// than the walk.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    names: Vec<u8>,
+    /// In the order of their serials once the walk is over.
+    dead: Vec<Corpse>,
+    /// Live ancestors of dead ones: parent and name.
+    ancestors: HashMap<u64, (u64, Name)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    start: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Corpse {
+    place: Place,
+    parent: u64,
+    id: u64,
+    references: Option<u64>,
+    file: u64,
+    swap_backed: u64,
+    unevictable: u64,
+    kernel_charged: u64,
+    pressure_jiffies: u64,
+    directory_lives: bool,
+    gone: bool,
+    name: Name,
+}
+
+impl Corpse {
+    fn add_pages(&mut self, file: u64, swap_backed: u64, unevictable: u64) {
+        self.file = self.file.saturating_add(file);
+        self.swap_backed = self.swap_backed.saturating_add(swap_backed);
+        self.unevictable = self.unevictable.saturating_add(unevictable);
+    }
+
+    fn pages(&self) -> u64 {
+        self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable)
+    }
+}
+
+impl Found {
+    pub fn add(&mut self, told: Told) {
+        match told {
+            Told::Dead(dead) => {
+                let name = self.keep(dead.name);
+                self.dead.push(Corpse {
+                    place: dead.place,
+                    parent: dead.parent,
+                    id: dead.id,
+                    references: dead.references,
+                    file: dead.file,
+                    swap_backed: dead.swap_backed,
+                    unevictable: dead.unevictable,
+                    kernel_charged: dead.kernel_charged,
+                    pressure_jiffies: dead.pressure_jiffies,
+                    directory_lives: dead.directory_lives,
+                    gone: false,
+                    name,
+                });
+            }
+            Told::More { serial, file, swap_backed, unevictable } => {
+                // It follows the one it belongs to.
+                let last = self.dead.last_mut().filter(|c| c.place.serial == serial);
+                if let Some(corpse) = last {
+                    corpse.add_pages(file, swap_backed, unevictable);
+                }
+            }
+            Told::Ancestor { serial, parent, name } => {
+                let name = self.keep(name);
+                self.ancestors.insert(serial, (parent, name));
+            }
+            Told::Folio { .. } | Told::Path { .. } => {}
+        }
+    }
+
+    fn keep(&mut self, name: &[u8]) -> Name {
+        let start = self.names.len();
+        self.names.extend_from_slice(name);
+        Name { start, len: name.len() }
+    }
+
+    /// A later look at one that is known.
+    pub fn update(&mut self, told: &Told) {
+        if let Told::More { serial, file, swap_backed, unevictable } = *told
+            && let Some(corpse) = self.corpse(serial)
+        {
+            corpse.add_pages(file, swap_backed, unevictable);
+        }
+        if let Told::Dead(dead) = told
+            && let Some(corpse) = self.corpse(dead.place.serial)
+        {
+            corpse.references = dead.references;
+            (corpse.file, corpse.swap_backed) = (dead.file, dead.swap_backed);
+            (corpse.unevictable, corpse.kernel_charged) = (dead.unevictable, dead.kernel_charged);
+        }
+    }
+
+    pub fn forget(&mut self, place: Place) {
+        if let Some(corpse) = self.corpse(place.serial) {
+            corpse.gone = true;
+        }
+    }
+
+    fn corpse(&mut self, serial: u64) -> Option<&mut Corpse> {
+        let index = self.place_of(serial)?;
+        self.dead.get_mut(index)
+    }
+
+    fn place_of(&self, serial: u64) -> Option<usize> {
+        self.dead.binary_search_by_key(&serial, |c| c.place.serial).ok()
+    }
+
+    /// The walk is over. It tells each once, but whatever it tells, each is kept once.
+    pub fn sort(&mut self) {
+        self.dead.sort_by_key(|c| c.place.serial);
+        self.dead.dedup_by(|later, earlier| later.place.serial == earlier.place.serial);
+    }
+
+    /// Those that no page on a list accounts for, and that are no dead parent either: they may be on their way out.
+    pub fn suspects(&self) -> Vec<Place> {
+        let mut parents: Vec<u64> = self.dead.iter().map(|c| c.parent).collect();
+        parents.dedup();
+        parents.sort_unstable();
+        let is_parent = |c: &Corpse| parents.binary_search(&c.place.serial).is_ok();
+        self.dead
+            .iter()
+            .filter(|c| c.references == Some(0) || (c.pages() == 0 && !is_parent(c)))
+            .map(|c| c.place)
+            .collect()
+    }
+
+    /// Drops those that went, and those without any reference: only the kernel's own work is left of them. Says how many.
+    pub fn let_go(&mut self) -> u64 {
+        let before = self.dead.len();
+        self.dead.retain(|c| !c.gone && c.references != Some(0));
+        (before - self.dead.len()) as u64
+    }
+
+    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> Vec<Zombie> {
+        // The kernel's counter includes descendants, all of which are dead, too; and each child holds a reference.
+        let mut below: HashMap<u64, (u64, u64)> = HashMap::new();
+        for corpse in self.dead.iter().filter(|c| self.place_of(c.parent).is_some()) {
+            let (pages, children) = below.entry(corpse.parent).or_default();
+            *pages = pages.saturating_add(corpse.kernel_charged);
+            *children += 1;
+        }
+        let knows_kernel = counts.knows_kernel_memory && !counts.unified;
+        let page = rustix::param::page_size() as u64;
+        let bytes = |pages: u64| pages.saturating_mul(page);
+
+        // A later one cannot be older: the least of the marks from here on bounds this one's birth.
+        let mut births = vec![None; self.dead.len()];
+        let mut earliest = u64::MAX;
+        for (corpse, birth) in self.dead.iter().zip(&mut births).rev() {
+            if corpse.pressure_jiffies != 0 {
+                earliest = if counts.unified { earliest.min(corpse.pressure_jiffies) } else { corpse.pressure_jiffies };
+                *birth = timing.map(|t| Born { at: t.at(earliest), exact: !counts.unified });
+            }
+        }
+
+        let mut paths = Paths::new(&self);
+        self.dead
+            .iter()
+            .zip(births)
+            .map(|(c, born)| {
+                // What was charged for kernel memory stays in a dead memcg's counter when the kernel hands the memory to the
+                // parent (obj_cgroup, 5.9). Only what also holds a reference is really held.
+                let (of_children, children) = below.get(&c.place.serial).copied().unwrap_or_default();
+                let own = c.kernel_charged.saturating_sub(of_children);
+                let unlisted = c.references.map(|r| r.saturating_sub(c.pages()).saturating_sub(children));
+                Zombie {
+                    id: c.id,
+                    path: paths.below(c.parent, c.name),
+                    references: c.references,
+                    held: Held {
+                        file: bytes(c.file),
+                        swap_backed: bytes(c.swap_backed),
+                        unevictable: bytes(c.unevictable),
+                        anonymous: None,
+                        shmem: None,
+                        kernel: unlisted.filter(|_| knows_kernel).map(|u| bytes(u.min(own))),
+                    },
+                    born,
+                    directory_lives: c.directory_lives,
+                    place: c.place,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Paths of parents, each put together once.
+struct Paths<'f> {
+    found: &'f Found,
+    known: HashMap<u64, Rc<str>>,
+}
+
+impl<'f> Paths<'f> {
+    fn new(found: &'f Found) -> Paths<'f> {
+        Paths { found, known: HashMap::new() }
+    }
+
+    fn below(&mut self, parent: u64, name: Name) -> String {
+        let parent = self.of(parent);
+        let name = self.text(name);
+        let mut path = String::with_capacity(parent.len() + 1 + name.len());
+        path.push_str(&parent);
+        path.push('/');
+        path.push_str(&name);
+        path
+    }
+
+    fn text(&self, name: Name) -> std::borrow::Cow<'f, str> {
+        String::from_utf8_lossy(self.found.names.get(name.start..name.start + name.len).unwrap_or_default())
+    }
+
+    fn of(&mut self, serial: u64) -> Rc<str> {
+        if let Some(path) = self.known.get(&serial) {
+            return path.clone();
+        }
+        // Upwards to one that is known or to the root, which no one tells; the walk goes 64 levels deep.
+        let mut names = Vec::new();
+        let mut at = serial;
+        let mut base: Rc<str> = "".into();
+        for _ in 0..64 {
+            if let Some(path) = self.known.get(&at) {
+                base = path.clone();
+                break;
+            }
+            let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
+            let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
+            let Some((parent, name)) = up else { break };
+            names.push(name);
+            at = parent;
+        }
+        let mut path = base.to_string();
+        for name in names.into_iter().rev() {
+            path.push('/');
+            path.push_str(&self.text(name));
+        }
+        let path: Rc<str> = path.into();
+        self.known.insert(serial, path.clone());
+        path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::Dead;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn dead(serial: u64, parent: u64, name: &str) -> Dead<'_> {
+        Dead {
+            place: Place { css: 0xffff_0000 + serial, serial },
+            parent,
+            depth: 1,
+            id: serial * 10,
+            references: Some(2),
+            file: 1,
+            swap_backed: 1,
+            unevictable: 0,
+            kernel_charged: 0,
+            pressure_jiffies: 0,
+            directory_lives: false,
+            name: name.as_bytes(),
+        }
+    }
+
+    fn v1() -> WalkCounts {
+        WalkCounts { knows_kernel_memory: true, ..WalkCounts::default() }
+    }
+
+    #[test]
+    fn paths_go_through_dead_and_live_ancestors() {
+        let mut found = Found::default();
+        found.add(Told::Dead(dead(9, 7, "leaf")));
+        found.add(Told::Dead(dead(7, 4, "pod-x")));
+        found.add(Told::Dead(dead(8, 1, "top")));
+        found.add(Told::Ancestor { serial: 4, parent: 3, name: b"besteffort" });
+        found.add(Told::Ancestor { serial: 3, parent: 1, name: b"kubepods" });
+        found.sort();
+        let paths: Vec<String> = found.zombies(&v1(), None).into_iter().map(|z| z.path).collect();
+        assert_eq!(paths, ["/kubepods/besteffort/pod-x", "/top", "/kubepods/besteffort/pod-x/leaf"]);
+    }
+
+    #[test]
+    fn pages_of_all_nodes_are_added_at_each_look() {
+        let mut found = Found::default();
+        let more = |file| Told::More { serial: 9, file, swap_backed: 1, unevictable: 2 };
+        for told in [Told::Dead(dead(9, 1, "a")), more(3), more(4)] {
+            found.add(told);
+        }
+        found.sort();
+        let pages =
+            |found: &Found| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
+        assert_eq!(pages(&found), [(8, 3, 4)]);
+        for told in [Told::Dead(dead(9, 1, "a")), more(1)] {
+            found.update(&told);
+        }
+        assert_eq!(pages(&found), [(2, 2, 2)]);
+    }
+
+    #[test]
+    fn one_told_twice_is_one() {
+        let mut found = Found::default();
+        found.add(Told::Dead(dead(9, 1, "a")));
+        found.add(Told::Dead(dead(8, 1, "b")));
+        found.add(Told::Dead(dead(9, 1, "a")));
+        found.sort();
+        let zombies = found.zombies(&v1(), None);
+        assert_eq!(zombies.iter().map(Zombie::serial).collect::<Vec<_>>(), [8, 9]);
+    }
+
+    #[test]
+    fn what_holds_no_page_is_looked_at_again_but_a_dead_parent_is_not() {
+        let mut found = Found::default();
+        let nothing = |serial, parent| Dead { file: 0, swap_backed: 0, ..dead(serial, parent, "x") };
+        found.add(Told::Dead(nothing(2, 1)));
+        found.add(Told::Dead(dead(3, 2, "holds pages")));
+        found.add(Told::Dead(nothing(4, 1)));
+        found.add(Told::Dead(Dead { references: Some(0), ..dead(5, 1, "released") }));
+        found.sort();
+        let suspects: Vec<u64> = found.suspects().iter().map(|p| p.serial).collect();
+        assert_eq!(suspects, [4, 5]);
+        found.forget(Place { css: 0, serial: 4 });
+        assert_eq!(found.let_go(), 2, "4 went, 5 has no reference left");
+        let left: Vec<u64> = found.zombies(&v1(), None).iter().map(Zombie::serial).collect();
+        assert_eq!(left, [2, 3]);
+    }
+
+    #[test]
+    fn kernel_memory_is_what_is_charged_here_and_still_holds_it() {
+        let kernel = |references, own, child| {
+            let mut found = Found::default();
+            found.add(Told::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
+            found.add(Told::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
+            found.sort();
+            found.zombies(&v1(), None)[0].held.kernel.map(|k| k / rustix::param::page_size() as u64)
+        };
+        assert_eq!(kernel(2, 1225, 0), Some(0), "handed to the parent: nothing here holds it");
+        assert_eq!(kernel(13, 15, 5), Some(10), "two pages and a child account for three references");
+        assert_eq!(kernel(100, 15, 5), Some(10));
+        let mut found = Found::default();
+        found.add(Told::Dead(dead(2, 1, "p")));
+        assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None)[0].held.kernel, None);
+    }
+
+    #[test]
+    fn on_v2_a_later_birth_bounds_an_earlier_one() {
+        let timing = Timing::for_test(1000, 10_000, coroner_evidence::Time::from_secs(100));
+        let births = |unified| {
+            let mut found = Found::default();
+            for (serial, jiffies) in [(2, 9000), (3, 5000), (4, 8000)] {
+                found.add(Told::Dead(Dead { pressure_jiffies: jiffies, ..dead(serial, 1, "x") }));
+            }
+            let zombies = found.zombies(&WalkCounts { unified, ..v1() }, Some(&timing));
+            zombies.iter().map(|z| z.born.unwrap()).map(|b| (b.at.0 / 1_000_000_000, b.exact)).collect::<Vec<_>>()
+        };
+        assert_eq!(births(false), [(99, true), (95, true), (98, true)]);
+        assert_eq!(births(true), [(95, false), (95, false), (98, false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_told_tree(told in proptest::collection::vec((0u64..20, 0u64..20, any::<[u64; 6]>(), proptest::collection::vec(any::<u8>(), 0..8), any::<bool>()), 0..40)) {
+            let mut found = Found::default();
+            for (serial, parent, n, name, is_dead) in &told {
+                if *is_dead {
+                    found.add(Told::Dead(Dead {
+                        references: (n[0] % 3 > 0).then_some(n[0]), file: n[1], swap_backed: n[2], unevictable: n[3],
+                        kernel_charged: n[4], pressure_jiffies: n[5], name, ..dead(*serial, *parent, "")
+                    }));
+                } else {
+                    found.add(Told::Ancestor { serial: *serial, parent: *parent, name });
+                }
+            }
+            found.sort();
+            found.suspects();
+            found.let_go();
+            for zombie in found.zombies(&v1(), Some(&Timing::for_test(250, 1 << 33, coroner_evidence::Time(7)))) {
+                prop_assert!(zombie.path.starts_with('/'));
+                prop_assert!(zombie.held.total() >= zombie.held.file);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The kernel's description of its types (BTF), cut down to those that the BPF programs name.
+//!
+//! The whole has more than 100,000 types. Parsing all of them and searching them for each name takes a third of a second and
+//! 30 MB; the few hundred that matter take milliseconds. Format: Documentation/bpf/btf.rst of the kernel.
+
+use std::collections::{HashMap, HashSet};
+
+/// Structs, unions and enums that bpf/core.h names. What they contain comes along.
+const WANTED: &[&str] = &[
+    "address_space",
+    "cgroup",
+    "cgroup_root",
+    "cgroup_subsys_id",
+    "cgroup_subsys_state",
+    "css_set",
+    "dentry",
+    "file_system_type",
+    "folio",
+    "hlist_head",
+    "hlist_node",
+    "inode",
+    "kernfs_node",
+    "kernfs_node_id",
+    "list_head",
+    "lru_gen_folio",
+    "lruvec",
+    "mem_cgroup",
+    "mem_cgroup_per_node",
+    "page",
+    "page_counter",
+    "pageflags",
+    "percpu_ref",
+    "percpu_ref_data",
+    "qstr",
+    "super_block",
+    "task_struct",
+];
+
+const MAGIC: u16 = 0xeb9f;
+/// The header as far as we need it: magic, version, flags, its length, then offsets and lengths of types and strings.
+const HEADER: usize = 24;
+const TYPE: usize = 12;
+
+const INT: u32 = 1;
+const PTR: u32 = 2;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const FWD: u32 = 7;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
+const FUNC: u32 = 12;
+const FUNC_PROTO: u32 = 13;
+const VAR: u32 = 14;
+const DATASEC: u32 = 15;
+const FLOAT: u32 = 16;
+const DECL_TAG: u32 = 17;
+const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
+
+/// `None` if the bytes are not BTF as we know it; then let the loader see the whole.
+pub(super) fn cut_down(btf: &[u8]) -> Option<Vec<u8>> {
+    if u16::from_le_bytes(btf.get(..2)?.try_into().ok()?) != MAGIC {
+        return None;
+    }
+    let header = word(btf, 4)? as usize;
+    let section = |offset: usize, length: usize| {
+        let start = header.checked_add(word(btf, offset)? as usize)?;
+        btf.get(start..start.checked_add(word(btf, length)? as usize)?)
+    };
+    Cut { types: section(8, 12)?, strings: section(16, 20)?, offsets: Vec::new() }.run()
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn kind(info: u32) -> u32 {
+    info >> 24 & 0x1f
+}
+
+/// Bytes of one thing that follows a type, and how many follow.
+fn following(info: u32) -> Option<(usize, usize)> {
+    let count = (info & 0xffff) as usize;
+    Some(match kind(info) {
+        INT | VAR | DECL_TAG => (4, 1),
+        ARRAY => (12, 1),
+        STRUCT | UNION | DATASEC | ENUM64 => (12, count),
+        ENUM | FUNC_PROTO => (8, count),
+        PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => (0, 0),
+        _ => return None,
+    })
+}
+
+struct Cut<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type starts; type 1 is the first.
+    offsets: Vec<u32>,
+}
+
+impl Cut<'_> {
+    fn run(mut self) -> Option<Vec<u8>> {
+        let wanted: HashSet<&[u8]> = WANTED.iter().map(|name| name.as_bytes()).collect();
+        let mut kept = Kept::default();
+        let mut at = 0;
+        while at < self.types.len() {
+            let info = word(self.types, at + 4)?;
+            self.offsets.push(at as u32);
+            if matches!(kind(info), STRUCT | UNION | ENUM | ENUM64)
+                && wanted.contains(self.name(word(self.types, at)?)?)
+            {
+                kept.id(self.offsets.len() as u32);
+            }
+            let (size, count) = following(info)?;
+            at = at.checked_add(TYPE + size * count)?;
+        }
+        // Keeping one may keep more; each is written once.
+        let mut written = 0;
+        while let Some(&old) = kept.old.get(written) {
+            self.write(old, &mut kept)?;
+            written += 1;
+        }
+        Some(kept.finish())
+    }
+
+    fn name(&self, at: u32) -> Option<&[u8]> {
+        self.strings.get(at as usize..)?.split(|b| *b == 0).next()
+    }
+
+    fn write(&self, old: u32, kept: &mut Kept) -> Option<()> {
+        let at = *self.offsets.get((old as usize).checked_sub(1)?)? as usize;
+        let (name, info, last) = (word(self.types, at)?, word(self.types, at + 4)?, word(self.types, at + 8)?);
+        let (size, count) = following(info)?;
+        let name = kept.string(name, self.name(name)?);
+        // The last word is a size for these, another type for the rest. What a pointer leads to does not matter.
+        let last = match kind(info) {
+            INT | STRUCT | UNION | ENUM | ENUM64 | FLOAT | FWD | DATASEC => last,
+            PTR | FUNC | FUNC_PROTO => 0,
+            ARRAY => 0,
+            _ => kept.id(last),
+        };
+        kept.words(&[name, info, last]);
+        for i in 0..count {
+            let item = at + TYPE + i * size;
+            let words = |n: usize| word(self.types, item + 4 * n);
+            match kind(info) {
+                STRUCT | UNION => {
+                    let name = kept.string(words(0)?, self.name(words(0)?)?);
+                    let of = kept.id(words(1)?);
+                    kept.words(&[name, of, words(2)?]);
+                }
+                ENUM | ENUM64 => {
+                    let name = kept.string(words(0)?, self.name(words(0)?)?);
+                    kept.words(&[name]);
+                    kept.bytes(self.types.get(item + 4..item + size)?);
+                }
+                ARRAY => {
+                    let (element, index) = (kept.id(words(0)?), kept.id(words(1)?));
+                    kept.words(&[element, index, words(2)?]);
+                }
+                FUNC_PROTO => kept.words(&[0, 0]),
+                _ => kept.bytes(self.types.get(item..item + size)?),
+            }
+        }
+        Some(())
+    }
+}
+
+/// The types that stay, renumbered in the order in which they were met.
+#[derive(Default)]
+struct Kept {
+    old: Vec<u32>,
+    new: HashMap<u32, u32>,
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    new_strings: HashMap<u32, u32>,
+}
+
+impl Kept {
+    fn id(&mut self, old: u32) -> u32 {
+        if old == 0 {
+            return 0;
+        }
+        let kept = &mut self.old;
+        *self.new.entry(old).or_insert_with(|| {
+            kept.push(old);
+            kept.len() as u32
+        })
+    }
+
+    fn string(&mut self, old: u32, text: &[u8]) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        let strings = &mut self.strings;
+        *self.new_strings.entry(old).or_insert_with(|| {
+            // The first byte of the table is the empty string.
+            let at = strings.len() as u32 + 1;
+            strings.extend_from_slice(text);
+            strings.push(0);
+            at
+        })
+    }
+
+    fn words(&mut self, words: &[u32]) {
+        for word in words {
+            self.bytes(&word.to_le_bytes());
+        }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.types.extend_from_slice(bytes);
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let (types, strings) = (self.types.len() as u32, self.strings.len() as u32 + 1);
+        let mut btf = Vec::with_capacity(HEADER + self.types.len() + self.strings.len() + 1);
+        btf.extend_from_slice(&MAGIC.to_le_bytes());
+        btf.extend_from_slice(&[1, 0]);
+        for word in [HEADER as u32, 0, types, types, strings] {
+            btf.extend_from_slice(&word.to_le_bytes());
+        }
+        btf.extend_from_slice(&self.types);
+        btf.push(0);
+        btf.extend_from_slice(&self.strings);
+        btf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::{Btf, Endianness};
+    use proptest::prelude::*;
+
+    #[test]
+    fn this_kernels_types_shrink_a_hundredfold_and_still_parse() {
+        let Ok(whole) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+            return coroner_lab::skip("needs /sys/kernel/btf/vmlinux");
+        };
+        let cut = cut_down(&whole).expect("BTF as we know it");
+        assert!(cut.len() * 10 < whole.len(), "{} of {} bytes", cut.len(), whole.len());
+        Btf::parse(&cut, Endianness::default()).unwrap();
+        eprintln!("{} of {} bytes", cut.len(), whole.len());
+    }
+
+    #[test]
+    fn every_struct_of_the_header_is_wanted() {
+        let header = include_str!("../../../../bpf/core.h");
+        for line in header.lines() {
+            let Some(rest) = ["struct ", "union ", "enum "].iter().find_map(|k| line.strip_prefix(k)) else { continue };
+            let name = rest.split([' ', ';']).next().unwrap().split("___").next().unwrap();
+            assert!(name == "{" || WANTED.contains(&name), "{name} of core.h is not in WANTED");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200), types in 0u32..120) {
+            let mut btf = vec![0x9f, 0xeb, 1, 0];
+            for word in [24, 0, types, types, 60] {
+                btf.extend_from_slice(&u32::to_le_bytes(word));
+            }
+            btf.extend_from_slice(&bytes);
+            cut_down(&btf);
+            cut_down(&bytes);
+        }
+    }
+}

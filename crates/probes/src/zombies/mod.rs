@@ -1,0 +1,322 @@
+//! Dead memory cgroups, named: which they are, what they hold, which files keep them.
+//!
+//! No file of the kernel's tells this: a removed cgroup has no directory, and every interface speaks of the nearest ancestor that
+//! has one. But the kernel keeps a dead css in its parent's list of children, and its name, until the last reference goes. So a
+//! small BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
+
+mod blind;
+mod found;
+mod jiffies;
+mod kernel;
+mod kernel_types;
+mod mounted;
+mod own_fault;
+mod pins;
+mod slots;
+
+#[cfg(test)]
+mod host_tests;
+
+use std::time::Duration;
+
+use coroner_evidence::Time;
+use rustix::time::ClockId;
+
+use crate::Root;
+use crate::root::{clock, now};
+pub use blind::{Blind, Reason};
+use found::Found;
+use kernel::{Ended, Kernel};
+pub use pins::{Hold, PinningFile, Pins};
+use slots::Place;
+
+/// How the programs are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// BPF_PROG_TEST_RUN and a ring buffer: from Linux 5.10.
+    TestRun,
+    /// At page faults of our own thread, into an array map: from Linux 5.4.
+    PageFaults,
+}
+
+impl Method {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::TestRun => "bpf-test-run",
+            Method::PageFaults => "bpf-page-faults",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// [`Method::TestRun`], or [`Method::PageFaults`] where the kernel cannot do that.
+    #[default]
+    Best,
+    Only(Method),
+}
+
+#[derive(Debug, Clone)]
+pub struct ScanOptions {
+    pub root: Root,
+    pub method: Choice,
+    /// Also find the files that keep them.
+    pub pins: bool,
+    /// So many folios of each LRU list of each dead memcg are looked at for files.
+    pub folios_per_list: u32,
+    /// No walk goes on for longer; what it has by then is told as truncated.
+    pub time_limit: Duration,
+}
+
+impl Default for ScanOptions {
+    fn default() -> ScanOptions {
+        ScanOptions {
+            root: Root::live(),
+            method: Choice::Best,
+            pins: true,
+            folios_per_list: 4096,
+            time_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+/// All memory cgroups that the kernel tracks, the dead by name.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    pub at: Time,
+    pub method: Method,
+    /// Of the cgroup hierarchy with the memory controller: 1 or 2.
+    pub version: u8,
+    /// The root, live and dead ones, and those in between.
+    pub tracked: u64,
+    pub live: u64,
+    /// Neither live nor zombies: they went while we looked, or nothing but their last work keeps them.
+    pub leaving: u64,
+    /// In the order of their birth.
+    pub zombies: Vec<Zombie>,
+    /// Not all were reached: out of time, or nested too deeply.
+    pub truncated: Option<String>,
+    /// How often the place where the walk rested was gone when it went on, so that it had to find its way from an ancestor.
+    pub resumed: u64,
+    /// `None` if not asked for; the reason if it could not be seen.
+    pub pins: Option<Result<Pins, String>>,
+    pub cost: Cost,
+}
+
+/// A memory cgroup without a directory that something still holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zombie {
+    /// The inode number of its directory; before 5.5 with a generation in the upper half.
+    pub id: u64,
+    /// As it was in /proc/PID/cgroup, dead parents included.
+    pub path: String,
+    /// References that keep it; `None` where the kernel still counts them per CPU.
+    pub references: Option<u64>,
+    pub held: Held,
+    pub born: Option<Born>,
+    /// Only its memory controller was taken away; the directory is there (v2).
+    pub directory_lives: bool,
+    place: Place,
+}
+
+impl Zombie {
+    /// Of all cgroups of this boot, in the order of their birth.
+    pub fn serial(&self) -> u64 {
+        self.place.serial
+    }
+}
+
+/// Bytes charged to this memcg itself. A page in flight (a batch of the LRU, a swapped out one) is on no list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Page cache of files.
+    pub file: u64,
+    /// On the lists of swap-backed memory: anonymous, shared memory and tmpfs.
+    pub swap_backed: u64,
+    /// mlocked, SHM_LOCKed, ramfs.
+    pub unevictable: u64,
+    /// Of `swap_backed`, as far as it was looked at: see [`Pins`].
+    pub anonymous: Option<u64>,
+    pub shmem: Option<u64>,
+    /// Kernel memory; `None` where the kernel does not tell (v2).
+    pub kernel: Option<u64>,
+}
+
+impl Held {
+    pub fn total(&self) -> u64 {
+        let listed = self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable);
+        listed.saturating_add(self.kernel.unwrap_or(0))
+    }
+}
+
+/// When a memcg was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Born {
+    pub at: Time,
+    /// To a tick of the kernel's. If not, it was then or earlier: on v2 memory pressure moves the mark.
+    pub exact: bool,
+}
+
+/// What the scan took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Types of the kernel read, programs verified.
+    pub load: Spent,
+    pub walk: Spent,
+    /// Looking again at those that may have been going.
+    pub settle: Spent,
+    /// Paths put together.
+    pub names: Spent,
+    pub pins: Spent,
+    /// Times the programs were run in the walk.
+    pub runs: u64,
+}
+
+impl Cost {
+    pub fn total(&self) -> Spent {
+        let parts = [self.load, self.walk, self.settle, self.names, self.pins];
+        Spent { wall: parts.iter().map(|p| p.wall).sum(), cpu: parts.iter().map(|p| p.cpu).sum() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub wall: Duration,
+    pub cpu: Duration,
+}
+
+#[derive(Debug)]
+struct Watch {
+    wall: Time,
+    cpu: Time,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        Watch { wall: now(), cpu: clock(ClockId::ThreadCPUTime) }
+    }
+
+    fn spent(&self) -> Spent {
+        Spent { wall: now().since(self.wall), cpu: clock(ClockId::ThreadCPUTime).since(self.cpu) }
+    }
+}
+
+/// When something dead that holds no page is looked at again. A cgroup that is just going needs two RCU grace periods and a few
+/// turns of a work queue.
+const LOOKS_AFTER: [Duration; 3] = [Duration::from_millis(10), Duration::from_millis(15), Duration::from_millis(35)];
+
+/// One scan of the live node.
+pub fn scan(options: &ScanOptions) -> Result<Scan, Blind> {
+    Walker::open(&options.root, options.method)?.scan(options)
+}
+
+/// The programs, loaded once for any number of scans. Stays with its thread.
+pub struct Walker {
+    kernel: Kernel,
+    root: Root,
+    load: Spent,
+}
+
+impl Walker {
+    pub fn open(root: &Root, method: Choice) -> Result<Walker, Blind> {
+        let watch = Watch::start();
+        let kernel = Kernel::load(root, method)?;
+        Ok(Walker { kernel, root: root.clone(), load: watch.spent() })
+    }
+
+    pub fn method(&self) -> Method {
+        self.kernel.method()
+    }
+
+    /// `method` and `root` of the options are those of [`Walker::open`].
+    pub fn scan(&mut self, options: &ScanOptions) -> Result<Scan, Blind> {
+        let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
+            Blind::new(Reason::Kernel, format!("{what}: {e}"), "report it, with the kernel's version")
+        };
+        let at = now();
+        let mut cost = Cost { load: self.load, ..Cost::default() };
+
+        let watch = Watch::start();
+        let mut found = Found::default();
+        let (counts, ended) = self
+            .kernel
+            .walk(options.time_limit, |told| found.add(told))
+            .map_err(|e| failed("the walk over the memory cgroups failed", e))?;
+        found.sort();
+        cost.walk = watch.spent();
+        cost.runs = counts.runs;
+        if counts.visited == 0 {
+            return Err(Blind::new(
+                Reason::NoMemoryController,
+                "the kernel has no memory cgroups",
+                "boot without cgroup_disable=memory",
+            ));
+        }
+
+        let watch = Watch::start();
+        let gone = self.look_again(&mut found).map_err(|e| failed("a second look at dying cgroups failed", e))?;
+        cost.settle = watch.spent();
+
+        let watch = Watch::start();
+        let timing = jiffies::Timing::read(&self.root, (counts.jiffies != 0).then_some(counts.jiffies));
+        let zombies = found.zombies(&counts, timing.as_ref());
+        cost.names = watch.spent();
+
+        let truncated = match ended {
+            Ended::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
+            Ended::Done if counts.unreadable => Some("a cgroup's memory could not be read".to_owned()),
+            Ended::Done if counts.too_deep > 0 => {
+                Some(format!("{} cgroups lie deeper than the walk goes", counts.too_deep))
+            }
+            Ended::Done => None,
+        };
+        let mut scan = Scan {
+            at,
+            method: self.kernel.method(),
+            version: if counts.unified { 2 } else { 1 },
+            tracked: counts.visited,
+            live: counts.live,
+            leaving: counts.leaving + counts.released + gone,
+            zombies,
+            truncated,
+            resumed: counts.resumed,
+            pins: None,
+            cost,
+        };
+        if options.pins {
+            let watch = Watch::start();
+            scan.pins = Some(
+                pins::find(&mut self.kernel, &self.root, &mut scan.zombies, options)
+                    .map_err(|e| format!("the files that keep dead cgroups could not be found: {e}")),
+            );
+            scan.cost.pins = watch.spent();
+        }
+        Ok(scan)
+    }
+
+    /// Looks again at those that hold no page: they may be just going away. Says how many went.
+    fn look_again(&mut self, found: &mut Found) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+        let mut suspects = found.suspects();
+        for after in LOOKS_AFTER {
+            if suspects.is_empty() {
+                break;
+            }
+            std::thread::sleep(after);
+            let mut still = Vec::new();
+            for place in suspects {
+                let mut there = false;
+                self.kernel.look(place, |told| {
+                    there = true;
+                    found.update(&told);
+                })?;
+                if there {
+                    still.push(place);
+                } else {
+                    found.forget(place);
+                }
+            }
+            suspects = still;
+        }
+        Ok(found.let_go())
+    }
+}
