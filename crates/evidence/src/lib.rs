@@ -8,6 +8,7 @@
 //! to make the picture of a live node, and a [`recording`] stores fragments in a file and gives them back. So a rule cannot
 //! tell a live node from a recorded one.
 
+pub mod cgroup_names;
 pub mod cgroups;
 pub mod cores;
 pub mod counters;
@@ -18,9 +19,11 @@ pub mod recording;
 pub mod tasks;
 pub mod time;
 pub mod units;
+pub mod zombies;
 
 use serde::{Deserialize, Serialize};
 
+pub use cgroup_names::{name_pattern, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
 pub use counters::{Counters, Delta, Point, Source};
@@ -30,6 +33,10 @@ pub use node::Node;
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::Unit;
+pub use zombies::{
+    Born, CgroupChurn, DeadBelow, Held, Hold, KernelSamples, Maker, PinningFile, SymbolSamples, TaskSamples,
+    TriedInVain, Zombie, ZombieMethod, ZombieScan,
+};
 
 /// Everything that was seen of one node over a stretch of time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,6 +63,12 @@ pub struct Evidence {
     pub cgroup_censuses: Vec<CgroupCensus>,
     /// Guarded, timed reads of memory statistics.
     pub stat_reads: Vec<StatRead>,
+    /// Dead memory cgroups by name, each time they were looked for.
+    pub zombie_scans: Vec<ZombieScan>,
+    /// Who made and removed memory cgroups.
+    pub cgroup_churn: Vec<CgroupChurn>,
+    /// How much of the kernel's work went into memory cgroups.
+    pub kernel_samples: Vec<KernelSamples>,
     /// The kernel log.
     pub log: Vec<LogLine>,
     /// systemd units, each time they were looked at.
@@ -92,6 +105,9 @@ pub mod probe {
     pub const PRESSURE: &str = "pressure";
     pub const MEMORY: &str = "memory";
     pub const CGROUPS: &str = "cgroups";
+    pub const ZOMBIES: &str = "zombies";
+    pub const CGROUP_CHURN: &str = "cgroup-churn";
+    pub const KERNEL_SAMPLES: &str = "kernel-samples";
     pub const KERNEL_LOG: &str = "kernel-log";
     pub const UNITS: &str = "units";
     pub const NODE: &str = "node";
@@ -123,6 +139,9 @@ impl Evidence {
         self.cgroup_mounts.extend(later.cgroup_mounts);
         self.cgroup_censuses.extend(later.cgroup_censuses);
         self.stat_reads.extend(later.stat_reads);
+        self.zombie_scans.extend(later.zombie_scans);
+        self.cgroup_churn.extend(later.cgroup_churn);
+        self.kernel_samples.extend(later.kernel_samples);
         self.log.extend(later.log);
         self.units.extend(later.units);
         for unseen in later.unseen {

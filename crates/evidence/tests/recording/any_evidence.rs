@@ -316,6 +316,9 @@ pub fn evidence() -> impl Strategy<Value = Evidence> {
             log,
             units,
         )| Evidence {
+            zombie_scans: Vec::new(),
+            cgroup_churn: Vec::new(),
+            kernel_samples: Vec::new(),
             node,
             clocks,
             core_times,

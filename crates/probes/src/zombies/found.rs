@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::jiffies::Timing;
 use super::slots::{Place, Told, WalkCounts};
-use super::{Born, Held, Zombie};
+use coroner_evidence::{Born, Held, Zombie};
 
 /// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
 /// than the walk.
@@ -150,7 +150,8 @@ impl Found {
         (before - self.dead.len()) as u64
     }
 
-    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> Vec<Zombie> {
+    /// And where each is to be found.
+    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> (Vec<Zombie>, Vec<Place>) {
         // The kernel's counter includes descendants, all of which are dead, too; and each child holds a reference.
         let mut below: HashMap<u64, (u64, u64)> = HashMap::new();
         for corpse in self.dead.iter().filter(|c| self.place_of(c.parent).is_some()) {
@@ -173,7 +174,8 @@ impl Found {
         }
 
         let mut paths = Paths::new(&self);
-        self.dead
+        let zombies = self
+            .dead
             .iter()
             .zip(births)
             .map(|(c, born)| {
@@ -193,13 +195,15 @@ impl Found {
                         anonymous: None,
                         shmem: None,
                         kernel: unlisted.filter(|_| knows_kernel).map(|u| bytes(u.min(own))),
+                        swap: None,
                     },
                     born,
                     directory_lives: c.directory_lives,
-                    place: c.place,
+                    serial: c.place.serial,
                 }
             })
-            .collect()
+            .collect();
+        (zombies, self.dead.iter().map(|c| c.place).collect())
     }
 }
 
@@ -294,7 +298,7 @@ mod tests {
         found.add(Told::Ancestor { serial: 4, parent: 3, name: b"besteffort" });
         found.add(Told::Ancestor { serial: 3, parent: 1, name: b"kubepods" });
         found.sort();
-        let paths: Vec<String> = found.zombies(&v1(), None).into_iter().map(|z| z.path).collect();
+        let paths: Vec<String> = found.zombies(&v1(), None).0.into_iter().map(|z| z.path).collect();
         assert_eq!(paths, ["/kubepods/besteffort/pod-x", "/top", "/kubepods/besteffort/pod-x/leaf"]);
     }
 
@@ -322,8 +326,8 @@ mod tests {
         found.add(Told::Dead(dead(8, 1, "b")));
         found.add(Told::Dead(dead(9, 1, "a")));
         found.sort();
-        let zombies = found.zombies(&v1(), None);
-        assert_eq!(zombies.iter().map(Zombie::serial).collect::<Vec<_>>(), [8, 9]);
+        let (zombies, _) = found.zombies(&v1(), None);
+        assert_eq!(zombies.iter().map(|z| z.serial).collect::<Vec<_>>(), [8, 9]);
     }
 
     #[test]
@@ -339,7 +343,7 @@ mod tests {
         assert_eq!(suspects, [4, 5]);
         found.forget(Place { css: 0, serial: 4 });
         assert_eq!(found.let_go(), 2, "4 went, 5 has no reference left");
-        let left: Vec<u64> = found.zombies(&v1(), None).iter().map(Zombie::serial).collect();
+        let left: Vec<u64> = found.zombies(&v1(), None).0.iter().map(|z| z.serial).collect();
         assert_eq!(left, [2, 3]);
     }
 
@@ -350,14 +354,14 @@ mod tests {
             found.add(Told::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
             found.add(Told::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
             found.sort();
-            found.zombies(&v1(), None)[0].held.kernel.map(|k| k / rustix::param::page_size() as u64)
+            found.zombies(&v1(), None).0[0].held.kernel.map(|k| k / rustix::param::page_size() as u64)
         };
         assert_eq!(kernel(2, 1225, 0), Some(0), "handed to the parent: nothing here holds it");
         assert_eq!(kernel(13, 15, 5), Some(10), "two pages and a child account for three references");
         assert_eq!(kernel(100, 15, 5), Some(10));
         let mut found = Found::default();
         found.add(Told::Dead(dead(2, 1, "p")));
-        assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None)[0].held.kernel, None);
+        assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None).0[0].held.kernel, None);
     }
 
     #[test]
@@ -368,7 +372,7 @@ mod tests {
             for (serial, jiffies) in [(2, 9000), (3, 5000), (4, 8000)] {
                 found.add(Told::Dead(Dead { pressure_jiffies: jiffies, ..dead(serial, 1, "x") }));
             }
-            let zombies = found.zombies(&WalkCounts { unified, ..v1() }, Some(&timing));
+            let (zombies, _) = found.zombies(&WalkCounts { unified, ..v1() }, Some(&timing));
             zombies.iter().map(|z| z.born.unwrap()).map(|b| (b.at.0 / 1_000_000_000, b.exact)).collect::<Vec<_>>()
         };
         assert_eq!(births(false), [(99, true), (95, true), (98, true)]);
@@ -392,7 +396,7 @@ mod tests {
             found.sort();
             found.suspects();
             found.let_go();
-            for zombie in found.zombies(&v1(), Some(&Timing::for_test(250, 1 << 33, coroner_evidence::Time(7)))) {
+            for zombie in found.zombies(&v1(), Some(&Timing::for_test(250, 1 << 33, coroner_evidence::Time(7)))).0 {
                 prop_assert!(zombie.path.starts_with('/'));
                 prop_assert!(zombie.held.total() >= zombie.held.file);
             }

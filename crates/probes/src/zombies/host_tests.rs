@@ -164,7 +164,7 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
         let hold = pins.holds.iter().find(|h| scan.zombies[h.zombie as usize].path == scene.path(&child)).unwrap();
         assert_eq!(pins.files[hold.file as usize].path.as_deref(), scene.tmpfs().join("nested").to_str());
         let told = below.iter().filter(|(name, _)| !by_disk.contains(name));
-        both.push(told.map(|(n, z)| (n.clone(), z.id, z.references, z.held, z.serial())).collect::<Vec<_>>());
+        both.push(told.map(|(n, z)| (n.clone(), z.id, z.references, z.held, z.serial)).collect::<Vec<_>>());
     }
     assert_eq!(both[0], both[1], "both ways say the same");
 
@@ -263,7 +263,7 @@ fn under_churn_none_is_lost_none_is_twice_and_no_live_one_is_dead() {
             for name in &steady {
                 assert!(below.contains_key(name), "{method:?}: {name} is lost");
             }
-            let serials: HashSet<u64> = scan.zombies.iter().map(Zombie::serial).collect();
+            let serials: HashSet<u64> = scan.zombies.iter().map(|z| z.serial).collect();
             assert_eq!(serials.len(), scan.zombies.len(), "{method:?}: one is told twice");
             assert!(scan.truncated.is_none(), "{:?}", scan.truncated);
             assert!(scan.zombies.iter().all(|z| z.references != Some(0)));
@@ -287,7 +287,7 @@ fn a_walk_whose_resting_place_is_gone_finds_its_way() {
     scene.make(&all, "echo x > \"$1/$z\"", Path::new("/dev/null"));
     let prefix_serials: BTreeMap<u64, String> = {
         let scan = scan_by(Method::TestRun, false);
-        scene.below(&scan).into_iter().map(|(name, z)| (z.serial(), name)).collect()
+        scene.below(&scan).into_iter().map(|(name, z)| (z.serial, name)).collect()
     };
     assert_eq!(prefix_serials.len(), 900);
     for (method, from) in [(Method::TestRun, 100), (Method::PageFaults, 500)] {

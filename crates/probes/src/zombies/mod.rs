@@ -19,7 +19,7 @@ mod host_tests;
 
 use std::time::Duration;
 
-use coroner_evidence::Time;
+use coroner_evidence::{Time, Zombie};
 use rustix::time::ClockId;
 
 use crate::Root;
@@ -27,8 +27,7 @@ use crate::root::{clock, now};
 pub use blind::{Blind, Reason};
 use found::Found;
 use kernel::{Ended, Kernel};
-pub use pins::{Hold, PinningFile, Pins};
-use slots::Place;
+pub use pins::Pins;
 
 /// How the programs are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,60 +100,6 @@ pub struct Scan {
     /// `None` if not asked for; the reason if it could not be seen.
     pub pins: Option<Result<Pins, String>>,
     pub cost: Cost,
-}
-
-/// A memory cgroup without a directory that something still holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Zombie {
-    /// The inode number of its directory; before 5.5 with a generation in the upper half.
-    pub id: u64,
-    /// As it was in /proc/PID/cgroup, dead parents included.
-    pub path: String,
-    /// References that keep it; `None` where the kernel still counts them per CPU.
-    pub references: Option<u64>,
-    pub held: Held,
-    pub born: Option<Born>,
-    /// Only its memory controller was taken away; the directory is there (v2).
-    pub directory_lives: bool,
-    place: Place,
-}
-
-impl Zombie {
-    /// Of all cgroups of this boot, in the order of their birth.
-    pub fn serial(&self) -> u64 {
-        self.place.serial
-    }
-}
-
-/// Bytes charged to this memcg itself. A page in flight (a batch of the LRU, a swapped out one) is on no list.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Page cache of files.
-    pub file: u64,
-    /// On the lists of swap-backed memory: anonymous, shared memory and tmpfs.
-    pub swap_backed: u64,
-    /// mlocked, SHM_LOCKed, ramfs.
-    pub unevictable: u64,
-    /// Of `swap_backed`, as far as it was looked at: see [`Pins`].
-    pub anonymous: Option<u64>,
-    pub shmem: Option<u64>,
-    /// Kernel memory; `None` where the kernel does not tell (v2).
-    pub kernel: Option<u64>,
-}
-
-impl Held {
-    pub fn total(&self) -> u64 {
-        let listed = self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable);
-        listed.saturating_add(self.kernel.unwrap_or(0))
-    }
-}
-
-/// When a memcg was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Born {
-    pub at: Time,
-    /// To a tick of the kernel's. If not, it was then or earlier: on v2 memory pressure moves the mark.
-    pub exact: bool,
 }
 
 /// What the scan took.
@@ -259,7 +204,7 @@ impl Walker {
 
         let watch = Watch::start();
         let timing = jiffies::Timing::read(&self.root, (counts.jiffies != 0).then_some(counts.jiffies));
-        let zombies = found.zombies(&counts, timing.as_ref());
+        let (zombies, places) = found.zombies(&counts, timing.as_ref());
         cost.names = watch.spent();
 
         let truncated = match ended {
@@ -286,7 +231,7 @@ impl Walker {
         if options.pins {
             let watch = Watch::start();
             scan.pins = Some(
-                pins::find(&mut self.kernel, &self.root, &mut scan.zombies, options)
+                pins::find(&mut self.kernel, &self.root, &mut scan.zombies, &places, options)
                     .map_err(|e| format!("the files that keep dead cgroups could not be found: {e}")),
             );
             scan.cost.pins = watch.spent();

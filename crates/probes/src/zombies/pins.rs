@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::time::Instant;
 
+use super::ScanOptions;
 use super::kernel::{Ended, Kernel};
 use super::mounted::Mounts;
 use super::slots::{self, ITEMS, PathEnd, Place, Told};
-use super::{ScanOptions, Zombie};
 use crate::Root;
+use coroner_evidence::{Hold, PinningFile, Zombie};
 
 /// The files whose pages dead memcgs hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,49 +26,6 @@ pub struct Pins {
     pub truncated: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PinningFile {
-    /// On this node, or as the process `seen_by` sees it; else within its file system. `None` where the kernel has forgotten
-    /// the name, and for a block device.
-    pub path: Option<String>,
-    /// A process whose mount namespace has the path, if ours has not.
-    pub seen_by: Option<u32>,
-    /// Whether the file system is mounted where we could find it.
-    pub mounted: bool,
-    pub filesystem: String,
-    /// Major and minor number of the file system; of a block device's own pages (metadata) that device.
-    pub device: (u32, u32),
-    pub inode: u64,
-    pub size: u64,
-    /// Removed, but still open or mapped somewhere. Never so for memfd and SysV shared memory, which have no directory.
-    pub deleted: bool,
-    /// Bytes of it that are charged to zombies.
-    pub bytes: u64,
-    pub zombies: u64,
-}
-
-impl PinningFile {
-    /// For people: the path, or what is known instead.
-    pub fn name(&self) -> String {
-        let (major, minor) = self.device;
-        match &self.path {
-            Some(path) if self.deleted => format!("{path} (deleted)"),
-            Some(path) => path.clone(),
-            None if self.filesystem == BLOCK_DEVICES => format!("block device {major}:{minor}"),
-            None => format!("inode {} of {} {major}:{minor}", self.inode, self.filesystem),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
-    pub zombie: u32,
-    pub file: u32,
-    pub bytes: u64,
-}
-
-/// The file system type of block devices' own page cache (block/bdev.c).
-const BLOCK_DEVICES: &str = "bdev";
 /// TMPFS_MAGIC: tmpfs, /dev/shm, memfd, SysV shared memory, devtmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const ANONYMOUS: u64 = 1;
@@ -76,6 +34,7 @@ pub(super) fn find(
     kernel: &mut Kernel,
     root: &Root,
     zombies: &mut [Zombie],
+    places: &[Place],
     options: &ScanOptions,
 ) -> Result<Pins, Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
@@ -90,7 +49,7 @@ pub(super) fn find(
             pins.truncated = true;
             break;
         }
-        let places: Vec<Place> = chunk.iter().map(|&i| zombies[i as usize].place).collect();
+        let places: Vec<Place> = chunk.iter().map(|&i| places[i as usize]).collect();
         gathered.begin();
         let (words, ended) = kernel.files(&places, options.folios_per_list, left, |told| gathered.add(chunk, told))?;
         let (folios, torn, _) = slots::files_counts(&words);
@@ -195,7 +154,7 @@ impl Gathered {
         let key = Key {
             device: file.device,
             inode: file.inode,
-            block_device: if filesystem == BLOCK_DEVICES { file.block_device } else { 0 },
+            block_device: if filesystem == PinningFile::BLOCK_DEVICES { file.block_device } else { 0 },
         };
         let next = self.files.len() as u32;
         let index = *self.by_key.entry(key).or_insert(next);
@@ -290,7 +249,7 @@ impl Gathered {
 
 impl Known {
     fn tell(self, mounts: &Mounts, page: u64) -> PinningFile {
-        let on_block_device = self.filesystem == BLOCK_DEVICES;
+        let on_block_device = self.filesystem == PinningFile::BLOCK_DEVICES;
         let numbers = device(if on_block_device { self.key.block_device } else { self.key.device });
         let nameless = matches!(self.path, Some(Within::Name(_)));
         let (path, seen_by, mounted) = match self.path {
