@@ -226,6 +226,8 @@ pub struct CgroupChurn {
 pub struct Maker {
     pub pid: u32,
     pub comm: String,
+    /// The short-lived command through which it acts: `mkdir`, `runc`.
+    pub via: Option<String>,
     /// Its whole command line, if it could still be read.
     pub command: Option<String>,
     pub parent_pid: Option<u32>,
