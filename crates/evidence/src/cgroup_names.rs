@@ -7,17 +7,24 @@ const SEPARATORS: [char; 6] = ['-', '_', '.', ':', '@', '\\'];
 
 /// Folds numbers, hex ids and UUIDs of a name to `*`. What a name has besides stays, so that people recognise it.
 pub fn name_pattern(name: &str) -> String {
+    let mut pattern = String::with_capacity(name.len());
+    name_pattern_into(name, &mut pattern);
+    pattern
+}
+
+/// The same into a string that is there already and is overwritten: of tens of thousands of names few patterns remain.
+pub fn name_pattern_into(name: &str, pattern: &mut String) {
+    pattern.clear();
     if let Some(at) = find_uuid(name) {
         // Any number in its place folds to the same.
-        return name_pattern(&format!("{}0{}", &name[..at], &name[at + UUID..]));
+        return name_pattern_into(&format!("{}0{}", &name[..at], &name[at + UUID..]), pattern);
     }
-    let mut pattern = String::with_capacity(name.len());
     for (i, token) in name.split_inclusive(SEPARATORS).enumerate() {
         let word = token.trim_end_matches(SEPARATORS);
         let separator = &token[word.len()..];
         let folded = fold(word);
         // `*-*` says no more than `*`.
-        if i > 0 && folded == Some(0) && ends_with_star(&pattern) {
+        if i > 0 && folded == Some(0) && ends_with_star(pattern) {
             pattern.truncate(pattern.rfind('*').map_or(0, |at| at + 1));
         } else {
             match folded {
@@ -30,7 +37,6 @@ pub fn name_pattern(name: &str) -> String {
         }
         pattern.push_str(separator);
     }
-    pattern
 }
 
 fn ends_with_star(pattern: &str) -> bool {
