@@ -5,7 +5,9 @@
 //! over is one line, too.
 
 use coroner_evidence::{name_pattern_into, pattern_covers};
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 mod names;
 
@@ -65,15 +67,17 @@ const LINE_SHARE_BYTES: u64 = 20;
 pub fn fold<'p>(items: impl Iterator<Item = Item<'p>>) -> Folding {
     let mut bases = Bases::default();
     let base_of: Vec<u32> = items.map(|item| bases.add(item)).collect();
-    let lines = limit(across_parents(&mut bases));
+    let mut links = Links(vec![NONE; bases.all.len()]);
+    let kin = names::below_each_parent(&mut bases, &mut links);
+    let folded = if bases.parents.len() > 1 { fold_parents(&bases.parents) } else { FoldedParents::default() };
+    let lines = across_parents(&bases, &folded, kin, &mut links);
+    let lines = limit(lines, &mut links);
+
     let mut class_of_base = vec![0u32; bases.all.len()];
-    let mut classes = Vec::with_capacity(lines.len());
-    for (i, line) in lines.into_iter().enumerate() {
-        for base in line.bases {
-            class_of_base[base as usize] = i as u32;
-        }
-        classes.push(line.class);
+    for (i, line) in lines.iter().enumerate() {
+        links.each(&line.members, |base| class_of_base[base as usize] = i as u32);
     }
+    let classes = lines.iter().map(|line| line.class(&bases)).collect();
     let class_of = base_of.into_iter().map(|base| class_of_base[base as usize]).collect();
     Folding { classes, class_of }
 }
@@ -148,18 +152,36 @@ impl<'p> Bases<'p> {
     }
 }
 
-/// A class in the making.
+/// Lists of bases that are joined without copying: for each base the next one.
 #[derive(Debug)]
-struct Line {
-    class: Class,
-    bases: Vec<u32>,
+struct Links(Vec<u32>);
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Members {
+    first: u32,
+    last: u32,
 }
 
-impl Line {
-    fn absorb(&mut self, other: Line) {
-        self.class.count = self.class.count.saturating_add(other.class.count);
-        self.class.bytes = self.class.bytes.saturating_add(other.class.bytes);
-        self.bases.extend(other.bases);
+impl Members {
+    fn one(base: u32) -> Members {
+        Members { first: base, last: base }
+    }
+}
+
+impl Links {
+    fn join(&mut self, to: &mut Members, more: Members) {
+        self.0[to.last as usize] = more.first;
+        to.last = more.last;
+    }
+
+    fn each(&self, members: &Members, mut visit: impl FnMut(u32)) {
+        let mut base = members.first;
+        while base != NONE {
+            visit(base);
+            base = self.0[base as usize];
+        }
     }
 }
 
@@ -170,71 +192,123 @@ struct Kin {
     pattern: u32,
     count: u64,
     bytes: u64,
-    bases: Vec<u32>,
+    members: Members,
 }
 
-/// Below each parent names are put together; then parents that differ only in what changes from one to the next.
-fn across_parents(bases: &mut Bases<'_>) -> Vec<Line> {
-    let mut order: Vec<u32> = (0..bases.all.len() as u32).collect();
-    order.sort_unstable_by_key(|&base| bases.all[base as usize].parent);
-    let mut kin: Vec<Kin> = Vec::new();
-    let mut start = 0;
-    while start < order.len() {
-        let parent = bases.all[order[start] as usize].parent;
-        let len = order[start..].partition_point(|&base| bases.all[base as usize].parent == parent);
-        names::put_together(bases, &order[start..start + len], &mut kin);
-        start += len;
+/// A class in the making.
+#[derive(Debug)]
+struct Line<'a> {
+    parent: Parent<'a>,
+    pattern: Pattern,
+    count: u64,
+    bytes: u64,
+    members: Members,
+    rest_of: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Parent<'a> {
+    /// This path, folded or not.
+    Path(&'a str),
+    /// Any child of this path.
+    AnyBelow(&'a str),
+    Ancestor(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Pattern {
+    Of(u32),
+    Any,
+}
+
+impl<'a> Line<'a> {
+    fn of(parent: &'a str, kin: Kin) -> Line<'a> {
+        let Kin { pattern, count, bytes, members, .. } = kin;
+        Line { parent: Parent::Path(parent), pattern: Pattern::Of(pattern), count, bytes, members, rest_of: 0 }
     }
 
-    let folded = if bases.parents.len() > 1 { fold_parents(&bases.parents) } else { FoldedParents::default() };
+    fn add(&mut self, count: u64, bytes: u64, members: Members, links: &mut Links) {
+        self.count = self.count.saturating_add(count);
+        self.bytes = self.bytes.saturating_add(bytes);
+        links.join(&mut self.members, members);
+    }
+
+    /// The directory above its parent.
+    fn above(&self) -> &'a str {
+        match self.parent {
+            Parent::Path(path) => split(path).0,
+            Parent::AnyBelow(path) => path,
+            Parent::Ancestor(_) => "/",
+        }
+    }
+
+    fn parent(&self) -> String {
+        match &self.parent {
+            Parent::Path(path) => (*path).to_owned(),
+            Parent::AnyBelow(path) => format!("{}/*", path.trim_end_matches('/')),
+            Parent::Ancestor(path) => path.clone(),
+        }
+    }
+
+    fn class(&self, bases: &Bases<'_>) -> Class {
+        let pattern = match self.pattern {
+            Pattern::Of(id) => bases.patterns[id as usize].to_string(),
+            Pattern::Any => "*".to_owned(),
+        };
+        let Line { count, bytes, rest_of, .. } = *self;
+        Class { parent: self.parent(), pattern, rest_of, count, bytes }
+    }
+}
+
+/// Puts parents together that differ only in what changes from one to the next.
+fn across_parents<'a>(
+    bases: &Bases<'a>,
+    folded: &'a FoldedParents,
+    mut kin: Vec<Kin>,
+    links: &mut Links,
+) -> Vec<Line<'a>> {
     let alike = |k: &Kin| (folded.of.get(k.parent as usize).copied().unwrap_or(0), k.pattern);
-    kin.sort_unstable_by(|a, b| alike(a).cmp(&alike(b)).then(b.count.cmp(&a.count)));
-    let mut lines = Vec::new();
+    kin.sort_unstable_by_key(|k| (alike(k), Reverse(k.count), k.members.first));
+    let mut lines: Vec<Line<'a>> = Vec::new();
     let mut kin = kin.into_iter().peekable();
+    let mut run: Vec<Kin> = Vec::new();
     while let Some(first) = kin.next() {
         let key = alike(&first);
-        let mut run = vec![first];
+        run.push(first);
         while let Some(next) = kin.next_if(|k| alike(k) == key) {
             run.push(next);
         }
-        let many = run.iter().filter(|k| k.count >= MANY).count();
-        let mut remaining: u64 = run.iter().fold(0, |sum, k| sum.saturating_add(k.count));
-        let mut own = 0;
-        for k in &run {
-            let stands_out = k.count >= SOME && k.count.saturating_mul(SHARE) >= remaining;
-            if !(stands_out || k.count >= MANY && many <= FEW_PARENTS) {
-                break;
+        let own = stand_out(&run);
+        let mut others: Option<Line<'a>> = None;
+        for (i, k) in run.drain(..).enumerate() {
+            if i < own {
+                lines.push(Line::of(bases.parents[k.parent as usize], k));
+            } else if let Some(others) = &mut others {
+                others.add(k.count, k.bytes, k.members, links);
+            } else {
+                others = Some(Line::of(&folded.texts[key.0 as usize], k));
             }
-            own += 1;
-            remaining = remaining.saturating_sub(k.count);
         }
-        // The last one has nobody to be put together with.
-        if run.len() - own == 1 {
-            own += 1;
-        }
-        let others = run.split_off(own);
-        let pattern = |k: &Kin| bases.patterns[k.pattern as usize].to_string();
-        for k in run {
-            let parent = bases.parents[k.parent as usize].to_owned();
-            lines.push(line(parent, pattern(&k), k));
-        }
-        let mut others = others.into_iter();
-        if let Some(first) = others.next() {
-            let parent = folded.texts.get(key.0 as usize).map_or("/", |text| text).to_owned();
-            let mut merged = line(parent, pattern(&first), first);
-            for k in others {
-                merged.class.count = merged.class.count.saturating_add(k.count);
-                merged.class.bytes = merged.class.bytes.saturating_add(k.bytes);
-                merged.bases.extend(k.bases);
-            }
-            lines.push(merged);
-        }
+        lines.extend(others);
     }
     lines
 }
 
-fn line(parent: String, pattern: String, kin: Kin) -> Line {
-    Line { class: Class { parent, pattern, rest_of: 0, count: kin.count, bytes: kin.bytes }, bases: kin.bases }
+/// How many parents of those that are alike keep their name; the most first.
+fn stand_out(alike: &[Kin]) -> usize {
+    let many = alike.iter().take_while(|k| k.count >= MANY).count();
+    let mut remaining: u64 = alike.iter().fold(0, |sum, k| sum.saturating_add(k.count));
+    let mut own = 0;
+    for k in alike {
+        let has_share = k.count >= SOME && k.count.saturating_mul(SHARE) >= remaining;
+        if !(has_share || k.count >= MANY && many <= FEW_PARENTS) {
+            break;
+        }
+        own += 1;
+        remaining = remaining.saturating_sub(k.count);
+    }
+    // The last one has nobody to be put together with.
+    if alike.len() - own == 1 { alike.len() } else { own }
 }
 
 #[derive(Debug, Default)]
@@ -280,107 +354,88 @@ fn fold_parents(parents: &[&str]) -> FoldedParents {
 }
 
 /// Not more lines than a person reads.
-fn limit(mut lines: Vec<Line>) -> Vec<Line> {
-    // Names of parents may be without a pattern as well.
-    let any_parent =
-        |class: &Class| (format!("{}/*", split(&class.parent).0.trim_end_matches('/')), class.pattern.clone());
-    let any_name = |class: &Class| (any_parent(class).0, "*".to_owned());
-    for wider in [&any_parent as &dyn Fn(&Class) -> (String, String), &any_name] {
-        sort(&mut lines);
-        let own = own_lines(&lines);
-        if own >= lines.len() {
+fn limit<'a>(mut lines: Vec<Line<'a>>, links: &mut Links) -> Vec<Line<'a>> {
+    // Names of parents may be without a pattern as well: then by what is above them.
+    for any_name in [false, true] {
+        let small = small(&mut lines);
+        if small.is_empty() {
             return lines;
         }
-        lines = widen(lines, own, wider);
+        widen(&mut lines, small, any_name, links);
     }
-    sort(&mut lines);
-    let own = own_lines(&lines);
-    let rest = lines.split_off(own);
-    // A rest of one is that one.
-    let n = rest.len() as u64;
-    let mut rest = rest.into_iter();
-    if let Some(mut first) = rest.next() {
-        for other in rest {
-            first.class.parent = common_ancestor(&first.class.parent, &other.class.parent);
-            first.absorb(other);
+    let mut small = small(&mut lines).into_iter();
+    if let Some(mut rest) = small.next() {
+        rest.rest_of = 1;
+        for line in small {
+            rest.parent = Parent::Ancestor(common_ancestor(&rest.parent(), &line.parent()));
+            rest.pattern = Pattern::Any;
+            rest.add(line.count, line.bytes, line.members, links);
+            rest.rest_of += 1;
         }
-        if n > 1 {
-            first.class.pattern = "*".to_owned();
-            first.class.rest_of = n;
-        }
-        lines.push(first);
+        // A rest of one is that one.
+        rest.rest_of = if rest.rest_of == 1 { 0 } else { rest.rest_of };
+        lines.push(rest);
     }
     lines
 }
 
-/// Those that keep their line come first.
-fn sort(lines: &mut [Line]) {
-    let total = totals(lines);
-    lines.sort_by(|a, b| {
-        let by_count = (b.class.count, b.class.bytes).cmp(&(a.class.count, a.class.bytes));
-        let by_name = || (&a.class.parent, &a.class.pattern).cmp(&(&b.class.parent, &b.class.pattern));
-        by_count.then_with(by_name)
+/// Takes away those that get no line of their own; the others are left with the most first.
+fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
+    let (count, bytes) = lines.iter().fold((0u64, 0u64), |(count, bytes), line| {
+        (count.saturating_add(line.count), bytes.saturating_add(line.bytes))
     });
-    // A few that hold much are worth a line as well: the last of those that get one.
+    let rank = |line: &Line<'_>| (Reverse(line.count), Reverse(line.bytes), line.members.first);
     if lines.len() > LINES {
-        lines[LINES..].sort_by_key(|line| !has_share(&line.class, total));
+        lines.select_nth_unstable_by_key(LINES, rank);
     }
-}
-
-fn totals(lines: &[Line]) -> (u64, u64) {
-    lines
-        .iter()
-        .fold((0, 0), |sum, line| (line.class.count.saturating_add(sum.0), line.class.bytes.saturating_add(sum.1)))
-}
-
-fn has_share(class: &Class, (count, bytes): (u64, u64)) -> bool {
-    class.count.saturating_mul(LINE_SHARE_COUNT) >= count
-        || class.bytes > 0 && class.bytes.saturating_mul(LINE_SHARE_BYTES) >= bytes
-}
-
-fn own_lines(lines: &[Line]) -> usize {
-    if lines.len() <= LINES {
-        return lines.len();
+    let mut first: Vec<Line<'a>> = Vec::with_capacity(MOST_LINES);
+    let (mut shares, mut small) = (Vec::new(), Vec::new());
+    for (i, line) in lines.drain(..).enumerate() {
+        // A few that hold much are worth a line before many that hold little.
+        let holds_much = line.bytes > 0 && line.bytes.saturating_mul(LINE_SHARE_BYTES) >= bytes;
+        if i < LINES {
+            first.push(line);
+        } else if holds_much || line.count.saturating_mul(LINE_SHARE_COUNT) >= count {
+            shares.push((!holds_much, line));
+        } else {
+            small.push(line);
+        }
     }
-    let total = totals(lines);
-    let more = lines[LINES..].iter().take_while(|line| has_share(&line.class, total)).count();
-    // All, or one less to leave room for the rest.
-    if LINES + more == lines.len() && lines.len() <= MOST_LINES {
-        return lines.len();
-    }
-    (LINES + more).min(MOST_LINES - 1)
+    shares.sort_by_key(|(many, line)| (*many, rank(line)));
+    // One less if there is a rest, which takes a line as well.
+    let all = small.is_empty() && first.len() + shares.len() <= MOST_LINES;
+    let room = if all { shares.len() } else { shares.len().min(MOST_LINES - 1 - LINES) };
+    small.extend(shares.split_off(room).into_iter().map(|(_, line)| line));
+    lines.extend(first);
+    lines.extend(shares.into_iter().map(|(_, line)| line));
+    lines.sort_by_key(rank);
+    small
 }
 
-/// Puts those without a line of their own together by something wider.
-fn widen(mut lines: Vec<Line>, own: usize, wider: &dyn Fn(&Class) -> (String, String)) -> Vec<Line> {
-    let small = lines.split_off(own);
-    let mut index: HashMap<(String, String), usize> = HashMap::new();
-    let mut wide: Vec<(Line, usize)> = Vec::new();
+/// Puts those without a line of their own together by the directory above their parents, and as long as that may do by their pattern.
+fn widen<'a>(lines: &mut Vec<Line<'a>>, small: Vec<Line<'a>>, any_name: bool, links: &mut Links) {
+    let pattern = |line: &Line<'_>| if any_name { Pattern::Any } else { line.pattern };
+    let mut index: HashMap<(&str, Pattern), usize> = HashMap::new();
+    let mut wide: Vec<Line<'a>> = Vec::new();
     for line in small {
-        let key = wider(&line.class);
-        match index.get(&key) {
-            Some(&i) => {
-                let (into, n) = &mut wide[i];
-                if *n == 1 {
-                    (into.class.parent, into.class.pattern) = key;
-                }
-                into.absorb(line);
-                *n += 1;
+        match index.entry((line.above(), pattern(&line))) {
+            Entry::Occupied(at) => {
+                let into = &mut wide[*at.get()];
+                (into.parent, into.pattern) = (Parent::AnyBelow(line.above()), pattern(&line));
+                into.add(line.count, line.bytes, line.members, links);
             }
-            None => {
-                index.insert(key, wide.len());
-                wide.push((line, 1));
+            Entry::Vacant(place) => {
+                place.insert(wide.len());
+                wide.push(line);
             }
         }
     }
-    for (line, _) in wide {
-        let same = |l: &&mut Line| l.class.parent == line.class.parent && l.class.pattern == line.class.pattern;
-        match lines.iter_mut().take(own).find(same) {
-            Some(kept) => kept.absorb(line),
+    for line in wide {
+        match lines.iter_mut().find(|l| l.parent == line.parent && l.pattern == line.pattern) {
+            Some(same) => same.add(line.count, line.bytes, line.members, links),
             None => lines.push(line),
         }
     }
-    lines
 }
 
 /// The directory below which both are, without what is folded.

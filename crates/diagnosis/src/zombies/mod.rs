@@ -87,7 +87,7 @@ pub fn report(evidence: &Evidence) -> Option<Report<'_>> {
         groups,
         makers: makers::shares(evidence),
         churn: makers::churn(evidence),
-        cost: cost::cost(evidence, Some(scan)),
+        cost: cost::cost(evidence, scan),
         growth: growth::growth(evidence),
         per_hour: growth::of_all(evidence, scan),
     })

@@ -1,7 +1,9 @@
 //! Names below one parent: which keep a pattern of their own, and what the others have in common.
 
-use super::{Base, Bases, Kin, SHARE};
+use super::{Base, Bases, Kin, Links, Members, SHARE};
 use coroner_evidence::pattern_covers;
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// Fewer than this of a kind are put together with others, if the parent has more kinds than a few.
@@ -15,22 +17,35 @@ const COVERED_SHARE: u64 = 10;
 const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
 const SEPARATORS: [char; 6] = ['-', '_', '.', ':', '@', '\\'];
 
-/// Puts the bases of one parent together.
-pub fn put_together(bases: &mut Bases<'_>, of_parent: &[u32], kin: &mut Vec<Kin>) {
-    let at = |base: u32| -> Base { bases.all[base as usize] };
-    if let &[only] = of_parent {
-        let Base { parent, pattern, count, bytes } = at(only);
-        kin.push(Kin { parent, pattern, count, bytes, bases: vec![only] });
-        return;
+/// Puts the bases of each parent together.
+pub fn below_each_parent(bases: &mut Bases<'_>, links: &mut Links) -> Vec<Kin> {
+    let mut order: Vec<(u32, u32)> = bases.all.iter().zip(0..).map(|(base, i)| (base.parent, i)).collect();
+    order.sort_unstable();
+    let mut kin: Vec<Kin> = Vec::new();
+    for of_parent in order.chunk_by(|a, b| a.0 == b.0) {
+        match *of_parent {
+            [(_, only)] => kin.push(of_one(bases, only)),
+            _ => put_together(bases, of_parent, links, &mut kin),
+        }
     }
-    let mut order = of_parent.to_vec();
-    order.sort_unstable_by(|&a, &b| at(b).count.cmp(&at(a).count).then_with(|| bases.text(a).cmp(bases.text(b))));
-    let total: u64 = order.iter().fold(0, |sum, &base| sum.saturating_add(at(base).count));
+    kin
+}
+
+fn of_one(bases: &Bases<'_>, base: u32) -> Kin {
+    let Base { parent, pattern, count, bytes } = bases.all[base as usize];
+    Kin { parent, pattern, count, bytes, members: Members::one(base) }
+}
+
+fn put_together(bases: &mut Bases<'_>, of_parent: &[(u32, u32)], links: &mut Links, kin: &mut Vec<Kin>) {
+    let count_of = |base: u32| bases.all[base as usize].count;
+    let mut order: Vec<u32> = of_parent.iter().map(|&(_, base)| base).collect();
+    order.sort_unstable_by_key(|&base| (Reverse(count_of(base)), base));
+    let total: u64 = order.iter().fold(0, |sum, &base| sum.saturating_add(count_of(base)));
     let mut remaining = total;
     let mut kept: Vec<Cluster> = Vec::new();
     let mut left: Vec<u32> = Vec::new();
     for base in order {
-        let (count, text) = (at(base).count, bases.text(base));
+        let (count, text) = (count_of(base), bases.text(base));
         let small = count.saturating_mul(COVERED_SHARE) < total;
         if small && let Some(by) = kept.iter_mut().find(|k| pattern_covers(&k.pattern, text)) {
             by.bases.push(base);
@@ -42,7 +57,7 @@ pub fn put_together(bases: &mut Bases<'_>, of_parent: &[u32], kin: &mut Vec<Kin>
         }
         remaining = remaining.saturating_sub(count);
     }
-    for wider in [by_first_word as fn(&str) -> String, by_unit_suffix] {
+    for wider in [by_first_word as fn(&str) -> Cow<'_, str>, by_unit_suffix] {
         left = cluster(left, wider, bases, &mut kept);
     }
     if !left.is_empty() {
@@ -53,13 +68,15 @@ pub fn put_together(bases: &mut Bases<'_>, of_parent: &[u32], kin: &mut Vec<Kin>
         }
     }
     for cluster in kept {
-        let pattern = bases.pattern_id(&cluster.pattern);
-        let sum = |of: fn(&Base) -> u64| {
-            cluster.bases.iter().fold(0u64, |sum, &base| sum.saturating_add(of(&bases.all[base as usize])))
-        };
-        let (count, bytes) = (sum(|base| base.count), sum(|base| base.bytes));
-        let parent = bases.all[of_parent[0] as usize].parent;
-        kin.push(Kin { parent, pattern, count, bytes, bases: cluster.bases });
+        let mut members = cluster.bases.into_iter().map(|base| of_one(bases, base));
+        let Some(mut together) = members.next() else { continue };
+        for other in members {
+            together.count = together.count.saturating_add(other.count);
+            together.bytes = together.bytes.saturating_add(other.bytes);
+            links.join(&mut together.members, other.members);
+        }
+        together.pattern = bases.pattern_id(&cluster.pattern);
+        kin.push(together);
     }
 }
 
@@ -70,35 +87,31 @@ struct Cluster {
 }
 
 /// Those that share something wider and are a part of what is left become one; gives back the others.
-fn cluster(left: Vec<u32>, wider: fn(&str) -> String, bases: &Bases<'_>, kept: &mut Vec<Cluster>) -> Vec<u32> {
-    let mut index: HashMap<String, usize> = HashMap::new();
-    let mut clusters: Vec<(String, u64, Vec<u32>)> = Vec::new();
+fn cluster(left: Vec<u32>, wider: fn(&str) -> Cow<'_, str>, bases: &Bases<'_>, kept: &mut Vec<Cluster>) -> Vec<u32> {
+    let mut index: HashMap<Cow<'_, str>, usize> = HashMap::new();
+    let mut clusters: Vec<(u64, Vec<u32>)> = Vec::new();
     let mut remaining = 0u64;
     for base in left {
         let count = bases.all[base as usize].count;
-        let key = wider(bases.text(base));
-        let i = *index.entry(key).or_insert_with_key(|key| {
-            clusters.push((key.clone(), 0, Vec::new()));
+        let i = *index.entry(wider(bases.text(base))).or_insert_with(|| {
+            clusters.push((0, Vec::new()));
             clusters.len() - 1
         });
-        clusters[i].1 = clusters[i].1.saturating_add(count);
-        clusters[i].2.push(base);
+        clusters[i].0 = clusters[i].0.saturating_add(count);
+        clusters[i].1.push(base);
         remaining = remaining.saturating_add(count);
     }
-    clusters.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    clusters.sort_by_key(|(count, _)| Reverse(*count));
     let mut left = Vec::new();
-    for (key, count, members) in clusters {
-        if let Some(same) = kept.iter_mut().find(|k| k.pattern == key) {
-            same.bases.extend(members);
-        } else if members.len() > 1 && count.saturating_mul(SHARE) >= remaining {
-            let pattern = in_common(members.iter().map(|&base| bases.text(base)));
-            match kept.iter_mut().find(|k| k.pattern == pattern) {
-                Some(same) => same.bases.extend(members),
-                None => kept.push(Cluster { pattern, bases: members }),
-            }
-        } else {
+    for (count, members) in clusters {
+        if members.len() == 1 || count.saturating_mul(SHARE) < remaining {
             left.extend(members);
             continue;
+        }
+        let pattern = in_common(members.iter().map(|&base| bases.text(base)));
+        match kept.iter_mut().find(|k| k.pattern == pattern) {
+            Some(same) => same.bases.extend(members),
+            None => kept.push(Cluster { pattern, bases: members }),
         }
         remaining = remaining.saturating_sub(count);
     }
@@ -110,21 +123,21 @@ fn unit_suffix(pattern: &str) -> &'static str {
 }
 
 /// `job-abc-xyz` → `job-*`; `ecs.service` stays.
-fn by_first_word(pattern: &str) -> String {
+fn by_first_word(pattern: &str) -> Cow<'_, str> {
     let suffix = unit_suffix(pattern);
     let stem = &pattern[..pattern.len() - suffix.len()];
     match stem.find(SEPARATORS) {
         // All separators are ASCII.
-        Some(at) => format!("{}*{suffix}", stem[..=at].split('*').next().unwrap_or("")),
-        None => pattern.to_owned(),
+        Some(at) => Cow::Owned(format!("{}*{suffix}", stem[..=at].split('*').next().unwrap_or(""))),
+        None => Cow::Borrowed(pattern),
     }
 }
 
 /// `ecs.service` → `*.service`
-fn by_unit_suffix(pattern: &str) -> String {
+fn by_unit_suffix(pattern: &str) -> Cow<'_, str> {
     match unit_suffix(pattern) {
-        "" => pattern.to_owned(),
-        suffix => format!("*{suffix}"),
+        "" => Cow::Borrowed(pattern),
+        suffix => Cow::Owned(format!("*{suffix}")),
     }
 }
 

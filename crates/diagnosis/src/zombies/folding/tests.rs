@@ -48,7 +48,9 @@ const HEX: &[u8] = b"0123456789abcdef";
 
 #[test]
 fn names_of_one_parent_are_one_line_whatever_they_are_made_of() {
-    for (alphabet, n) in [(LOWER, 5), (LOWER, 8), (MKTEMP, 6), (MKTEMP, 10), (BASE36, 8), (HEX, 4), (HEX, 6), (HEX, 8), (HEX, 12)] {
+    for (alphabet, n) in
+        [(LOWER, 5), (LOWER, 8), (MKTEMP, 6), (MKTEMP, 10), (BASE36, 8), (HEX, 4), (HEX, 6), (HEX, 8), (HEX, 12)]
+    {
         for prefix in ["", "tmp.", "job-", "zombie_test_"] {
             for seed in 0..20 {
                 let paths = many(300, |i| format!("/q{seed}x/{prefix}{}", letters(i + 1000 * seed, n, alphabet)));
