@@ -5,6 +5,7 @@
 //! grow, churn tells who makes them, timed reads and samples of the kernel tell what they cost.
 
 pub mod cost;
+pub mod folding;
 pub mod groups;
 pub mod growth;
 pub mod makers;
@@ -14,7 +15,7 @@ use coroner_evidence::{Born, Evidence, Held, Time, ZombieScan};
 
 pub use cost::{Cost, CostKind, CostLine, Ids, KernelWork, Structures};
 pub use growth::{Growth, PerHour, RateFrom};
-pub use makers::MakerShare;
+pub use makers::{Churn, MakerShare};
 pub use pins::{FileGroup, Otherwise, OtherwiseKind, Pin};
 
 /// What can be said of the dead at the newest look.
@@ -27,6 +28,7 @@ pub struct Report<'e> {
     pub groups: Vec<Group<'e>>,
     /// Who made and removed cgroups while it was watched, most births first; also those who left nothing behind.
     pub makers: Vec<MakerShare>,
+    pub churn: Option<Churn>,
     pub cost: Cost,
     /// Of all dead ones, while it was watched.
     pub growth: Growth,
@@ -63,6 +65,8 @@ pub struct Group<'e> {
     pub pinned_otherwise: Vec<Otherwise>,
     /// Who made and removed cgroups of this group while it was watched, most births first.
     pub makers: Vec<MakerShare>,
+    /// What was made, removed and freed of this group while it was watched.
+    pub churn: Option<Churn>,
     /// So many small groups were put together here; 0 for a group of its own.
     pub rest_of: u64,
 }
@@ -70,9 +74,9 @@ pub struct Group<'e> {
 /// Of the newest scan. Earlier scans, churn and counters give growth, makers and cost.
 pub fn report(evidence: &Evidence) -> Option<Report<'_>> {
     let scan = evidence.zombie_scans.iter().max_by_key(|s| s.at)?;
-    let mut groups = groups::groups(scan);
-    growth::add_rates(evidence, scan, &mut groups);
-    makers::join(&evidence.cgroup_churn, &mut groups);
+    let (mut groups, group_of) = groups::groups(scan);
+    makers::join(evidence, &mut groups);
+    growth::add_rates(evidence, scan, &group_of, &mut groups);
     let mut held = Held::default();
     for group in &groups {
         held.add(&group.held);
@@ -81,8 +85,9 @@ pub fn report(evidence: &Evidence) -> Option<Report<'_>> {
         scan,
         held,
         groups,
-        makers: makers::shares(&evidence.cgroup_churn),
-        cost: cost::cost(evidence, Some(scan)),
+        makers: makers::shares(evidence),
+        churn: makers::churn(evidence),
+        cost: cost::cost(evidence, scan),
         growth: growth::growth(evidence),
         per_hour: growth::of_all(evidence, scan),
     })
