@@ -156,7 +156,8 @@ pub struct DeadBelow {
     pub parent: String,
     /// `None` where the kernel does not count them by parent (v1).
     pub dead: Option<u64>,
-    pub held: Held,
+    /// `None` where it cannot be told from what the parent itself holds (v2, and it has processes), or not be read.
+    pub held: Option<Held>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,16 +4,26 @@
 //! has one. But the kernel keeps a dead css in its parent's list of children, and its name, until the last reference goes. So a
 //! small BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
 
+mod arithmetic;
+mod count;
 mod found;
 mod jiffies;
 mod kernel;
+mod live_tree;
+mod look;
 mod mounted;
 mod own_fault;
 mod pins;
 mod slots;
+mod v1_sums;
+mod v2_counts;
 
 #[cfg(test)]
 mod host_tests;
+#[cfg(test)]
+mod look_host_tests;
+#[cfg(test)]
+mod look_tests;
 
 use std::time::Duration;
 
@@ -25,6 +35,7 @@ pub use crate::bpf::{Blind, Reason};
 use crate::root::{clock, now};
 use found::Found;
 use kernel::{Ended, Kernel};
+pub use look::{Bpf, LookOptions, look};
 pub use pins::Pins;
 
 /// How the programs are run.
