@@ -5,6 +5,7 @@
 //! Parsers are functions from text to plain data, so that tests and property tests need no node.
 
 pub mod cgroups;
+pub mod churn;
 pub mod conntrack;
 pub mod cores;
 mod counter_file;

@@ -32,7 +32,7 @@ pub enum Reason {
 }
 
 impl Blind {
-    pub(super) fn new(reason: Reason, why: impl Into<String>, how_to_see: impl Into<String>) -> Blind {
+    pub(crate) fn new(reason: Reason, why: impl Into<String>, how_to_see: impl Into<String>) -> Blind {
         Blind { reason, why: why.into(), how_to_see: how_to_see.into() }
     }
 
@@ -53,7 +53,7 @@ const CAP_BPF: u32 = 39;
 
 /// What this process may do, as far as the walk is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(crate) struct Standing {
     /// Effective capabilities; `None` if /proc does not say.
     capabilities: Option<u64>,
     /// Linux version, major and minor.

@@ -212,7 +212,7 @@ fn rearm<const N: usize>(map: &mut Array<MapData, [u64; N]>) -> Result<(), Failu
     Ok(map.set(0, words, 0)?)
 }
 
-fn kernel_types() -> Result<Btf, Failure> {
+pub(crate) fn kernel_types() -> Result<Btf, Failure> {
     let whole = std::fs::read("/sys/kernel/btf/vmlinux")?;
     let cut = kernel_types::cut_down(&whole);
     Ok(Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default())?)
@@ -304,10 +304,10 @@ fn possible_nodes(list: &str) -> u32 {
 }
 
 /// Kernels before 5.11 count maps against RLIMIT_MEMLOCK, which is 64 KiB by default. Its drop puts the limit back.
-struct LockedMemory(rustix::process::Rlimit);
+pub(crate) struct LockedMemory(rustix::process::Rlimit);
 
 impl LockedMemory {
-    fn raise() -> LockedMemory {
+    pub fn raise() -> LockedMemory {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let before = getrlimit(Resource::Memlock);
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });

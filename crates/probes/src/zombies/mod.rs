@@ -7,7 +7,7 @@
 mod blind;
 mod found;
 mod jiffies;
-mod kernel;
+pub(crate) mod kernel;
 mod kernel_types;
 mod mounted;
 mod own_fault;
@@ -24,6 +24,7 @@ use rustix::time::ClockId;
 
 use crate::Root;
 use crate::root::{clock, now};
+pub(crate) use blind::Standing;
 pub use blind::{Blind, Reason};
 use found::Found;
 use kernel::{Ended, Kernel};
