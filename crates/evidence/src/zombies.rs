@@ -222,13 +222,18 @@ pub struct CgroupChurn {
     pub maker: Option<Maker>,
 }
 
-/// The process that made or removed cgroups.
+/// The process that made or removed cgroups, itself or by others that it started for that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Maker {
+    /// In the initial pid namespace. Of `processes` alike that came and went, the last one seen.
     pub pid: u32,
     pub comm: String,
-    /// The short-lived command through which it acts: `mkdir`, `runc`.
+    /// The short-lived commands that it had it done by, those that made first: `mkdir, rmdir`. `None` if it acts itself.
+    #[serde(default)]
     pub via: Option<String>,
+    /// How many processes acted.
+    #[serde(default)]
+    pub processes: u64,
     /// Its whole command line, if it could still be read.
     pub command: Option<String>,
     pub parent_pid: Option<u32>,

@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod cgroups;
+pub mod churn;
 pub mod conntrack;
 pub mod cores;
 mod counter_file;
