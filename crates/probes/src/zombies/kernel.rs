@@ -15,9 +15,7 @@ use super::own_fault::FaultingPage;
 use super::slots::{self, BATCH_BYTES, FilesWords, Place, Told, WalkCounts, WalkWords};
 use super::{Choice, Method};
 use crate::Root;
-
-static TEST_RUN_OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.test_run.o");
-static PAGE_FAULTS_OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.page_faults.o");
+use crate::bpf_objects::bpf_object;
 
 /// MAX_NUMNODES of any kernel (CONFIG_NODES_SHIFT is 10 at most).
 const MAX_NODES: u32 = 1024;
@@ -239,8 +237,8 @@ struct Maps {
 
 fn load_maps(btf: &Btf, nodes: u32, method: Method) -> Result<(Ebpf, Maps), Failure> {
     let object = match method {
-        Method::TestRun => TEST_RUN_OBJECT,
-        Method::PageFaults => PAGE_FAULTS_OBJECT,
+        Method::TestRun => bpf_object!("zombies.test_run.o"),
+        Method::PageFaults => bpf_object!("zombies.page_faults.o"),
     };
     let mut ebpf = EbpfLoader::new().btf(Some(btf)).override_global("NODES", &nodes, true).load(object)?;
     let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| format!("the BPF object has no map {name}"));
