@@ -14,12 +14,14 @@
 //! ```
 
 mod blind;
+pub(crate) mod committed;
 mod kernel_types;
 mod locked_memory;
 mod object;
 mod program;
 mod syscalls;
 
+pub(crate) use committed::bpf_object;
 pub use blind::{Blind, Reason, Standing};
 pub use kernel_types::KernelTypes;
 pub use object::{Failure, Object};

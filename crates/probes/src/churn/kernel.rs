@@ -1,21 +1,16 @@
 //! The BPF programs at the kernel's tracepoints, and their queue.
 
-use std::error::Error;
+use std::ffi::CStr;
 
 use aya::maps::{Array, MapData, MapError, Queue};
-use aya::programs::RawTracePoint;
-use aya::{Ebpf, EbpfLoader};
 
 use super::event::{self, EVENT_BYTES, Event};
 use crate::Root;
-use crate::zombies::kernel::{LockedMemory, kernel_types};
-use crate::zombies::{Blind, Reason, Standing};
-
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/churn.o");
+use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Reason, Standing, bpf_object};
 
 /// The programs by the tracepoints they belong to.
-const PROGRAMS: [(&str, &str); 3] =
-    [("made", "cgroup_mkdir"), ("removed", "cgroup_rmdir"), ("freed", "cgroup_release")];
+const PROGRAMS: [(&str, &CStr); 3] =
+    [("made", c"cgroup_mkdir"), ("removed", c"cgroup_rmdir"), ("freed", c"cgroup_release")];
 
 /// struct control: the hierarchy, then what was lost by kind, the first of which is none.
 type Control = [u64; 5];
@@ -25,13 +20,11 @@ const AT_ONE_TURN: u32 = 100_000;
 
 /// Drop detaches the programs.
 pub(super) struct Programs {
-    _ebpf: Ebpf,
+    _attached: Vec<Attached>,
     queue: Queue<MapData, [u8; EVENT_BYTES]>,
     control: Array<MapData, Control>,
     lost: [u64; 3],
 }
-
-type Failure = Box<dyn Error + Send + Sync>;
 
 impl Programs {
     pub fn attach(root: &Root, hierarchy: u32) -> Result<Programs, Blind> {
@@ -42,14 +35,11 @@ impl Programs {
                 "an x86-64 or arm64 node",
             ));
         }
-        let standing = Standing::read(root);
-        if let Some(blind) = standing.forbids() {
-            return Err(blind);
-        }
-        let types = kernel_types().map_err(|e| standing.no_btf(&*e))?;
-        let _room = standing.is_before(5, 11).then(LockedMemory::raise);
-        load(&types, hierarchy)
-            .map_err(|e| standing.explain("BPF programs at the kernel's tracepoints for cgroups", &*e))
+        let standing = Standing::check(root)?;
+        let object = bpf_object!("churn.o");
+        let types = KernelTypes::of_running_kernel(&[object]).map_err(|e| standing.no_btf(&e))?;
+        load(&types, object, hierarchy)
+            .map_err(|e| standing.explain("BPF programs at the kernel's tracepoints for cgroups", &e))
     }
 
     /// All that happened since the last time.
@@ -72,17 +62,14 @@ impl Programs {
     }
 }
 
-fn load(types: &aya::Btf, hierarchy: u32) -> Result<Programs, Failure> {
-    let mut ebpf = EbpfLoader::new().btf(Some(types)).load(OBJECT)?;
-    let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| format!("the BPF object has no map {name}"));
-    let queue = Queue::try_from(take("QUEUE")?)?;
-    let mut control: Array<MapData, Control> = Array::try_from(take("CONTROL")?)?;
+fn load(types: &KernelTypes, bytes: &[u8], hierarchy: u32) -> Result<Programs, Failure> {
+    let object = Object::load(types, bytes, &[])?;
+    let queue = object.map("QUEUE")?;
+    let mut control: Array<MapData, Control> = object.map("CONTROL")?;
     control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
+    let mut attached = Vec::new();
     for (name, tracepoint) in PROGRAMS {
-        let program: &mut RawTracePoint =
-            ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?.try_into()?;
-        program.load()?;
-        program.attach(tracepoint)?;
+        attached.push(object.program(name)?.attach_raw_tracepoint(tracepoint)?);
     }
-    Ok(Programs { _ebpf: ebpf, queue, control, lost: [0; 3] })
+    Ok(Programs { _attached: attached, queue, control, lost: [0; 3] })
 }

@@ -10,10 +10,14 @@ use super::own_fault::FaultingPage;
 use super::slots::{self, BATCH_BYTES, BATCHES, Control, FilesWords, Place, Told, WalkCounts, WalkWords};
 use super::{Choice, Method};
 use crate::Root;
-use crate::bpf::{Attached, Blind, KernelTypes, Object, Program, Reason, Standing};
+use crate::bpf::{Attached, Blind, KernelTypes, Object, Program, Reason, Standing, bpf_object};
 
-static TEST_RUN_OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.test_run.o");
-static PAGE_FAULTS_OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.page_faults.o");
+fn object_of(method: Method) -> &'static [u8] {
+    match method {
+        Method::TestRun => bpf_object!("zombies.test_run.o"),
+        Method::PageFaults => bpf_object!("zombies.page_faults.o"),
+    }
+}
 
 /// MAX_NUMNODES of any kernel (CONFIG_NODES_SHIFT is 10 at most).
 const MAX_NODES: u32 = 1024;
@@ -77,7 +81,7 @@ impl Kernel {
     pub fn load(root: &Root, choice: Choice) -> Result<Kernel, Blind> {
         let standing = Standing::check(root)?;
         let types =
-            KernelTypes::of_running_kernel(&[TEST_RUN_OBJECT, PAGE_FAULTS_OBJECT]).map_err(|e| standing.no_btf(&e))?;
+            KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).map_err(|e| standing.no_btf(&e))?;
         let nodes = possible_nodes(&root.read_line("/sys/devices/system/node/possible").unwrap_or_default());
         let load =
             |method| load_object(&types, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
@@ -196,11 +200,7 @@ struct Maps {
 }
 
 fn load_maps(types: &KernelTypes, nodes: u32, method: Method) -> Result<(Object, Maps), Failure> {
-    let bytes = match method {
-        Method::TestRun => TEST_RUN_OBJECT,
-        Method::PageFaults => PAGE_FAULTS_OBJECT,
-    };
-    let object = Object::load(types, bytes, &[("NODES", &nodes.to_ne_bytes())])?;
+    let object = Object::load(types, object_of(method), &[("NODES", &nodes.to_ne_bytes())])?;
     let drive = match method {
         Method::TestRun => Drive::TestRun(object.map("OUT")?),
         Method::PageFaults => Drive::PageFaults { out: object.map("OUT")?, page: FaultingPage::map()? },
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn the_verifier_bears_as_many_nodes_as_we_claim() {
         let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
-        let types = KernelTypes::of_running_kernel(&[TEST_RUN_OBJECT, PAGE_FAULTS_OBJECT]).unwrap();
+        let types = KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).unwrap();
         for method in [Method::TestRun, Method::PageFaults] {
             let started = Instant::now();
             // Loaded only: this machine has no lists where the last would be.
