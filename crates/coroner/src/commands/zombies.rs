@@ -10,8 +10,7 @@ use coroner_diagnosis::zombies::report;
 use coroner_evidence::{Evidence, TriedInVain, ZombieMethod, ZombieScan};
 use coroner_probes::Root;
 use coroner_probes::watch::zombies::{ZombieWatch, ZombieWatchOptions};
-use coroner_probes::zombies::Method;
-use coroner_probes::zombies::look::Bpf;
+use coroner_probes::zombies::{Bpf, Method};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -70,13 +70,16 @@ fn without_names(scan: &ZombieScan) -> Vec<Group<'_>> {
         parent: &below.parent,
         name: "*",
         count: below.dead.unwrap_or(1),
-        bytes: below.held.total(),
+        bytes: below.held.as_ref().map_or(0, Held::total),
     }));
     let mut groups: Vec<Group<'_>> = classes.into_iter().map(empty).collect();
     let mut uncounted = vec![false; groups.len()];
     for (below, &class) in scan.below.iter().zip(&class_of) {
         let group = &mut groups[class as usize];
-        group.held.add(&below.held);
+        match &below.held {
+            Some(held) => group.held.add(held),
+            None => group.held_is_partial = true,
+        }
         match below.dead {
             Some(dead) => group.dead = Some(group.dead.unwrap_or(0).saturating_add(dead)),
             None => uncounted[class as usize] = true,

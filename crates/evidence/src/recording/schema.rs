@@ -53,7 +53,7 @@ CREATE TABLE zombie_chunks (
   id INTEGER PRIMARY KEY, scan_id INTEGER, rows INTEGER, held_bytes INTEGER, example TEXT, data BLOB);
 CREATE TABLE cgroup_churn (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent TEXT, pattern TEXT, example TEXT, born INTEGER,
-  removed INTEGER, freed INTEGER, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT, maker_command TEXT,
+  removed INTEGER, freed INTEGER, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT, maker_processes INTEGER, maker_command TEXT,
   maker_parent_pid INTEGER, maker_parent_comm TEXT, maker_cgroup TEXT);
 CREATE TABLE kernel_samples (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, kernel INTEGER,

@@ -124,14 +124,17 @@ fn files_unseen_with<'a>(unseen: Option<&'a str>, left_out: &[PinningFile]) -> O
 fn insert_below(tx: &Transaction<'_>, scan_id: i64, items: &[DeadBelow]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&ZOMBIES_BELOW.insert())?;
     for DeadBelow { parent, dead, held } in items {
-        let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
+        let [file, swap_backed, unevictable, anonymous, shmem, kernel, swap] = held.as_ref().map_or([None; 7], |held| {
+            let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
+            [Some(file), Some(swap_backed), Some(unevictable), anonymous, shmem, kernel, swap]
+        });
         insert.execute(params![
             scan_id,
             parent,
             dead.map(U64),
-            U64(file),
-            U64(swap_backed),
-            U64(unevictable),
+            file.map(U64),
+            swap_backed.map(U64),
+            unevictable.map(U64),
             anonymous.map(U64),
             shmem.map(U64),
             kernel.map(U64),
@@ -208,14 +211,17 @@ pub fn zombie_scan(row: &Row<'_>) -> rusqlite::Result<ZombieScan> {
 
 /// Dead ones below a parent, and the number of the scan.
 pub fn dead_below(row: &Row<'_>) -> rusqlite::Result<(i64, DeadBelow)> {
-    let held = Held {
-        file: u64_of(row, HELD[0])?,
-        swap_backed: u64_of(row, HELD[1])?,
-        unevictable: u64_of(row, HELD[2])?,
-        anonymous: maybe_u64_of(row, HELD[3])?,
-        shmem: maybe_u64_of(row, HELD[4])?,
-        kernel: maybe_u64_of(row, HELD[5])?,
-        swap: maybe_u64_of(row, HELD[6])?,
+    let held = match maybe_u64_of(row, HELD[0])? {
+        None => None,
+        Some(file) => Some(Held {
+            file,
+            swap_backed: u64_of(row, HELD[1])?,
+            unevictable: u64_of(row, HELD[2])?,
+            anonymous: maybe_u64_of(row, HELD[3])?,
+            shmem: maybe_u64_of(row, HELD[4])?,
+            kernel: maybe_u64_of(row, HELD[5])?,
+            swap: maybe_u64_of(row, HELD[6])?,
+        }),
     };
     Ok((row.get("scan_id")?, DeadBelow { parent: row.get("parent")?, dead: maybe_u64_of(row, "dead")?, held }))
 }
@@ -287,6 +293,7 @@ pub const CGROUP_CHURN: Table = Table {
         "maker_pid",
         "maker_comm",
         "maker_via",
+        "maker_processes",
         "maker_command",
         "maker_parent_pid",
         "maker_parent_comm",
@@ -298,8 +305,8 @@ pub fn insert_cgroup_churn(tx: &Transaction<'_>, items: &[CgroupChurn]) -> rusql
     let mut insert = tx.prepare_cached(&CGROUP_CHURN.insert())?;
     for CgroupChurn { from, to, parent, pattern, example, born, removed, freed, maker } in items {
         let maker = maker.as_ref().map(|maker| {
-            let Maker { pid, comm, via, command, parent_pid, parent_comm, cgroup } = maker;
-            (pid, comm, via.as_ref(), command.as_ref(), *parent_pid, parent_comm.as_ref(), cgroup.as_ref())
+            let Maker { pid, comm, via, processes, command, parent_pid, parent_comm, cgroup } = maker;
+            (pid, comm, via.as_ref(), command.as_ref(), *parent_pid, parent_comm.as_ref(), cgroup.as_ref(), U64(*processes))
         });
         insert.execute(params![
             from,
@@ -313,6 +320,7 @@ pub fn insert_cgroup_churn(tx: &Transaction<'_>, items: &[CgroupChurn]) -> rusql
             maker.map(|m| m.0),
             maker.map(|m| m.1),
             maker.and_then(|m| m.2),
+            maker.map(|m| m.7),
             maker.and_then(|m| m.3),
             maker.and_then(|m| m.4),
             maker.and_then(|m| m.5),
@@ -329,6 +337,7 @@ pub fn cgroup_churn(row: &Row<'_>) -> rusqlite::Result<CgroupChurn> {
             pid,
             comm: row.get("maker_comm")?,
             via: row.get("maker_via")?,
+            processes: u64_of(row, "maker_processes")?,
             command: row.get("maker_command")?,
             parent_pid: row.get("maker_parent_pid")?,
             parent_comm: row.get("maker_parent_comm")?,

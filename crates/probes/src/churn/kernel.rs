@@ -69,7 +69,9 @@ fn load(types: &KernelTypes, bytes: &[u8], hierarchy: u32) -> Result<Programs, F
     control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
     let mut attached = Vec::new();
     for (name, tracepoint) in PROGRAMS {
-        attached.push(object.program(name)?.attach_raw_tracepoint(tracepoint)?);
+        let program = object.program(name)?;
+        let attach = program.attach_raw_tracepoint(tracepoint);
+        attached.push(attach.map_err(|error| Failure::Call { call: "attaching to a tracepoint", error })?);
     }
     Ok(Programs { _attached: attached, queue, control, lost: [0; 3] })
 }

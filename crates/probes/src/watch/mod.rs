@@ -27,7 +27,7 @@ use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
-use crate::zombies::look::{Bpf, LookOptions, look};
+use crate::zombies::{Bpf, LookOptions, look};
 use coroner_evidence::{Clocks, Cost, Evidence, Time};
 use gaps::Gaps;
 use homes::ProcessHomes;

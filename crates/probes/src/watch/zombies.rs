@@ -7,7 +7,7 @@ use crate::identity;
 use crate::kernel_samples::{KernelSampler, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::root::{Root, now};
-use crate::zombies::look::{Bpf, LookOptions, look};
+use crate::zombies::{Bpf, LookOptions, look};
 use coroner_evidence::{Evidence, Time};
 use std::time::Duration;
 
