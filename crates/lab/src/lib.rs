@@ -20,7 +20,7 @@ pub mod stage;
 mod syscalls;
 pub mod truth;
 
-pub use guard::{Cgroup, Child, Netns, TmpfsMount};
+pub use guard::{Cgroup, Child, Ext4Mount, Netns, TmpfsMount};
 pub use hierarchy::Hierarchy;
 pub use host_lock::{HostLock, skip};
 pub use live::LiveScenario;

@@ -61,6 +61,61 @@ pub fn unshare_network() -> io::Result<()> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
 }
 
+/// A file mapped for reading. Its pages stay when somebody drops the page cache: the kernel spares what is mapped
+/// (mm/truncate.c, mapping_evict_folio).
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl Mapping {
+    pub fn of(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses the address: no memory that is in use changes.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, read, shared, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED { Err(last_error()) } else { Ok(Mapping { address, bytes }) }
+    }
+
+    /// How many of its pages are in memory.
+    pub fn resident(&self) -> io::Result<usize> {
+        let mut pages = vec![0u8; self.bytes.div_ceil(rustix::param::page_size())];
+        // SAFETY: the range is our mapping; mincore writes one byte for each page of it, and so many there are.
+        if unsafe { libc::mincore(self.address, self.bytes, pages.as_mut_ptr()) } != 0 {
+            return Err(last_error());
+        }
+        Ok(pages.iter().filter(|&&p| p & 1 != 0).count())
+    }
+
+    /// Puts all its pages into our page table.
+    pub fn touch(&self) {
+        for at in (0..self.bytes).step_by(rustix::param::page_size()) {
+            // SAFETY: within the mapping, which is readable and as long as the file; nobody else can shorten that: its file
+            // system is the lab's own and mounted read-only.
+            unsafe { std::ptr::read_volatile(self.address.cast::<u8>().add(at)) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, to which no reference was ever given out.
+        unsafe { libc::munmap(self.address, self.bytes) };
+    }
+}
+
+/// Puts pages that wait in per-CPU batches onto their LRU lists: move_pages does so first of all (mm/migrate.c, do_pages_move),
+/// even if it has nothing to move.
+pub fn drain_lru_batches() -> io::Result<()> {
+    let (pages, nodes, mut status): ([*const libc::c_void; 1], [libc::c_int; 1], [libc::c_int; 1]) =
+        ([std::ptr::null()], [0], [0]);
+    // SAFETY: the arrays outlive the call, and with a count of 0 the kernel reads and writes none of them.
+    let done = unsafe {
+        libc::syscall(libc::SYS_move_pages, 0, 0usize, pages.as_ptr(), nodes.as_ptr(), status.as_mut_ptr(), 0)
+    };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
 /// The switches of `ethtool -K` that veth needs, from linux/ethtool.h.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]

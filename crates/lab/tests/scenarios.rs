@@ -198,6 +198,21 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
                 assert!(now > before + truth["count"].as_u64().unwrap() / 2, "{truth}");
             }
         }
+        "zombies-pinned" => {
+            use std::os::unix::fs::MetadataExt;
+            let files = truth["files"].as_array().unwrap();
+            let sum = |of: &str| files.iter().map(|f| f[of].as_u64().unwrap()).sum::<u64>();
+            let bytes = &truth["bytes"];
+            assert_eq!(sum("zombies"), truth["count"].as_u64().unwrap(), "{truth}");
+            assert_eq!(sum("bytes"), bytes["file"].as_u64().unwrap() + bytes["shmem"].as_u64().unwrap(), "{truth}");
+            for file in files {
+                let size = fs::metadata(file["path"].as_str().unwrap()).unwrap().size();
+                assert_eq!(Some(size), file["bytes"].as_u64(), "{truth}");
+            }
+            if let (Some(before), Some(now)) = (truth["tracked_before"].as_u64(), truth["tracked"].as_u64()) {
+                assert!(now > before + truth["count"].as_u64().unwrap() / 2, "{truth}");
+            }
+        }
         "busy-healthy" | "one-busy-thread" => assert_eq!(stat().policy, 0),
         _ => {}
     }
@@ -213,6 +228,7 @@ fn assert_measured(scenario: &str, measured: &Value) {
         }
         "cpu-throttle" => assert!(number("throttled_periods") >= 1 && number("ran_ms") <= 700, "{measured}"),
         "zombies" => assert!(number("pinned") >= 500, "{measured}"),
+        "zombies-pinned" => assert!(number("pinned") >= 300 && number("pages_in_ext4") == 150, "{measured}"),
         "nic-starved" => {
             assert!(number("packets_dropped") > 0, "{measured}");
             assert!(number("napi_waited_ms") >= 100, "{measured}");
@@ -265,7 +281,7 @@ fn failure_and_panic_half_way_clean_up() {
 #[test]
 fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let names = ["cpu-throttle", "zombies", "nic-starved", "crashloop"];
+    let names = ["cpu-throttle", "zombies", "zombies-pinned", "nic-starved", "crashloop"];
     for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
         run.ready();
@@ -395,7 +411,7 @@ fn without_root_it_says_so() {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
         Err(error) => return skip(&format!("others may not run the binary: {error}")),
     }
-    for name in ["rt-monopoly", "zombies", "cpu-throttle", "nic-starved", "crashloop"] {
+    for name in ["rt-monopoly", "zombies", "zombies-pinned", "cpu-throttle", "nic-starved", "crashloop"] {
         let out = nobody(&["run", name]).unwrap();
         assert_eq!(out.status.code(), Some(1), "{name}");
         assert!(String::from_utf8_lossy(&out.stderr).contains("needs root"), "{name}");

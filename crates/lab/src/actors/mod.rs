@@ -46,6 +46,8 @@ pub enum Actor {
         #[arg(long)]
         count: u64,
     },
+    /// Makes memory cgroups and removes them, each pinned by one page of a file that they share.
+    Pin(zombies::Pin),
     /// Sends UDP packets through a veth device.
     Flood {
         #[arg(long)]
@@ -90,6 +92,7 @@ impl Actor {
             Actor::Spin { comm, cores, fifo, join } => spin::spin(&comm, &cores, fifo, join.as_deref()),
             Actor::Victim { comm, core } => spin::want_a_little(&comm, core),
             Actor::Zombies { parent, tmpfs, count } => zombies::make(&parent, &tmpfs, count),
+            Actor::Pin(pin) => zombies::pin(&pin),
             Actor::Flood { netns, device, to, rate } => net::flood(&netns, &device, to, rate),
             Actor::Sink { netns, device, port } => net::sink(&netns, &device, port),
             Actor::Enter { join, command } => enter(&join, &command),

@@ -9,7 +9,7 @@ mod netns;
 
 pub use cgroup::{Cgroup, Visit, remove_tree};
 pub use child::Child;
-pub use mount::{TmpfsMount, remove_runtime_dir};
+pub use mount::{Ext4Mount, TmpfsMount, remove_runtime_dir};
 pub use netns::{NETNS_DIR, Netns, ip, remove_netns};
 
 /// A guard cannot return an error from its drop, but it must not be silent either.

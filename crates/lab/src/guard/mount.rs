@@ -1,12 +1,13 @@
-//! A tmpfs of our own.
+//! File systems of our own.
 
 use super::complain;
 use crate::run_id::RunId;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A tmpfs below the runtime directory. Its drop unmounts it, which also frees the pages in it.
 #[derive(Debug)]
@@ -35,15 +36,72 @@ impl TmpfsMount {
 
 impl Drop for TmpfsMount {
     fn drop(&mut self) {
-        // Detach: a file still open somewhere shall not keep the mount in the tree.
-        if let Err(error) = unmount(&self.dir, UnmountFlags::DETACH) {
-            complain(&self.dir.display().to_string(), &error);
+        take_away(&self.dir);
+    }
+}
+
+/// An ext4 with one file, read-only, on a loop device. Its drop unmounts it, which frees its page cache and the loop device.
+#[derive(Debug)]
+pub struct Ext4Mount {
+    dir: PathBuf,
+    file: PathBuf,
+    _image: TmpfsMount,
+}
+
+impl Ext4Mount {
+    /// Needs mke2fs and mount.
+    pub fn with_file(what: &str, name: &str, contents: &[u8]) -> Result<Ext4Mount> {
+        // For the file itself and for the image with it; the file system's own blocks are few.
+        let size = contents.len() as u64 + (2 << 20);
+        let scratch = TmpfsMount::create(&format!("{what}-image"), 2 * size, 16)?;
+        let (source, image) = (scratch.dir().join("source"), scratch.dir().join("image"));
+        fs::create_dir(&source).and_then(|()| fs::write(source.join(name), contents)).context("the file for ext4")?;
+        fs::File::create(&image).and_then(|f| f.set_len(size)).context("the image for ext4")?;
+        // Neither journal nor checksums: nothing is ever written, and some kernels have the checksum in a module.
+        run(Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^metadata_csum", "-d"])
+            .arg(&source)
+            .arg(&image))?;
+        let dir = RunId::of_this_process().runtime_dir().join(what);
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        if let Err(error) =
+            run(Command::new("mount").args(["-t", "ext4", "-o", "loop,ro,nosuid,nodev"]).arg(&image).arg(&dir))
+        {
+            let _ = fs::remove_dir(&dir);
+            return Err(error);
         }
-        let _ = fs::remove_dir(&self.dir);
-        if let Some(run_dir) = self.dir.parent() {
-            let _ = fs::remove_dir(run_dir);
-            let _ = run_dir.parent().map(fs::remove_dir);
-        }
+        Ok(Ext4Mount { file: dir.join(name), dir, _image: scratch })
+    }
+
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
+impl Drop for Ext4Mount {
+    fn drop(&mut self) {
+        take_away(&self.dir);
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let out = command.output().with_context(|| format!("cannot run {program}"))?;
+    if !out.status.success() {
+        bail!("{program}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+fn take_away(mount_point: &Path) {
+    // Detach: a file still open somewhere shall not keep the mount in the tree.
+    if let Err(error) = unmount(mount_point, UnmountFlags::DETACH) {
+        complain(&mount_point.display().to_string(), &error);
+    }
+    let _ = fs::remove_dir(mount_point);
+    if let Some(run_dir) = mount_point.parent() {
+        let _ = fs::remove_dir(run_dir);
+        let _ = run_dir.parent().map(fs::remove_dir);
     }
 }
 

@@ -7,6 +7,7 @@ mod nic_starved;
 mod rt_monopoly;
 pub mod systemd_root;
 mod zombies;
+mod zombies_pinned;
 
 use crate::actors;
 use crate::draw::Draw;
@@ -31,6 +32,8 @@ pub enum Need {
     Root,
     /// One to trouble, one for everybody else.
     TwoCores,
+    /// To mount a file system of its own.
+    LoopDevice,
     /// A program on the PATH, and the package that has it.
     Program(&'static str, &'static str),
 }
@@ -40,6 +43,7 @@ impl Need {
         match self {
             Need::Root => "root".to_owned(),
             Need::TwoCores => "two cores".to_owned(),
+            Need::LoopDevice => "a loop device".to_owned(),
             Need::Program(program, _) => program.to_owned(),
         }
     }
@@ -53,6 +57,9 @@ impl Need {
                 if cores < 2 {
                     bail!("needs two cores: one to trouble, one for everybody else; this process may use only one");
                 }
+            }
+            Need::LoopDevice if !std::path::Path::new("/dev/loop-control").exists() => {
+                bail!("needs a loop device, and there is no /dev/loop-control")
             }
             Need::Program(program, package) if !on_path(program) => bail!("needs {program}: install {package}"),
             _ => {}
@@ -70,6 +77,7 @@ pub const ALL: &[Scenario] = &[
     rt_monopoly::SCENARIO,
     cpu_throttle::SCENARIO,
     zombies::SCENARIO,
+    zombies_pinned::SCENARIO,
     nic_starved::SCENARIO,
     crashloop::SCENARIO,
     healthy::BUSY,

@@ -70,27 +70,30 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ended(json!({"pinned": pinned(&parent, page)?, "made_in_ms": made_in.as_millis() as u64}))
 }
 
-/// How many removed children of `parent` are still there. v2 counts them; on v1 each holds one page of shared memory, and all
-/// live children hold none.
-fn pinned(parent: &Cgroup, page: u64) -> Result<u64> {
-    match parent.hierarchy().version {
-        2 => parent.counter("cgroup.stat", "nr_dying_descendants "),
-        _ => Ok(parent.counter("memory.stat", "total_shmem ")? / page),
+/// How many removed children of `parent` are still there. v2 counts them; on v1 each holds one page that is not the kernel's, and
+/// no live child holds any. Not memory.stat: before 5.13 it leaves out what each CPU has not yet added up, up to 32 pages of each
+/// cgroup.
+pub(super) fn pinned(parent: &Cgroup, page: u64) -> Result<u64> {
+    if parent.hierarchy().version == 2 {
+        return parent.counter("cgroup.stat", "nr_dying_descendants ");
     }
+    let charged = parent.counter("memory.usage_in_bytes", "")?;
+    let kernel = parent.counter("memory.kmem.usage_in_bytes", "").unwrap_or(0);
+    Ok(charged.saturating_sub(kernel) / page)
 }
 
 /// Live and dead memory cgroups of the node, where /proc/cgroups tells (it does on v1).
-fn tracked_memcgs() -> Option<u64> {
+pub(super) fn tracked_memcgs() -> Option<u64> {
     let text = fs::read_to_string("/proc/cgroups").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("memory\t"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Its drop waits until the kernel has freed the zombies, so that the next look at the node does not count them.
-struct AwaitFreed {
-    parent: PathBuf,
-    version: u8,
-    tracked_before: Option<u64>,
+pub(super) struct AwaitFreed {
+    pub parent: PathBuf,
+    pub version: u8,
+    pub tracked_before: Option<u64>,
 }
 
 impl AwaitFreed {
