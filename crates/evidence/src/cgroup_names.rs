@@ -50,14 +50,30 @@ fn fold_words(name: &str, pattern: &mut String) {
     }
 }
 
-fn is_separator(byte: u8) -> bool {
-    matches!(byte, b'-' | b'_' | b'.' | b':' | b'@' | b'\\')
-}
-
 fn ends_with_star(pattern: &str) -> bool {
-    let without = pattern.trim_end_matches(|c: char| u8::try_from(c).is_ok_and(is_separator));
+    let without = pattern.trim_end_matches(|c: char| KIND.get(c as usize) == Some(&SEPARATOR));
     without.len() < pattern.len() && without.ends_with('*')
 }
+
+const SEPARATOR: u8 = 1;
+const DIGIT: u8 = 2;
+const NOT_HEX: u8 = 4;
+
+/// What a byte is: looked up for every byte of every name, without a branch that hex ids would make unpredictable.
+const KIND: [u8; 256] = {
+    let mut kinds = [NOT_HEX; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        kinds[byte as usize] = match byte {
+            b'-' | b'_' | b'.' | b':' | b'@' | b'\\' => SEPARATOR,
+            b'0'..=b'9' => DIGIT,
+            b'a'..=b'f' | b'A'..=b'F' => 0,
+            _ => NOT_HEX,
+        };
+        byte += 1;
+    }
+    kinds
+};
 
 /// What stands between two separators.
 struct Word {
@@ -68,23 +84,24 @@ struct Word {
 
 impl Word {
     fn at(bytes: &[u8], start: usize) -> Word {
-        let (mut end, mut first_digit, mut not_hex) = (start, None, 0);
-        while end < bytes.len() && !is_separator(bytes[end]) {
-            let byte = bytes[end];
-            if byte.is_ascii_digit() && first_digit.is_none() {
-                first_digit = Some(end - start);
+        let (mut end, mut seen, mut not_hex) = (start, 0, 0);
+        for &byte in &bytes[start..] {
+            let kind = KIND[usize::from(byte)];
+            if kind == SEPARATOR {
+                break;
             }
-            not_hex += usize::from(!byte.is_ascii_hexdigit());
+            seen |= kind;
+            not_hex += usize::from(kind == NOT_HEX);
             end += 1;
         }
-        let kept = first_digit.map(|first_digit| {
+        let kept = (seen & DIGIT != 0).then(|| {
             if not_hex == 0 && end - start >= ID {
                 0
             } else if not_hex == 1 && bytes[start] == b'r' && end - start > ID {
                 // r0123456789abcdef of systemd-run.
                 1
             } else {
-                first_digit
+                bytes[start..end].iter().position(u8::is_ascii_digit).unwrap_or(0)
             }
         });
         Word { end, kept }

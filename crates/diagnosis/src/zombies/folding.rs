@@ -5,9 +5,10 @@
 //! over is one line, too.
 
 use coroner_evidence::{name_pattern_into, pattern_covers};
+use hashbrown::hash_map::Entry;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 
 mod names;
 
@@ -92,13 +93,12 @@ struct Base {
 }
 
 /// All of them, with their parents and patterns kept once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Bases<'p> {
     all: Vec<Base>,
     parents: Vec<&'p str>,
-    patterns: Vec<Box<str>>,
+    patterns: Texts,
     parent_ids: HashMap<&'p str, u32>,
-    pattern_ids: HashMap<Box<str>, u32>,
     ids: HashMap<(u32, u32), u32>,
     /// Items come in the order of their birth: the last one's parent and pattern are often the next one's.
     last: Option<u32>,
@@ -107,24 +107,22 @@ struct Bases<'p> {
 
 impl<'p> Bases<'p> {
     fn add(&mut self, item: Item<'p>) -> u32 {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        name_pattern_into(item.name, &mut buffer);
-        let last = self.last.map(|id| self.all[id as usize]);
-        let parent = match last.filter(|last| self.parents[last.parent as usize] == item.parent) {
-            Some(last) => last.parent,
-            None => *self.parent_ids.entry(item.parent).or_insert_with(|| {
+        name_pattern_into(item.name, &mut self.buffer);
+        let last = self.last.map(|id| (id, self.all[id as usize]));
+        let parent = match last {
+            Some((_, last)) if self.parents[last.parent as usize] == item.parent => last.parent,
+            _ => *self.parent_ids.entry(item.parent).or_insert_with(|| {
                 self.parents.push(item.parent);
                 self.parents.len() as u32 - 1
             }),
         };
-        let pattern = match last.filter(|last| *self.patterns[last.pattern as usize] == *buffer) {
-            Some(last) => last.pattern,
-            None => self.pattern_id(&buffer),
+        let pattern = match last {
+            Some((_, last)) if self.patterns.get(last.pattern) == self.buffer => last.pattern,
+            _ => self.patterns.id(&self.buffer),
         };
-        self.buffer = buffer;
-        let id = match last.filter(|last| (last.parent, last.pattern) == (parent, pattern)) {
-            Some(_) => self.last.expect("there was a last one"),
-            None => *self.ids.entry((parent, pattern)).or_insert_with(|| {
+        let id = match last {
+            Some((id, last)) if (last.parent, last.pattern) == (parent, pattern) => id,
+            _ => *self.ids.entry((parent, pattern)).or_insert_with(|| {
                 self.all.push(Base { parent, pattern, count: 0, bytes: 0 });
                 self.all.len() as u32 - 1
             }),
@@ -138,16 +136,36 @@ impl<'p> Bases<'p> {
 
     /// The pattern of a base.
     fn text(&self, base: u32) -> &str {
-        &self.patterns[self.all[base as usize].pattern as usize]
+        self.patterns.get(self.all[base as usize].pattern)
+    }
+}
+
+/// Texts kept once, one after the other: most lists have a handful, but some as many as there are names.
+#[derive(Default)]
+struct Texts {
+    all: String,
+    ends: Vec<usize>,
+    ids: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Texts {
+    fn get(&self, id: u32) -> &str {
+        let start = (id as usize).checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.all[start..self.ends[id as usize]]
     }
 
-    fn pattern_id(&mut self, pattern: &str) -> u32 {
-        if let Some(&id) = self.pattern_ids.get(pattern) {
+    fn id(&mut self, text: &str) -> u32 {
+        let hash = self.hasher.hash_one(text);
+        if let Some(&id) = self.ids.find(hash, |&id| self.get(id) == text) {
             return id;
         }
-        let id = self.patterns.len() as u32;
-        self.patterns.push(pattern.into());
-        self.pattern_ids.insert(pattern.into(), id);
+        let id = self.ends.len() as u32;
+        self.all.push_str(text);
+        self.ends.push(self.all.len());
+        let Texts { all, ends, ids, hasher } = self;
+        let get = |id: u32| &all[(id as usize).checked_sub(1).map_or(0, |before| ends[before])..ends[id as usize]];
+        ids.insert_unique(hash, id, |&id| hasher.hash_one(get(id)));
         id
     }
 }
@@ -252,7 +270,7 @@ impl<'a> Line<'a> {
 
     fn class(&self, bases: &Bases<'_>) -> Class {
         let pattern = match self.pattern {
-            Pattern::Of(id) => bases.patterns[id as usize].to_string(),
+            Pattern::Of(id) => bases.patterns.get(id).to_owned(),
             Pattern::Any => "*".to_owned(),
         };
         let Line { count, bytes, rest_of, .. } = *self;
@@ -286,7 +304,7 @@ fn across_parents<'a>(
             } else if let Some(others) = &mut others {
                 others.add(k.count, k.bytes, k.members, links);
             } else {
-                others = Some(Line::of(&folded.texts[key.0 as usize], k));
+                others = Some(Line::of(folded.texts.get(key.0), k));
             }
         }
         lines.extend(others);
@@ -311,16 +329,15 @@ fn stand_out(alike: &[Kin]) -> usize {
     if alike.len() - own == 1 { alike.len() } else { own }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FoldedParents {
-    texts: Vec<Box<str>>,
+    texts: Texts,
     /// For each parent its folded path.
     of: Vec<u32>,
 }
 
 fn fold_parents(parents: &[&str]) -> FoldedParents {
     let mut folded = FoldedParents::default();
-    let mut ids: HashMap<Box<str>, u32> = HashMap::new();
     let (mut path, mut pattern) = (String::new(), String::new());
     // Parents of one grandparent often follow each other.
     let (mut above, mut above_len) = ("", 0);
@@ -339,16 +356,7 @@ fn fold_parents(parents: &[&str]) -> FoldedParents {
         name_pattern_into(name, &mut pattern);
         path.push('/');
         path.push_str(&pattern);
-        let id = match ids.get(path.as_str()) {
-            Some(&id) => id,
-            None => {
-                let id = folded.texts.len() as u32;
-                folded.texts.push(path.as_str().into());
-                ids.insert(path.as_str().into(), id);
-                id
-            }
-        };
-        folded.of.push(id);
+        folded.of.push(folded.texts.id(&path));
     }
     folded
 }

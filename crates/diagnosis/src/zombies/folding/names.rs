@@ -2,9 +2,9 @@
 
 use super::{Base, Bases, Kin, Links, Members, SHARE};
 use coroner_evidence::pattern_covers;
+use hashbrown::HashMap;
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 /// Fewer than this of a kind are put together with others, if the parent has more kinds than a few.
 const FLOOR: u64 = 3;
@@ -75,7 +75,7 @@ fn put_together(bases: &mut Bases<'_>, of_parent: &[(u32, u32)], links: &mut Lin
             together.bytes = together.bytes.saturating_add(other.bytes);
             links.join(&mut together.members, other.members);
         }
-        together.pattern = bases.pattern_id(&cluster.pattern);
+        together.pattern = bases.patterns.id(&cluster.pattern);
         kin.push(together);
     }
 }

@@ -169,7 +169,13 @@ proptest! {
     }
 }
 
-/// A guard against a slow way, not a benchmark: that is `cargo xtask bench`.
+/// CPU time of this thread: the wall clock of a busy machine says nothing.
+pub fn cpu() -> std::time::Duration {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    std::time::Duration::from_nanos(schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
+}
+
+/// A guard against a slow way, with room for a slow machine: 60,000 take 5 to 20 ms on a quiet one.
 #[test]
 fn sixty_thousand_are_folded_at_once() {
     let kinds: [(&str, Vec<String>); 4] = [
@@ -179,16 +185,16 @@ fn sixty_thousand_are_folded_at_once() {
         ("lost parents", many(60_000, |i| format!("/jobs/{}/main", letters(i, 10, LOWER)))),
     ];
     for (kind, paths) in &kinds {
-        let best = (0..5)
+        let best = (0..7)
             .map(|_| {
-                let start = std::time::Instant::now();
+                let start = cpu();
                 let folding = fold(paths.iter().map(|p| item(p)));
                 assert!(folding.classes.len() <= LINES + 1, "{kind}: {:?}", folding.classes);
-                start.elapsed()
+                cpu() - start
             })
             .min()
             .unwrap();
         println!("{kind}: {best:?}");
-        assert!(best.as_millis() < 500, "{kind}: {best:?}");
+        assert!(best.as_millis() < 150, "{kind}: {best:?}");
     }
 }
