@@ -30,14 +30,17 @@ pub struct MakerShare {
 }
 
 impl MakerShare {
-    /// For people: `mkdir[4711], 300 processes, started by bash[4000], of cron.service`.
+    /// For people: `bash[4000] through mkdir, rmdir (600 processes) of cron.service`.
     pub fn name(&self) -> String {
         let Some(maker) = &self.maker else { return "an unknown process".to_owned() };
-        let mut name = match self.processes {
-            0 | 1 => format!("{}[{}]", maker.comm, maker.pid),
-            n => format!("{} ({} processes)", maker.comm, crate::words::count(n)),
-        };
-        if let (true, Some(pid)) = (self.processes > 1, maker.parent_pid) {
+        let mut name = format!("{}[{}]", maker.comm, maker.pid);
+        if let Some(via) = &maker.via {
+            name.push_str(&format!(" through {via}"));
+        }
+        if self.processes > 1 {
+            name.push_str(&format!(" ({} processes)", crate::words::count(self.processes)));
+        }
+        if let (true, None, Some(pid)) = (self.processes > 1, &maker.via, maker.parent_pid) {
             let comm = maker.parent_comm.as_deref().unwrap_or("pid");
             name.push_str(&format!(" started by {comm}[{pid}]"));
         }
@@ -104,7 +107,11 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
         share.born = share.born.saturating_add(row.born);
         share.removed = share.removed.saturating_add(row.removed);
         if let Some(maker) = &row.maker {
-            pids.insert(maker.pid);
+            // Short-lived ones act once each; one that goes on acting is itself in each row.
+            match maker.processes {
+                0 | 1 if maker.via.is_none() => drop(pids.insert(maker.pid)),
+                n => share.processes = share.processes.saturating_add(n),
+            }
             share.maker = Some(maker.clone());
         }
     }
@@ -112,7 +119,7 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
     let mut shares: Vec<MakerShare> = shares
         .into_iter()
         .map(|(mut share, pids)| {
-            share.processes = pids.len() as u64;
+            share.processes = share.processes.saturating_add(pids.len() as u64);
             let happened = if share.born > 0 { share.born } else { share.removed };
             share.per_minute = if minutes > 0.0 { happened as f64 / minutes } else { 0.0 };
             share.made_unit_restarts = share.made_unit.as_ref().and_then(|unit| restarts(evidence, unit));
