@@ -48,7 +48,9 @@ fn whys(evidence: &Evidence) -> String {
 }
 
 /// Parent, dead, and bytes of shared memory and of files.
-fn below(scan: &ZombieScan) -> Vec<(&str, Option<u64>, Option<(u64, u64)>)> {
+type Line<'s> = (&'s str, Option<u64>, Option<(u64, u64)>);
+
+fn below(scan: &ZombieScan) -> Vec<Line<'_>> {
     let held = |b: &DeadBelow| b.held.map(|h| (h.shmem.unwrap(), h.file));
     scan.below.iter().map(|b| (b.parent.as_str(), b.dead, held(b))).collect()
 }

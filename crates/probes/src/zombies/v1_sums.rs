@@ -19,7 +19,7 @@ const STAT: &str = "memory.stat";
 pub(super) struct Found {
     /// The parent whose dead hold most first.
     pub below: Vec<DeadBelow>,
-    pub truncated: Option<String>,
+    pub truncated: Vec<String>,
     /// Parents whose dead are not told, and why the first of them is not.
     pub unreadable: u64,
     pub unreadable_why: Option<String>,
@@ -74,7 +74,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
         return Err(format!("{}: {why}", ground.memory.mount_point));
     }
     if walked.truncated {
-        found.truncated = Some(format!("the sums of only {} cgroups were read", walked.count));
+        found.truncated.push(format!("the sums of only {} cgroups were read", walked.count));
     }
     found.flat = known.iter().filter(|k| !k.counts_children).count() as u64;
 
@@ -114,7 +114,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
         }
     }
     if late > 0 {
-        found.truncated = Some(format!("what is dead below {late} more cgroups was not worked out: out of time"));
+        found.truncated.push(format!("what is dead below {late} more cgroups was not worked out: out of time"));
     }
     found.below.sort_by_key(|b| Reverse(b.held.as_ref().map(|h| h.total())));
     Ok(found)
