@@ -335,6 +335,17 @@ fn sums_that_would_hurt_the_node_are_not_read() {
 }
 
 #[test]
+fn v1_parents_whose_sums_cannot_be_read_are_told_as_such() {
+    let tree = v1();
+    tree.write("cg/agent/live/inner/memory.stat", "cache many\n");
+    let (scan, evidence) = tree.look();
+    // Neither inner nor its parent can be worked out.
+    let expected = [("/agent", None, Some((7200, 350))), ("/leaf", None, Some((0, 50)))];
+    assert_eq!(below(&scan.unwrap()), expected);
+    assert!(whys(&evidence).contains("below 2 parents hold: inner/memory.stat"), "{}", whys(&evidence));
+}
+
+#[test]
 fn without_memory_stat_the_count_is_left() {
     let tree = v1();
     for path in [
