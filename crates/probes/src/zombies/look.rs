@@ -129,7 +129,8 @@ fn by_name(scan: Scan) -> ZombieScan {
 
 fn note_files_unseen(scan: &ZombieScan, options: &LookOptions, evidence: &mut Evidence) {
     if let Some(why) = scan.files_unseen.as_ref().filter(|_| options.pins) {
-        evidence.unseen(probe::ZOMBIES, "all the files that keep dead memory cgroups", why, "a longer time limit");
+        let how = if scan.files.is_empty() { "look again" } else { "a longer time limit" };
+        evidence.unseen(probe::ZOMBIES, "all the files that keep dead memory cgroups", why, how);
     }
     if let Some(why) = &scan.truncated {
         evidence.unseen(probe::ZOMBIES, "all the dead memory cgroups", why, "a longer time limit");
@@ -329,7 +330,7 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     if found.uncounted.count > 0 {
         notes.uncounted(&found.uncounted);
     }
-    let mut truncated: Vec<String> = found.truncated.into_iter().collect();
+    let mut truncated = found.truncated;
     if !ground.memory.whole {
         truncated.push(part(ground.memory));
     }

@@ -48,7 +48,9 @@ fn whys(evidence: &Evidence) -> String {
 }
 
 /// Parent, dead, and bytes of shared memory and of files.
-fn below(scan: &ZombieScan) -> Vec<(&str, Option<u64>, Option<(u64, u64)>)> {
+type Line<'s> = (&'s str, Option<u64>, Option<(u64, u64)>);
+
+fn below(scan: &ZombieScan) -> Vec<Line<'_>> {
     let held = |b: &DeadBelow| b.held.map(|h| (h.shmem.unwrap(), h.file));
     scan.below.iter().map(|b| (b.parent.as_str(), b.dead, held(b))).collect()
 }
@@ -330,6 +332,17 @@ fn sums_that_would_hurt_the_node_are_not_read() {
     assert_eq!((scan.method, scan.dead), (ZombieMethod::CgroupStat, Some(30_000)));
     assert!(scan.below.iter().all(|b| b.held.is_none()), "{:?}", scan.below);
     assert!(whys(&evidence).contains("too dangerous"), "{}", whys(&evidence));
+}
+
+#[test]
+fn v1_parents_whose_sums_cannot_be_read_are_told_as_such() {
+    let tree = v1();
+    tree.write("cg/agent/live/inner/memory.stat", "cache many\n");
+    let (scan, evidence) = tree.look();
+    // Neither inner nor its parent can be worked out.
+    let expected = [("/agent", None, Some((7200, 350))), ("/leaf", None, Some((0, 50)))];
+    assert_eq!(below(&scan.unwrap()), expected);
+    assert!(whys(&evidence).contains("below 2 parents hold: inner/memory.stat"), "{}", whys(&evidence));
 }
 
 #[test]

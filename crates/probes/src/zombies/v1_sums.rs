@@ -19,7 +19,7 @@ const STAT: &str = "memory.stat";
 pub(super) struct Found {
     /// The parent whose dead hold most first.
     pub below: Vec<DeadBelow>,
-    pub truncated: Option<String>,
+    pub truncated: Vec<String>,
     /// Parents whose dead are not told, and why the first of them is not.
     pub unreadable: u64,
     pub unreadable_why: Option<String>,
@@ -37,17 +37,19 @@ struct Known {
 pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
     let mut files = Files::new();
     let mut found = Found::default();
-    let mut first_error = None;
-    let read = |files: &mut Files, dir: BorrowedFd<'_>, name: &[u8], first_error: &mut Option<Unknown>| {
+    let (mut first_error, mut unread) = (None, 0u64);
+    let mut read = |files: &mut Files, dir: BorrowedFd<'_>, name: &[u8]| {
         let sums = files.parse(dir, name, STAT, Sums::of_v1);
-        sums.map_err(|e| first_error.get_or_insert(e).clone()).ok()
+        if let Err(e @ Unknown::Unreadable(_)) = &sums {
+            unread += 1;
+            first_error.get_or_insert_with(|| e.clone());
+        }
+        sums.ok()
     };
 
     let top = ground.top.as_fd();
-    let sums = read(&mut files, top, b"", &mut first_error);
-    // Nothing below a cgroup that counts its children can do otherwise, and from 5.11 all do.
-    let counts = |files: &mut Files, dir: BorrowedFd<'_>, name: &[u8]| !matches!(files.read(dir, name, "memory.use_hierarchy"), Ok(text) if text.trim_ascii() == b"0");
-    let counts_children = counts(&mut files, top, b"");
+    let sums = read(&mut files, top, b"");
+    let counts_children = counts_children_of(&mut files, top, b"");
     let mut known = vec![Known { rest: sums.map(|s| s.below()), counts_children }];
     let mut places = Places::new();
     let started = Instant::now();
@@ -58,9 +60,9 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
             return ControlFlow::Break(());
         }
         let name = directory.name.to_bytes();
-        let sums = read(&mut files, directory.parent_fd, name, &mut first_error);
+        let sums = read(&mut files, directory.parent_fd, name);
         let parent_counts = known.get(directory.parent as usize).is_some_and(|k| k.counts_children);
-        let counts_children = parent_counts || counts(&mut files, directory.parent_fd, name);
+        let counts_children = parent_counts || counts_children_of(&mut files, directory.parent_fd, name);
         if let (Some(parent), Some(sums)) = (known.get_mut(directory.parent as usize), sums) {
             parent.rest = parent.rest.map(|rest| rest.less(sums.all));
         }
@@ -69,12 +71,16 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
         ControlFlow::Continue(())
     });
     let walked = walked.map_err(|e| format!("{}: {e}", ground.memory.mount_point))?;
+    found.unreadable = unread;
+    if unread > 0 {
+        found.unreadable_why = first_error.as_ref().map(Unknown::to_string);
+    }
     if known.iter().all(|k| k.rest.is_none()) {
         let why = first_error.map_or_else(|| "it cannot be read".to_owned(), |e| e.to_string());
         return Err(format!("{}: {why}", ground.memory.mount_point));
     }
     if walked.truncated {
-        found.truncated = Some(format!("the sums of only {} cgroups were read", walked.count));
+        found.truncated.push(format!("the sums of only {} cgroups were read", walked.count));
     }
     found.flat = known.iter().filter(|k| !k.counts_children).count() as u64;
 
@@ -114,8 +120,13 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
         }
     }
     if late > 0 {
-        found.truncated = Some(format!("what is dead below {late} more cgroups was not worked out: out of time"));
+        found.truncated.push(format!("what is dead below {late} more cgroups was not worked out: out of time"));
     }
     found.below.sort_by_key(|b| Reverse(b.held.as_ref().map(|h| h.total())));
     Ok(found)
+}
+
+/// Whether a cgroup has what is below it in its sums. Nothing below one that does can do otherwise, and from 5.11 all do.
+fn counts_children_of(files: &mut Files, dir: BorrowedFd<'_>, name: &[u8]) -> bool {
+    !files.read(dir, name, "memory.use_hierarchy").is_ok_and(|text| text.trim_ascii() == b"0")
 }

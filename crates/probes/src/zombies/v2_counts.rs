@@ -29,7 +29,7 @@ pub(super) struct Found {
     pub dead: u64,
     /// The parent with most first.
     pub below: Vec<DeadBelow>,
-    pub truncated: Option<String>,
+    pub truncated: Vec<String>,
     /// `dead` counts cgroups of any kind, not memory's alone.
     pub of_any_kind: bool,
     /// Of those, below parents that give no memory controller to their children: these may never have had one.
@@ -103,7 +103,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<Found, String
     });
     let walked = walked.map_err(|e| format!("{}: {e}", ground.memory.mount_point))?;
     if walked.truncated {
-        found.truncated = Some(format!("only {} cgroups were looked at", walked.count));
+        found.truncated.push(format!("only {} cgroups were looked at", walked.count));
     }
     let all_seen = !walked.truncated && walked.unreadable == 0;
     found.live = live_of_memory.or(counted.filter(|_| all_seen));
@@ -150,7 +150,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<Found, String
         }
     }
     if late > 0 {
-        found.truncated = Some(format!("the dead below {late} more cgroups were not looked at: out of time"));
+        found.truncated.push(format!("the dead below {late} more cgroups were not looked at: out of time"));
     }
     if let Ok(again) = dying_below(&mut files, top, b"", key) {
         found.dead = found.dead.min(again);
