@@ -100,11 +100,15 @@ enum cgroup_subsys_id { memory_cgrp_id = 4 };
 
 /* mm/memcontrol.c */
 struct page_counter { atomic_long_t usage; } RELOCATED;
+typedef struct { s32 counter; } RELOCATED atomic_t;
+typedef struct { atomic_t refs; } RELOCATED refcount_t;
+struct mem_cgroup_id { refcount_t ref; } RELOCATED;
 struct lru_gen_folio { struct list_head folios[1]; struct list_head lists[1]; long nr_pages[1]; } RELOCATED;
 struct lruvec { struct list_head lists[5]; struct lru_gen_folio lrugen; } RELOCATED;
 struct mem_cgroup_per_node { struct lruvec lruvec; unsigned long lru_zone_size[25]; } RELOCATED;
 struct mem_cgroup {
 	struct cgroup_subsys_state css;
+	struct mem_cgroup_id id;
 	struct page_counter kmem;
 	u64 socket_pressure; /* unsigned long before 6.18: as large where we run */
 	struct mem_cgroup_per_node *nodeinfo[1];

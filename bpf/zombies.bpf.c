@@ -9,7 +9,7 @@
  *   (default)      raw tracepoint programs run by BPF_PROG_TEST_RUN, answers in a ring buffer: from 5.10;
  *   PAGE_FAULTS    perf_event programs that run on page faults of our own thread, answers in an array map: from 5.4.
  *
- * No lock is taken. Each run is one RCU read-side section of at most STEPS * 33 steps. A css is unlinked (list_del_rcu) before
+ * No lock is taken. Each run is one RCU read-side section of at most STEPS * 34 steps. A css is unlinked (list_del_rcu) before
  * it is freed after a grace period, so that within one run every css we reach stays readable, and its `next` leads on
  * (kernel/cgroup/cgroup.c: css_release_work_fn, css_next_child). Between two runs anything may go: see resume(). */
 #include "core.h"
@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define CSS_RELEASED (1 << 2)
 #define CSS_DYING (1 << 4)
 
-#define STEPS 8       /* steps of one program; it then calls itself, at most 33 times */
+#define STEPS 2       /* steps of one program; it then calls itself, at most 33 times. More would only cost the verifier time */
 #define DEPTH 64      /* levels of cgroups; deeper ones are counted, not entered. A power of two */
 #define NAME 256      /* kernfs and file names have at most 255 bytes */
 #define LISTS 5       /* NR_LRU_LISTS */
@@ -45,7 +45,7 @@ struct memcg_slot {
 	u64 kernel_charged;                 /* pages, with all descendants; 0 where the lists explain all references */
 	u64 pressure_jiffies;
 	u32 flags, directory_lives;
-	u64 reserved;
+	u64 swap; /* pages, its own */
 	char name[NAME];
 };
 struct file_slot {
@@ -74,12 +74,12 @@ struct layout {
 	u64 folio_lru, folio_mapping, folio_memcg; /* in struct folio, or struct page before 5.16 */
 	u64 folio_pages, next_page_pages, next_page_order;
 	u64 data_count; /* of the references, behind reference_data */
+	u64 swap_references;
 };
 
-enum { START = 0, ARRIVE = 1, BACK = 2, SEEK = 3, DONE = 4, LOOK = 5, NEXT_NUMA = 6 };
+enum { START = 0, ARRIVE = 1, BACK = 2, SEEK = 3, DONE = 4, LOOK = 5, NEXT_NUMA = 6, CLIMB = 7, LOST = 8 };
 struct walk {
-	u32 state, armed;
-	u32 batches;   /* filled in this run */
+	u32 state;
 	u32 unified;   /* the memory controller is in the v2 hierarchy */
 	s32 depth;     /* of `at.css`; 0 is the root */
 	s32 named;     /* ancestors above this depth must be named: a dead one is below them */
@@ -88,7 +88,7 @@ struct walk {
 	struct layout layout;
 	struct place at;
 	u64 kernfs_node;
-	u64 sought;              /* SEEK: the first child with a larger serial */
+	u64 sought;              /* SEEK, LOST: the first child with a larger serial */
 	struct place path[DEPTH]; /* the ancestors of `at`, and itself once visited */
 	/* Too large for the stack. What cannot be read is zero. */
 	u8 head[CSS_BYTES];
@@ -97,38 +97,51 @@ struct walk {
 };
 
 enum { NEXT_ITEM = 0, NEXT_NODE = 1, NEXT_LIST = 2, ON_FOLIO = 3, NAMING = 4, FINISHED = 5 };
+struct item { u64 css, serial, pages; };
 struct files {
-	u32 state, armed;
-	u32 batches;
+	u32 state;
 	u32 count, item, node, list, left, per_list, named;
 	u64 runs, folios, torn, gone;
+	u64 pages; /* of this item, not seen yet */
+	u64 again; /* this folio was told before, but not the whole name of its file */
 	struct layout layout;
 	u64 memcg, lruvec, head, folio, next, mapping, dentry, directory, last_directory;
-	struct place items[ITEMS];
+	struct item items[ITEMS];
 };
 
+/* What user space and a program say to each other about one run. */
+struct control { u32 armed, batches, state, reserved; };
+enum { WALK_PROGRAM = 0, FILES_PROGRAM = 1 };
+
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 2); __type(key, u32); __type(value, struct control); } CONTROL SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, struct walk); } WALK SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, struct files); } FILES SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2); __type(key, u32); __type(value, u32); } AGAIN SEC(".maps");
 
 #ifdef PAGE_FAULTS
 #define PROGRAM SEC("perf_event")
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 34); __type(key, u32); __type(value, struct batch); } OUT SEC(".maps");
+/* User space takes one value with each call: so let it hold many batches. */
+struct batches { struct batch batches[8]; };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 5); __type(key, u32); __type(value, struct batches); } OUT SEC(".maps");
 #else
 #define PROGRAM SEC("raw_tp/cgroup_mkdir")
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 1 << 18); } OUT SEC(".maps");
 #endif
 
-INLINE struct batch *take_batch(u32 *batches)
+INLINE struct batch *take_batch(struct control *control)
 {
 #ifdef PAGE_FAULTS
-	u32 index = *batches;
-	struct batch *batch = bpf_map_lookup_elem(&OUT, &index);
+	u32 number = control->batches, index = number / 8;
+	struct batches *batches = bpf_map_lookup_elem(&OUT, &index);
+	if (!batches)
+		return 0;
+	struct batch *batch = ELEMENT(batches->batches, number);
 #else
 	struct batch *batch = bpf_ringbuf_reserve(&OUT, sizeof(struct batch), 0);
+	if (!batch)
+		return 0;
 #endif
-	if (batch)
-		*batches += 1;
+	control->batches++;
 	return batch;
 }
 
@@ -140,22 +153,24 @@ INLINE void give_batch(struct batch *batch)
 }
 
 /* Any page fault of ours runs the program; it shall act only when user space waits for it. */
-INLINE int armed(u32 armed)
+INLINE int armed(struct control *control)
 {
 #ifdef PAGE_FAULTS
-	return armed;
+	return control->armed;
 #else
 	return 1;
 #endif
 }
 
 /* The end of a run. With page faults user space first takes the batches, then resets their number. */
-INLINE void stop(u32 *armed, u32 *batches)
+INLINE u32 stop(struct control *control, u32 state)
 {
-	*armed = 0;
+	control->state = state;
+	control->armed = 0;
 #ifndef PAGE_FAULTS
-	*batches = 0;
+	control->batches = 0;
 #endif
+	return state;
 }
 
 INLINE void learn_layout(struct layout *l)
@@ -166,6 +181,7 @@ INLINE void learn_layout(struct layout *l)
 	LEARN(l->kernfs_id, OFFSET, struct kernfs_node, id);
 	LEARN(l->kernfs_id, OFFSET, struct kernfs_node___union, id);
 	LEARN(l->kmem, OFFSET, struct mem_cgroup, kmem.usage);
+	LEARN(l->swap_references, OFFSET, struct mem_cgroup, id.ref);
 	LEARN(l->socket_pressure, OFFSET, struct mem_cgroup, socket_pressure);
 	LEARN(l->generation_sizes, OFFSET, struct lruvec, lrugen.nr_pages);
 	LEARN(l->generation_sizes_bytes, SIZE, struct lruvec, lrugen.nr_pages);
@@ -235,6 +251,8 @@ INLINE void add_lists(struct walk *w, struct memcg_slot *slot, u64 per_node)
 /* Multi-generational LRU keeps its own counts: nr_pages[GENERATIONS][anon, file][zones]. */
 INLINE void add_generations(struct walk *w, struct memcg_slot *slot, u64 per_node)
 {
+	if (!EXISTS(struct lruvec, lrugen.nr_pages))
+		return; /* spares the verifier the rest */
 	u64 at = per_node + OFFSET(struct mem_cgroup_per_node, lruvec) + w->layout.generation_sizes;
 	u64 row = w->layout.generation_sizes_bytes / (GENERATIONS * 2); /* bytes for the zones of one kind and generation */
 	if (!row)
@@ -283,6 +301,12 @@ INLINE void tell_dead(struct walk *w, struct memcg_slot *slot, u8 *head, u64 css
 		else if (w->layout.reference_count)
 			slot->references = HEAD_WORD(head, w->layout.reference_count);
 	}
+	/* Each page of swap that is charged to a memcg holds its id, and the last one lets it go. The id's own reference went when
+	 * the memcg died (mm/memcontrol.c: mem_cgroup_css_offline). So this counts its own, without those of its descendants. */
+	u32 swap = 0;
+	if (w->layout.swap_references)
+		read_kernel(&swap, sizeof(swap), memcg + w->layout.swap_references);
+	slot->swap = swap;
 	slot->pressure_jiffies = w->layout.socket_pressure ? read_word(memcg + w->layout.socket_pressure) : 0;
 	slot->directory_lives = 0;
 	/* On v2 the controller can be taken from a cgroup that lives on. */
@@ -304,7 +328,7 @@ INLINE void tell_pages(struct walk *w, struct memcg_slot *slot, u64 memcg, u32 n
 		slot->kernel_charged = read_word(memcg + w->layout.kmem);
 }
 
-/* The root memory css, climbing from our own. */
+/* From our own memory css upwards. */
 INLINE int start(struct walk *w)
 {
 	u64 set = (u64)READ(struct task_struct, bpf_get_current_task(), cgroups);
@@ -313,23 +337,27 @@ INLINE int start(struct walk *w)
 	read_kernel(&css, 8, set + OFFSET(struct css_set, subsys) + index * 8);
 	if (!css)
 		return 0;
-	for (int i = 0; i < DEPTH; i++) {
-		u64 parent = (u64)READ(struct cgroup_subsys_state, css, parent);
-		if (!parent)
-			break;
-		css = parent;
-	}
-	u64 cgroup = (u64)READ(struct cgroup_subsys_state, css, cgroup);
-	w->unified = READ(struct cgroup_root, (u64)READ(struct cgroup, cgroup, root), hierarchy_id) == 0;
 	w->at.css = css;
-	w->at.serial = READ(struct cgroup_subsys_state, css, serial_nr);
 	w->depth = 0;
 	w->named = 0;
 #ifndef PAGE_FAULTS
 	w->jiffies = bpf_jiffies64();
 #endif
-	w->state = ARRIVE;
+	w->state = CLIMB;
 	return 1;
+}
+
+INLINE void step_climb(struct walk *w)
+{
+	u64 css = w->at.css;
+	u64 parent = (u64)READ(struct cgroup_subsys_state, css, parent);
+	if (parent) {
+		w->at.css = parent;
+		return;
+	}
+	u64 cgroup = (u64)READ(struct cgroup_subsys_state, css, cgroup);
+	w->unified = READ(struct cgroup_root, (u64)READ(struct cgroup, cgroup, root), hierarchy_id) == 0;
+	w->state = ARRIVE;
 }
 
 /* Where the last run stopped may be gone by now. Then go on below the nearest ancestor that is there: siblings are in the order
@@ -337,30 +365,36 @@ INLINE int start(struct walk *w)
  * the one that is gone is gone, too, because a child holds its parent. */
 INLINE void resume(struct walk *w)
 {
-	if (still_there(&w->at))
+	if (w->state == LOST || still_there(&w->at))
 		return;
-	u64 sought = w->at.serial;
-	for (int i = 0; i < DEPTH; i++) {
-		s32 depth = w->depth - 1;
-		if (depth < 0)
-			return; /* the root is always there */
-		struct place *above = place_at(w, depth);
-		if (still_there(above)) {
-			u64 first = (u64)READ(struct cgroup_subsys_state, above->css, children.next);
-			w->resumed++;
-			if (!first || first == CHILDREN_OF(above->css)) {
-				w->at = *above;
-				w->depth = depth;
-				w->state = BACK;
-			} else {
-				w->at.css = CSS_OF_SIBLING(first);
-				w->sought = sought;
-				w->state = SEEK;
-			}
-			return;
-		}
-		sought = above->serial;
+	if (w->state != SEEK) /* what was sought then still is */
+		w->sought = w->at.serial;
+	w->state = LOST;
+}
+
+INLINE void step_lost(struct walk *w)
+{
+	s32 depth = w->depth - 1;
+	if (depth < 0) { /* cannot be: the root is always there */
+		w->state = DONE;
+		w->unreadable = 1;
+		return;
+	}
+	struct place *above = place_at(w, depth);
+	if (!still_there(above)) {
+		w->sought = above->serial;
 		w->depth = depth;
+		return;
+	}
+	u64 first = (u64)READ(struct cgroup_subsys_state, above->css, children.next);
+	w->resumed++;
+	if (!first || first == CHILDREN_OF(above->css)) {
+		w->at = *above;
+		w->depth = depth;
+		w->state = BACK;
+	} else {
+		w->at.css = CSS_OF_SIBLING(first);
+		w->state = SEEK;
 	}
 }
 
@@ -369,6 +403,14 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 	u8 *head = w->head;
 	u64 css = w->at.css;
 	slot->kind = NOTHING;
+	if (w->state == CLIMB) {
+		step_climb(w);
+		return;
+	}
+	if (w->state == LOST) {
+		step_lost(w);
+		return;
+	}
 	if (CSS_HEAD > CSS_BYTES || read_css(head, css) < 0) {
 		w->state = DONE;
 		w->unreadable = 1;
@@ -463,11 +505,12 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 
 PROGRAM int walk(void *ctx)
 {
-	u32 zero = 0;
+	u32 zero = 0, program = WALK_PROGRAM;
 	struct walk *w = bpf_map_lookup_elem(&WALK, &zero);
-	if (!w || !armed(w->armed))
+	struct control *control = bpf_map_lookup_elem(&CONTROL, &program);
+	if (!w || !control || !armed(control))
 		return -1;
-	if (w->batches == 0) {
+	if (control->batches == 0) {
 		if (w->runs++ == 0)
 			learn_layout(&w->layout);
 		if (w->state == START) {
@@ -476,7 +519,7 @@ PROGRAM int walk(void *ctx)
 		} else if (w->state != LOOK)
 			resume(w);
 	}
-	struct batch *batch = take_batch(&w->batches);
+	struct batch *batch = take_batch(control);
 	if (!batch)
 		goto pause;
 	for (int i = 0; i < STEPS; i++) {
@@ -487,12 +530,11 @@ PROGRAM int walk(void *ctx)
 	}
 	give_batch(batch);
 	if (w->state != DONE)
-		bpf_tail_call(ctx, &AGAIN, 0);
+		bpf_tail_call(ctx, &AGAIN, WALK_PROGRAM);
 pause:
 	/* No more calls, no more room, or done. */
 	w->at.serial = READ(struct cgroup_subsys_state, w->at.css, serial_nr);
-	stop(&w->armed, &w->batches);
-	return w->state;
+	return stop(control, w->state);
 }
 
 /* ---- the files ---- */
@@ -538,13 +580,9 @@ INLINE void step_folio(struct files *f, struct file_slot *slot)
 {
 	u64 link = f->next;
 	u64 at = link - f->layout.folio_lru;
-	if (link == f->head || !link || f->left == 0) {
-		f->list++;
-		f->state = NEXT_LIST;
-		return;
-	}
 	/* No lock is held: it may have left this list. Believe it only while it is charged to this memcg. */
 	if ((read_word(at + f->layout.folio_memcg) & ~7ULL) != f->memcg) {
+		f->again = 0;
 		f->torn++;
 		f->list++;
 		f->state = NEXT_LIST;
@@ -558,7 +596,15 @@ INLINE void step_folio(struct files *f, struct file_slot *slot)
 	slot->item = f->item;
 	slot->list = f->list;
 	slot->mapping = mapping;
-	slot->pages = pages_of(f, at);
+	u32 pages = 0;
+	if (!f->again) {
+		pages = pages_of(f, at);
+		if (!pages)
+			pages = 1;
+	}
+	f->again = 0;
+	f->pages -= pages < f->pages ? pages : f->pages;
+	slot->pages = pages;
 	slot->new_file = 0;
 	slot->unsure = 0;
 	if (!mapping || (mapping & 3) || mapping == f->mapping)
@@ -613,6 +659,33 @@ INLINE void step_name(struct files *f, struct file_slot *slot)
 	f->state = ON_FOLIO;
 }
 
+INLINE int is_there(struct item *item)
+{
+	struct place place = { item->css, item->serial };
+	return still_there(&place);
+}
+
+/* Between two runs memcgs, folios, inodes and dentries may be freed: take up nothing that was held by address alone. */
+INLINE void resume_files(struct files *f)
+{
+	f->mapping = 0;
+	f->last_directory = 0;
+	if (f->state == NAMING) {
+		/* From the folio on. A whole path has fewer steps than a run, so it is not cut again. */
+		f->next = f->folio + f->layout.folio_lru;
+		f->again = 1;
+		f->left++;
+		f->folios--;
+		f->state = ON_FOLIO;
+	}
+	if (f->state != NEXT_ITEM && !is_there(ELEMENT(f->items, f->item))) {
+		f->gone++;
+		f->item++;
+		f->again = 0;
+		f->state = NEXT_ITEM;
+	}
+}
+
 INLINE void step_files(struct files *f, struct file_slot *slot)
 {
 	slot->kind = NOTHING;
@@ -620,19 +693,32 @@ INLINE void step_files(struct files *f, struct file_slot *slot)
 		step_name(f, slot);
 		return;
 	}
+	if (f->state == ON_FOLIO) {
+		if (f->again) {
+			/* stay */
+		} else if (!f->pages) {
+			/* All that it holds was seen: its other lists are not worth their cache lines. */
+			f->item++;
+			f->state = NEXT_ITEM;
+		} else if (f->next == f->head || !f->next || f->left == 0) {
+			f->list++;
+			f->state = NEXT_LIST;
+		}
+	}
 	if (f->state == NEXT_ITEM) {
 		u32 item = f->item;
 		if (item >= f->count || item >= ITEMS) {
 			f->state = FINISHED;
 			return;
 		}
-		struct place *place = ELEMENT(f->items, item);
-		if (!still_there(place)) {
+		struct item *named = ELEMENT(f->items, item);
+		if (!is_there(named)) {
 			f->gone++;
 			f->item++;
 			return;
 		}
-		f->memcg = place->css - OFFSET(struct mem_cgroup, css);
+		f->memcg = named->css - OFFSET(struct mem_cgroup, css);
+		f->pages = named->pages;
 		f->node = 0;
 		f->state = NEXT_NODE;
 	}
@@ -676,20 +762,18 @@ INLINE void step_files(struct files *f, struct file_slot *slot)
 
 PROGRAM int files(void *ctx)
 {
-	u32 zero = 0;
+	u32 zero = 0, program = FILES_PROGRAM;
 	struct files *f = bpf_map_lookup_elem(&FILES, &zero);
-	if (!f || !armed(f->armed))
+	struct control *control = bpf_map_lookup_elem(&CONTROL, &program);
+	if (!f || !control || !armed(control))
 		return -1;
-	if (f->batches == 0) {
+	if (control->batches == 0) {
 		if (f->runs++ == 0)
 			learn_layout(&f->layout);
-		/* Between two runs folios, inodes and dentries may be freed: take up nothing that was held by address alone. */
-		f->mapping = 0;
-		f->last_directory = 0;
-		if (f->state == NAMING)
-			f->state = ON_FOLIO;
+		else
+			resume_files(f);
 	}
-	struct batch *batch = take_batch(&f->batches);
+	struct batch *batch = take_batch(control);
 	if (!batch)
 		goto pause;
 	for (int i = 0; i < STEPS; i++) {
@@ -700,8 +784,7 @@ PROGRAM int files(void *ctx)
 	}
 	give_batch(batch);
 	if (f->state != FINISHED)
-		bpf_tail_call(ctx, &AGAIN, 1);
+		bpf_tail_call(ctx, &AGAIN, FILES_PROGRAM);
 pause:
-	stop(&f->armed, &f->batches);
-	return f->state;
+	return stop(control, f->state);
 }

@@ -39,6 +39,8 @@ pub enum Command {
     Diagnose(DiagnoseArgs),
     /// Show every core at sub-second resolution, who owns it and which NIC queues it serves.
     Cores(CoresArgs),
+    /// Name the dead memory cgroups that this node's kernel cannot free: who left them, what keeps them, what they cost.
+    Zombies(ZombiesArgs),
     /// Write what is seen of this node into one file that can be diagnosed elsewhere.
     Record(RecordArgs),
 }
@@ -93,6 +95,54 @@ pub struct CoresArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ZombiesArgs {
+    /// Also watch who makes and removes cgroups, and what the kernel spends on them, for this long (10s unless said otherwise;
+    /// Ctrl-C ends it early and tells what was seen).
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "10s")]
+    pub watch: Option<Duration>,
+
+    /// The same as --watch DURATION.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+
+    /// Tell of a recording instead of this node.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "duration", "no_bpf", "method", "root"])]
+    pub from: Option<PathBuf>,
+
+    /// Print one JSON document (schema coroner.zombies/1).
+    #[arg(long)]
+    pub json: bool,
+
+    /// List every dead cgroup, oldest first (with --json in the field `zombies`).
+    #[arg(long, short)]
+    pub list: bool,
+
+    /// Show all groups and all files that keep them.
+    #[arg(long, short)]
+    pub all: bool,
+
+    /// Use no BPF: count and add up what the cgroup files say. Names and files are then unknown.
+    #[arg(long)]
+    pub no_bpf: bool,
+
+    /// Run the BPF walk in this way only. [default: test-run, else page-faults]
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with = "no_bpf")]
+    pub method: Option<WalkMethod>,
+
+    /// Examine the files below this directory instead of the live node. For tests.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WalkMethod {
+    /// BPF_PROG_TEST_RUN and a ring buffer: from Linux 5.10.
+    TestRun,
+    /// Page faults of our own and an array map: from Linux 5.4.
+    PageFaults,
 }
 
 #[derive(Debug, ClapArgs)]

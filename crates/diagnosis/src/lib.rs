@@ -11,6 +11,7 @@ pub mod finding;
 pub mod log_events;
 pub mod rules;
 pub mod words;
+pub mod zombies;
 
 pub use code::Code;
 pub use finding::{Answer, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose};

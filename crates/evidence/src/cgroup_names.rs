@@ -3,52 +3,109 @@
 /// Hex digits in a row that are an id and not a word: `deadbeef`, but only with a digit among them; `facade` stays.
 const ID: usize = 8;
 
-const SEPARATORS: [char; 6] = ['-', '_', '.', ':', '@', '\\'];
-
 /// Folds numbers, hex ids and UUIDs of a name to `*`. What a name has besides stays, so that people recognise it.
 pub fn name_pattern(name: &str) -> String {
-    if let Some(at) = find_uuid(name) {
-        // Any number in its place folds to the same.
-        return name_pattern(&format!("{}0{}", &name[..at], &name[at + UUID..]));
-    }
     let mut pattern = String::with_capacity(name.len());
-    for (i, token) in name.split_inclusive(SEPARATORS).enumerate() {
-        let word = token.trim_end_matches(SEPARATORS);
-        let separator = &token[word.len()..];
-        let folded = fold(word);
-        // `*-*` says no more than `*`.
-        if i > 0 && folded == Some(0) && ends_with_star(&pattern) {
-            pattern.truncate(pattern.rfind('*').map_or(0, |at| at + 1));
-        } else {
-            match folded {
-                Some(kept) => {
-                    pattern.push_str(&word[..kept]);
-                    pattern.push('*');
-                }
-                None => pattern.push_str(word),
-            }
-        }
-        pattern.push_str(separator);
-    }
+    name_pattern_into(name, &mut pattern);
     pattern
 }
 
-fn ends_with_star(pattern: &str) -> bool {
-    pattern.trim_end_matches(SEPARATORS).ends_with('*') && !pattern.ends_with('*')
+/// The same into a string that is there already and is overwritten: of tens of thousands of names few patterns remain.
+pub fn name_pattern_into(name: &str, pattern: &mut String) {
+    pattern.clear();
+    let Some(at) = find_uuid(name) else { return fold_words(name, pattern) };
+    // Any number in its place folds to the same.
+    let (mut numbered, mut rest, mut at) = (String::with_capacity(name.len()), name, Some(at));
+    while let Some(uuid) = at {
+        numbered.push_str(&rest[..uuid]);
+        numbered.push('0');
+        rest = &rest[uuid + UUID..];
+        at = find_uuid(rest);
+    }
+    numbered.push_str(rest);
+    fold_words(&numbered, pattern);
 }
 
-/// How much of a word stays before its `*`; `None` if all of it.
-fn fold(word: &str) -> Option<usize> {
-    let first_digit = word.find(|c: char| c.is_ascii_digit())?;
-    let is_hex = |text: &str| text.len() >= ID && text.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_hex(word) {
-        return Some(0);
+fn fold_words(name: &str, pattern: &mut String) {
+    let bytes = name.as_bytes();
+    let mut start = 0;
+    while start < bytes.len() {
+        let word = Word::at(bytes, start);
+        // `*-*` says no more than `*`.
+        if start > 0 && word.kept == Some(0) && ends_with_star(pattern) {
+            pattern.truncate(pattern.rfind('*').map_or(0, |at| at + 1));
+        } else {
+            match word.kept {
+                Some(kept) => {
+                    pattern.push_str(&name[start..start + kept]);
+                    pattern.push('*');
+                }
+                None => pattern.push_str(&name[start..word.end]),
+            }
+        }
+        // Its separator, if there is one. All of them are ASCII.
+        let next = bytes.len().min(word.end + 1);
+        pattern.push_str(&name[word.end..next]);
+        start = next;
     }
-    // r0123456789abcdef of systemd-run.
-    if word.strip_prefix('r').is_some_and(is_hex) {
-        return Some(1);
+}
+
+fn ends_with_star(pattern: &str) -> bool {
+    let without = pattern.trim_end_matches(|c: char| KIND.get(c as usize) == Some(&SEPARATOR));
+    without.len() < pattern.len() && without.ends_with('*')
+}
+
+const SEPARATOR: u8 = 1;
+const DIGIT: u8 = 2;
+const NOT_HEX: u8 = 4;
+
+/// What a byte is: looked up for every byte of every name, without a branch that hex ids would make unpredictable.
+const KIND: [u8; 256] = {
+    let mut kinds = [NOT_HEX; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        kinds[byte as usize] = match byte {
+            b'-' | b'_' | b'.' | b':' | b'@' | b'\\' => SEPARATOR,
+            b'0'..=b'9' => DIGIT,
+            b'a'..=b'f' | b'A'..=b'F' => 0,
+            _ => NOT_HEX,
+        };
+        byte += 1;
     }
-    Some(first_digit)
+    kinds
+};
+
+/// What stands between two separators.
+struct Word {
+    end: usize,
+    /// How much of it stays before its `*`; `None` if all of it.
+    kept: Option<usize>,
+}
+
+impl Word {
+    fn at(bytes: &[u8], start: usize) -> Word {
+        let (mut end, mut seen, mut not_hex) = (start, 0, 0);
+        for &byte in &bytes[start..] {
+            let kind = KIND[usize::from(byte)];
+            if kind == SEPARATOR {
+                break;
+            }
+            seen |= kind;
+            not_hex += usize::from(kind == NOT_HEX);
+            end += 1;
+        }
+        let kept = (seen & DIGIT != 0).then(|| {
+            if not_hex == 0 && end - start >= ID {
+                0
+            } else if not_hex == 1 && bytes[start] == b'r' && end - start > ID {
+                // r0123456789abcdef of systemd-run.
+                1
+            } else {
+                bytes[start..end].iter().position(u8::is_ascii_digit).unwrap_or(0)
+            }
+        });
+        Word { end, kept }
+    }
 }
 
 /// 8-4-4-4-12 hex digits, with dashes or, in systemd's slices, underscores between them.
@@ -61,7 +118,10 @@ fn find_uuid(name: &str) -> Option<usize> {
             _ => b.is_ascii_hexdigit(),
         })
     };
-    name.as_bytes().windows(UUID).position(is_uuid)
+    // Most names have no separator where a UUID has its first.
+    let bytes = name.as_bytes();
+    let dash = |at: usize| matches!(bytes[at + 8], b'-' | b'_');
+    (0..=bytes.len().checked_sub(UUID)?).find(|&at| dash(at) && is_uuid(&bytes[at..at + UUID]))
 }
 
 /// Whether a pattern covers a name or another pattern; `*` stands for any run of characters, also none.
@@ -96,6 +156,7 @@ mod tests {
             ("kubepods-burstable-pod6f9b1c7e_1111_2222_3333_444455556666.slice", "kubepods-burstable-pod*.slice"),
             ("pod6f9b1c7e-1111-2222-3333-444455556666", "pod*"),
             ("podabcdefab-abcd-abcd-abcd-abcdefabcdef", "pod*"),
+            ("podabcdefab-abcd-abcd-abcd-abcdefabcdef-x-6f9b1c7e-1111-2222-3333-444455556666", "pod*-x-*"),
             ("z000123", "z*"),
             ("job_17_4", "job_*"),
             ("facade", "facade"),

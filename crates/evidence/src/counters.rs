@@ -45,6 +45,8 @@ sources! {
     Vmstat = "vmstat",
     /// /proc/meminfo, in bytes. Subject empty; name as in the file.
     Meminfo = "meminfo",
+    /// /sys/kernel/slab, caches of memory cgroups only. Subject is the cache; names `objects` (in use), `bytes` (of its slabs).
+    Slab = "slab",
     /// /proc/pressure. Subject `cpu`, `memory`, `io`, `irq`; names `some_us`, `full_us` (total stall time in µs).
     Pressure = "pressure",
     /// /sys/class/net/DEV/statistics. Subject DEV; name as in the file.

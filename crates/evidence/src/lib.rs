@@ -23,7 +23,7 @@ pub mod zombies;
 
 use serde::{Deserialize, Serialize};
 
-pub use cgroup_names::{name_pattern, pattern_covers};
+pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
 pub use counters::{Counters, Delta, Point, Source};

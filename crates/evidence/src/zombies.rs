@@ -156,7 +156,8 @@ pub struct DeadBelow {
     pub parent: String,
     /// `None` where the kernel does not count them by parent (v1).
     pub dead: Option<u64>,
-    pub held: Held,
+    /// `None` where it cannot be told from what the parent itself holds (v2, and it has processes), or not be read.
+    pub held: Option<Held>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,11 +222,18 @@ pub struct CgroupChurn {
     pub maker: Option<Maker>,
 }
 
-/// The process that made or removed cgroups.
+/// The process that made or removed cgroups, itself or by others that it started for that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Maker {
+    /// In the initial pid namespace. Of `processes` alike that came and went, the last one seen.
     pub pid: u32,
     pub comm: String,
+    /// The short-lived commands that it had it done by, those that made first: `mkdir, rmdir`. `None` if it acts itself.
+    #[serde(default)]
+    pub via: Option<String>,
+    /// How many processes acted.
+    #[serde(default)]
+    pub processes: u64,
     /// Its whole command line, if it could still be read.
     pub command: Option<String>,
     pub parent_pid: Option<u32>,

@@ -4,7 +4,9 @@
 use coroner_evidence::counters::Source;
 use coroner_evidence::recording::{Writer, read};
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
-use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Time};
+use coroner_evidence::{
+    Born, CoreTicks, CoreTimes, Evidence, Held, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan,
+};
 use rusqlite::Connection;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -147,7 +149,9 @@ fn record(path: &Path, mut next: impl FnMut() -> Evidence, seconds: u32, pause: 
         let sql = format!("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length(data)), 0) FROM {table}");
         let (chunks, rows, bytes): (i64, i64, i64) =
             db.query_row(&sql, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).unwrap();
-        println!("{table}: {chunks} chunks, {rows} rows, {:.2} bytes a row", bytes as f64 / rows.max(1) as f64);
+        if chunks > 0 {
+            println!("{table}: {chunks} chunks, {rows} rows, {:.2} bytes a row", bytes as f64 / rows.max(1) as f64);
+        }
     }
 }
 
@@ -159,6 +163,82 @@ fn ten_minutes_of_a_made_up_node() {
         let dir = tempfile::tempdir().unwrap();
         let mut node = MadeUp::new(cores, threads);
         record(&dir.path().join("a.coroner"), || node.second(), 600, Duration::ZERO);
+    }
+}
+
+/// A scan that finds 60,000, as names are made by different programs; each is held by one of 5,000 files.
+#[test]
+#[ignore = "prints measurements"]
+fn sixty_thousand_zombies() {
+    let hex = |dice: &mut Dice, length: usize| -> String {
+        (0..length).map(|_| char::from_digit(dice.roll(16) as u32, 16).unwrap()).collect()
+    };
+    type Name<'a> = &'a dyn Fn(&mut Dice, u64) -> String;
+    let names: [(&str, Name<'_>); 4] = [
+        ("numbers", &|_, i| format!("/ecs/ecs-agent-{i}")),
+        ("systemd scopes", &|dice, _| format!("/system.slice/run-r{}.scope", hex(dice, 32))),
+        ("containers", &|dice, _| format!("/docker/{}", hex(dice, 64))),
+        ("pods and their containers", &|dice, _| {
+            let pod = [8, 4, 4, 4, 12].map(|n| hex(dice, n)).join("-");
+            format!("/kubepods/burstable/pod{pod}/{}", hex(dice, 64))
+        }),
+    ];
+    for (kind, name) in names {
+        let mut dice = Dice(42);
+        let (mut zombies, mut holds, mut born, mut serial) = (Vec::new(), Vec::new(), 0, 5000);
+        for i in 0..60_000 {
+            born += dice.roll(2000) * 4_000_000;
+            serial += 1 + dice.roll(5);
+            let pages = 1 + dice.roll(40);
+            let (file, shmem) = (dice.roll(3) * 4096, pages * 4096);
+            zombies.push(Zombie {
+                id: serial * 12 + dice.roll(8),
+                path: name(&mut dice, i),
+                references: Some(pages + dice.roll(3)),
+                held: Held { file, swap_backed: shmem, shmem: Some(shmem), kernel: Some(0), ..Held::default() },
+                born: Some(Born { at: Time(born), exact: true }),
+                directory_lives: false,
+                serial,
+            });
+            holds.push(Hold { zombie: i as u32, file: dice.roll(5000) as u32, bytes: shmem });
+        }
+        let files = (0..5000).map(|i| PinningFile {
+            path: Some(format!("/var/lib/containers/shm/{}/{i}", hex(&mut dice, 8))),
+            seen_by: None,
+            mounted: true,
+            filesystem: "tmpfs".into(),
+            device: (0, 40),
+            inode: 1000 + i,
+            size: 1 << 20,
+            deleted: false,
+            bytes: 50_000_000 - i * 4096,
+            zombies: 12,
+        });
+        let scan = ZombieScan {
+            at: Time::from_secs(800_000),
+            took_ns: 56_000_000,
+            method: ZombieMethod::BpfTestRun,
+            version: 1,
+            tracked: Some(60_041),
+            live: Some(40),
+            dead: Some(60_000),
+            leaving: 1,
+            files: files.collect(),
+            zombies,
+            holds,
+            below: Vec::new(),
+            files_unseen: None,
+            truncated: None,
+            instead_of: Vec::new(),
+        };
+        println!("== {kind}: {}", scan.zombies[7].path);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        record(&path, || Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() }, 5, Duration::ZERO);
+        let packed = "SELECT sum(length(data)) / 5, count(*) / 5 FROM zombie_chunks";
+        let packed = Connection::open(&path).unwrap().query_row(packed, [], |r| Ok((r.get(0)?, r.get(1)?)));
+        let (bytes, chunks): (i64, i64) = packed.unwrap();
+        println!("a scan's zombies: {bytes} bytes, {:.1} each, {chunks} chunks", bytes as f64 / 60_000.0);
     }
 }
 

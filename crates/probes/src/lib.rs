@@ -4,18 +4,21 @@
 //! `look(&mut self, at, &mut Evidence)`, which appends what it saw and notes in [`Evidence::unseen`] what it could not see.
 //! Parsers are functions from text to plain data, so that tests and property tests need no node.
 
-mod bpf_objects;
+pub mod bpf;
 pub mod cgroups;
+pub mod churn;
 pub mod conntrack;
 pub mod cores;
 mod counter_file;
 pub mod identity;
 pub mod interrupts;
 pub mod kernel_log;
+pub mod kernel_samples;
 pub mod memory;
 pub mod nic;
 pub mod pressure;
 pub mod root;
+pub mod slab;
 pub mod softirqs;
 pub mod softnet;
 pub mod tasks;

@@ -4,6 +4,7 @@ pub mod cores;
 pub mod diagnose;
 pub mod record;
 mod recorder;
+pub mod zombies;
 
 use crate::args::NodeArgs;
 use crate::output::progress::Progress;
@@ -11,8 +12,10 @@ use crate::output::warn;
 use anyhow::Context;
 use coroner_evidence::{Evidence, recording};
 use coroner_probes::Root;
-use coroner_probes::watch::{Options, Watch};
+use coroner_probes::watch::{NameZombies, Options, Watch};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 impl NodeArgs {
@@ -23,9 +26,20 @@ impl NodeArgs {
         }
     }
 
-    pub fn watch_options(&self) -> Options {
-        Options { bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log }
+    pub fn watch_options(&self, zombies: NameZombies) -> Options {
+        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log }
     }
+}
+
+/// Becomes true at Ctrl-C or SIGTERM, so that what was seen by then can still be told. The second one ends us the hard way.
+fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot watch for Ctrl-C")?;
+    }
+    Ok(stop)
 }
 
 /// Watches this node, or reads a recording.
@@ -55,7 +69,7 @@ fn read_recording(file: &Path) -> anyhow::Result<Evidence> {
 fn watch_node(duration: Duration, node: &NodeArgs) -> anyhow::Result<Evidence> {
     let mut progress = Progress::new("watching this node:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
-    let mut watch = Watch::start(node.root(), node.watch_options(), duration);
+    let mut watch = Watch::start(node.root(), node.watch_options(NameZombies::IfMany), duration);
     let mut evidence = Evidence::default();
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), duration, &fragment);

@@ -1,6 +1,7 @@
 //! `coroner record`.
 
 use super::recorder::Recorder;
+use super::stop_on_signals;
 use crate::args::RecordArgs;
 use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
@@ -10,11 +11,10 @@ use anyhow::Context;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
-use coroner_probes::watch::Watch;
+use coroner_probes::watch::{NameZombies, Watch};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A recording with more rows of core times than this is not diagnosed on the node that made it: reading it back would cost
@@ -23,18 +23,12 @@ const MOST_CORE_ROWS_TO_DIAGNOSE: usize = 400_000;
 
 pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
     let path = args.output.clone().unwrap_or_else(default_name);
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends us the hard way, in case sealing hangs.
-        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .context("cannot watch for Ctrl-C")?;
-    }
+    let stop = stop_on_signals()?;
 
     let mut recorder = Recorder::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, args.duration, &Evidence::default());
-    let mut watch = Watch::start(args.node.root(), args.node.watch_options(), args.duration);
+    let mut watch = Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always), args.duration);
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), args.duration, &fragment);

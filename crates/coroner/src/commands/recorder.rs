@@ -150,9 +150,19 @@ fn bytes_of(evidence: &Evidence) -> usize {
     let cores: usize = evidence.core_times.iter().map(|t| t.cores.len() * size_of::<CoreTicks>()).sum();
     let points: usize = evidence.counters.iter().map(|(_, points)| size_of_val(points)).sum();
     let log: usize = evidence.log.iter().map(|line| line.text.len() + 64).sum();
+    let zombies: usize = evidence
+        .zombie_scans
+        .iter()
+        .map(|scan| {
+            let paths: usize = scan.zombies.iter().map(|z| z.path.len()).sum();
+            // A file's path is about as long as the struct.
+            paths + size_of_val(&*scan.zombies) + size_of_val(&*scan.holds) + size_of_val(&*scan.files) * 2
+        })
+        .sum();
     cores
         + points
         + log
+        + zombies
         + evidence.thread_samples.len() * size_of::<ThreadSample>()
         // Names and paths are as long as the structs again.
         + evidence.processes.len() * size_of::<Process>() * 2

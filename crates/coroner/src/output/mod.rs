@@ -5,6 +5,8 @@ pub mod diagnosis_json;
 pub mod diagnosis_text;
 pub mod progress;
 pub mod terminal;
+pub mod zombies_json;
+pub mod zombies_text;
 
 use std::io::{self, Write};
 

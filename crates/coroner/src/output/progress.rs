@@ -9,20 +9,50 @@ use std::time::Duration;
 const RECENT_LOOKS: usize = 13;
 
 /// A line on standard error that is rewritten in place; silent where that is no terminal.
-pub struct Progress {
+pub struct StatusLine {
     enabled: bool,
-    what: &'static str,
     shown: bool,
+}
+
+impl StatusLine {
+    pub fn new() -> StatusLine {
+        StatusLine { enabled: std::io::stderr().is_terminal(), shown: false }
+    }
+
+    pub fn show(&mut self, text: &str) {
+        if !self.enabled {
+            return;
+        }
+        // A failing standard error must not end the examination.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        let _ = std::io::stderr().flush();
+        self.shown = true;
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+/// How far a watch is, and how busy the node is meanwhile.
+pub struct Progress {
+    line: StatusLine,
+    what: &'static str,
     recent: Vec<CoreTimes>,
 }
 
 impl Progress {
     pub fn new(what: &'static str) -> Progress {
-        Progress { enabled: std::io::stderr().is_terminal(), what, shown: false, recent: Vec::new() }
+        Progress { line: StatusLine::new(), what, recent: Vec::new() }
     }
 
     pub fn show(&mut self, elapsed: Duration, of: Duration, seen: &Evidence) {
-        if !self.enabled {
+        if !self.line.enabled {
             return;
         }
         let mut line = format!("{} {:.0} of {:.0} s", self.what, elapsed.as_secs_f64(), of.as_secs_f64());
@@ -42,18 +72,6 @@ impl Progress {
                 worst * 100.0
             ));
         }
-        // A failing standard error must not end the examination.
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-        let _ = std::io::stderr().flush();
-        self.shown = true;
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-            let _ = std::io::stderr().flush();
-        }
+        self.line.show(&line);
     }
 }

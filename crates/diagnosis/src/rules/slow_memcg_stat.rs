@@ -50,7 +50,7 @@ fn speed(read: &StatRead) -> Speed {
 }
 
 /// The slowest read, if a read was slow because of what it had to do.
-pub(super) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
+pub(crate) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
     let slow = |r: &&StatRead| matches!(speed(r), Speed::Slow | Speed::VerySlow);
     evidence.stat_reads.iter().filter(slow).max_by_key(|r| (speed(r) == Speed::VerySlow, r.cpu_ns.unwrap_or(r.took_ns)))
 }

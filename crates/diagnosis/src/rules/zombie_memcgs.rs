@@ -7,7 +7,8 @@ use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::{bytes, count, duration_words, rate};
-use coroner_evidence::{CgroupCensus, Evidence, Point, Source, StatRead, Time, probe};
+use crate::zombies::{self, Growth, Report, cost::BYTES_EACH};
+use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -22,17 +23,32 @@ const DEAD_PER_LIVE: u64 = 2;
 /// kernels before 5.8 (both measured); and it has been going on for long.
 const TOO_MANY: u64 = 10_000;
 
-/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
-const BYTES_EACH: u64 = 28 * 1024;
-
-/// Fewer new ones are noise, not growth.
-const GROWTH: u64 = 10;
-/// In a long window fewer are enough.
-const LONG_WINDOW: Duration = Duration::from_secs(60);
-const GROWTH_IN_LONG_WINDOW: u64 = 3;
+/// How those that a scan named are told.
+mod named;
 
 pub fn examine(evidence: &Evidence) -> Answer {
-    let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
+    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
+    let report = zombies::report(evidence);
+    // A scan counts for itself where the census cannot.
+    let counted = census.and_then(Counts::of_census).or_else(|| report.as_ref().and_then(Counts::of_scan));
+    let Some(counts) = counted else { return not_counted(evidence, census) };
+    let Counts { dead, live, .. } = counts;
+    if dead < WORTH_KNOWING {
+        return Answer::Fine(format!("{} dead memory cgroups beside {} live ones", count(dead), count(live)));
+    }
+    let slow = slow_memcg_stat::slowest(evidence);
+    let many = dead >= MANY && dead >= live.saturating_mul(DEAD_PER_LIVE);
+    let severity = match (many, slow) {
+        _ if dead >= TOO_MANY => Severity::Critical,
+        (true, Some(_)) => Severity::Critical,
+        (true, None) => Severity::Warning,
+        (false, _) => Severity::Info,
+    };
+    Answer::Findings(vec![finding(evidence, census, &counts, report.as_ref(), severity, slow)])
+}
+
+fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
+    let Some(census) = census else {
         return not_seen(
             evidence,
             probe::CGROUPS,
@@ -41,80 +57,93 @@ pub fn examine(evidence: &Evidence) -> Answer {
             "run on the node, where the memory cgroups are mounted",
         );
     };
-    let Some(dead) = census.dying else {
-        return not_seen(
-            evidence,
-            probe::CGROUPS,
-            "dead",
-            &format!(
-                "{} live cgroups were counted, but the kernel does not say how many it tracks",
-                count(census.live)
-            ),
-            "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
-        );
-    };
-    // tracked − live is wrong if not all live ones were counted.
-    if census.truncated && census.version == 1 {
+    if census.dying.is_some() {
         return Answer::CannotTell {
             because: format!("there are more than {} cgroup directories; the count stopped there", count(census.live)),
             how_to_see: "see cgroup-leak: so many live ones are a trouble of their own".to_owned(),
         };
     }
-    if dead < WORTH_KNOWING {
-        return Answer::Fine(format!("{} dead memory cgroups beside {} live ones", count(dead), count(census.live)));
+    not_seen(
+        evidence,
+        probe::CGROUPS,
+        "dead",
+        &format!("{} live cgroups were counted, but the kernel does not say how many it tracks", count(census.live)),
+        "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
+    )
+}
+
+/// How many there are, and who said so.
+struct Counts {
+    dead: u64,
+    live: u64,
+    tracked: Option<u64>,
+    dead_source: String,
+    live_source: String,
+    tracked_source: &'static str,
+}
+
+impl Counts {
+    fn of_census(census: &CgroupCensus) -> Option<Counts> {
+        // tracked − live is wrong if not all live ones were counted.
+        let dead = census.dying.filter(|_| !(census.truncated && census.version == 1))?;
+        Some(Counts {
+            dead,
+            live: census.live,
+            tracked: census.tracked,
+            dead_source: census.dying_source.clone(),
+            live_source: census.mount_point.clone(),
+            tracked_source: if census.version == 1 { "/proc/cgroups, row memory" } else { "cgroup.stat" },
+        })
     }
-    let slow = slow_memcg_stat::slowest(evidence);
-    let many = dead >= MANY && dead >= census.live.saturating_mul(DEAD_PER_LIVE);
-    let severity = match (many, slow) {
-        _ if dead >= TOO_MANY => Severity::Critical,
-        (true, Some(_)) => Severity::Critical,
-        (true, None) => Severity::Warning,
-        (false, _) => Severity::Info,
-    };
-    Answer::Findings(vec![finding(evidence, census, dead, severity, slow)])
+
+    fn of_scan(report: &Report<'_>) -> Option<Counts> {
+        let scan = report.scan;
+        Some(Counts {
+            dead: scan.dead?,
+            live: scan.live?,
+            tracked: scan.tracked,
+            dead_source: scan.method.as_str().to_owned(),
+            live_source: scan.method.as_str().to_owned(),
+            tracked_source: scan.method.as_str(),
+        })
+    }
 }
 
 fn finding(
     evidence: &Evidence,
-    census: &CgroupCensus,
-    dead: u64,
+    census: Option<&CgroupCensus>,
+    counts: &Counts,
+    report: Option<&Report<'_>>,
     severity: Severity,
     slow: Option<&StatRead>,
 ) -> Finding {
-    let growth = growth(evidence);
+    let Counts { dead, live, .. } = *counts;
+    let growth = zombies::growth::growth(evidence);
     let memory = dead.saturating_mul(BYTES_EACH);
     // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
+    let crowded = census.map_or(&[][..], |c| &c.crowded);
     let parent =
-        census.crowded.iter().filter(|p| p.path != "/" && p.dying.unwrap_or(0) > dead / 2).max_by_key(|p| p.path.len());
+        crowded.iter().filter(|p| p.path != "/" && p.dying.unwrap_or(0) > dead / 2).max_by_key(|p| p.path.len());
 
     let mut detail = format!(
         "The kernel tracks {}; {} of them are alive. The others were removed, but memory that outlived them (page cache, files in tmpfs or \
          /dev/shm, locked pages) keeps them. They cost kernel memory: about {} for their own structures alone, more on nodes with many cores. ",
-        census.tracked.map_or_else(
+        counts.tracked.map_or_else(
             || format!("{} dead cgroups besides live ones", count(dead)),
             |t| format!("{} memory cgroups", count(t))
         ),
-        count(census.live),
+        count(live),
         bytes(memory),
     );
-    if let Some(parent) = parent {
-        detail.push_str(&format!("Most died below {}. ", parent.path));
+    match report {
+        Some(report) => detail.push_str(&named::detail(report)),
+        None => {
+            if let Some(parent) = parent {
+                detail.push_str(&format!("Most died below {}. ", parent.path));
+            }
+            detail.push_str(&what_reads_say(evidence, slow));
+        }
     }
-    match slow {
-        Some(read) => detail.push_str(&format!(
-            "And they are felt: reading {} took {}. ",
-            read.path,
-            duration_words(Duration::from_nanos(read.cpu_ns.unwrap_or(read.took_ns)))
-        )),
-        None => match evidence.stat_reads.iter().max_by_key(|r| r.took_ns) {
-            Some(read) => detail.push_str(&format!(
-                "Statistics are still quick to read on this kernel ({}); what suffers is memory reclaim, which visits each of them. ",
-                duration_words(Duration::from_nanos(read.took_ns))
-            )),
-            None => detail.push_str("Whether reading statistics is slow because of them was not measured. "),
-        },
-    }
-    let uptime = evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|u| u.as_secs() >= 600);
     match &growth {
         Growth::Growing { by, over } => detail.push_str(&format!(
             "Growing: {} more in {} ({} if it goes on).",
@@ -127,6 +156,7 @@ fn finding(
         }
         Growth::TooShort => detail.push_str("We watched too briefly to say whether they grow."),
     }
+    let uptime = evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|u| u.as_secs() >= 600);
     if let Some(uptime) = uptime {
         detail.push_str(&format!(
             " Over the {} since boot that is {} on average.",
@@ -135,17 +165,17 @@ fn finding(
         ));
     }
 
-    let mut facts = vec![Fact::new("dead memory cgroups", dead, "", census.dying_source.clone())];
-    if let Some(tracked) = census.tracked {
-        facts.push(Fact::new("tracked by the kernel", tracked, "", tracked_source(census)));
+    let mut facts = vec![Fact::new("dead memory cgroups", dead, "", counts.dead_source.clone())];
+    if let Some(tracked) = counts.tracked {
+        facts.push(Fact::new("tracked by the kernel", tracked, "", counts.tracked_source));
     }
-    facts.push(Fact::new("live (directories)", census.live, "", census.mount_point.clone()));
+    facts.push(Fact::new("live (directories)", live, "", counts.live_source.clone()));
     if let Growth::Growing { by, over } = growth {
         facts.push(Fact::new(
             format!("more of them within {}", duration_words(over)),
             by,
             "",
-            census.dying_source.clone(),
+            counts.dead_source.clone(),
         ));
     }
     if let Some(parent) = parent {
@@ -156,68 +186,44 @@ fn finding(
             "cgroup.stat nr_dying_descendants",
         ));
     }
+    if let Some(report) = report {
+        facts.extend(named::facts(report));
+    }
+    let most = || parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone());
     Finding {
         code: Code::ZombieMemcgs,
         severity,
-        subject: Subject::new(SubjectKind::Node, parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone())),
-        title: format!("{} dead memory cgroups that the kernel cannot free, beside {} live ones", count(dead), count(census.live)),
+        subject: report.and_then(named::subject).unwrap_or_else(|| Subject::new(SubjectKind::Node, most())),
+        title: format!(
+            "{} dead memory cgroups that the kernel cannot free, beside {} live ones",
+            count(dead),
+            count(live)
+        ),
         detail,
         evidence: facts,
-        remedy: "First stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. Stopping it stops \
-                 the growth and frees nothing. Those already there go only when the memory that pins them goes: delete what they left in tmpfs and \
-                 /dev/shm, or, on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs), or reboot. \
-                 Restarting kubelet does not help."
-            .to_owned(),
+        remedy: report.and_then(named::remedy).unwrap_or_else(|| REMEDY.to_owned()),
     }
 }
 
-fn tracked_source(census: &CgroupCensus) -> &'static str {
-    if census.version == 1 { "/proc/cgroups, row memory" } else { "cgroup.stat" }
-}
+const REMEDY: &str = "First stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. Stopping it stops \
+                      the growth and frees nothing. Those already there go only when the memory that pins them goes: delete what they left in tmpfs and \
+                      /dev/shm, or, on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs), or reboot. \
+                      Restarting kubelet does not help.";
 
-enum Growth {
-    Growing { by: u64, over: Duration },
-    Steady { over: Duration },
-    TooShort,
-}
-
-/// From the kernel's own counts, which are read often, else from the censuses. Counters are written down when they move, so one that
-/// stands still has one point.
-fn growth(evidence: &Evidence) -> Growth {
-    let window = evidence.window();
-    let trees = ["memory", "unified"];
-    let of =
-        |name: &'static str| trees.iter().map(move |tree| evidence.counters.points(Source::CgroupTree, tree, name));
-    let censuses: Vec<Point> =
-        evidence.cgroup_censuses.iter().filter_map(|c| Some(Point { at: c.at, value: c.dying? })).collect();
-    let live: Vec<Point> = evidence.cgroup_censuses.iter().map(|c| Point { at: c.at, value: c.live }).collect();
-    let new_live =
-        rise(&live).map_or(0, |(by, _)| by).max(of("live").filter_map(rise).map(|(by, _)| by).max().unwrap_or(0));
-
-    let dying = of("dying").find(|points| points.len() >= 2).and_then(rise);
-    // Tracked are the living and the dead; what came to life is no growth of the dead.
-    let tracked = of("tracked").find(|points| points.len() >= 2).and_then(rise);
-    let known = dying
-        .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
-        .or_else(|| rise(&censuses).filter(|_| censuses.len() >= 2))
-        .or_else(|| of("dying").chain(of("tracked")).find_map(rise));
-    let Some((by, from)) = known else { return Growth::TooShort };
-    let over = window.map_or(Duration::ZERO, |w| w.to.since(from));
-    let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
-    if over >= Duration::from_secs(1) && by >= enough {
-        Growth::Growing { by, over }
-    } else if over >= LONG_WINDOW {
-        Growth::Steady { over }
-    } else {
-        Growth::TooShort
+/// Where no scan says what they cost.
+fn what_reads_say(evidence: &Evidence, slow: Option<&StatRead>) -> String {
+    match (slow, evidence.stat_reads.iter().max_by_key(|r| r.took_ns)) {
+        (Some(read), _) => format!(
+            "And they are felt: reading {} took {}. ",
+            read.path,
+            duration_words(Duration::from_nanos(read.cpu_ns.unwrap_or(read.took_ns)))
+        ),
+        (None, Some(read)) => format!(
+            "Statistics are still quick to read on this kernel ({}); what suffers is memory reclaim, which visits each of them. ",
+            duration_words(Duration::from_nanos(read.took_ns))
+        ),
+        (None, None) => "Whether reading statistics is slow because of them was not measured. ".to_owned(),
     }
-}
-
-/// By how much a series rose, and since when.
-fn rise(points: &[Point]) -> Option<(u64, Time)> {
-    let first = points.iter().min_by_key(|p| p.at)?;
-    let last = points.iter().max_by_key(|p| p.at)?;
-    Some((last.value.saturating_sub(first.value), first.at))
 }
 
 fn per_hour(by: u64, over: Duration) -> String {
@@ -228,7 +234,7 @@ fn per_hour(by: u64, over: Duration) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
-    use coroner_evidence::CrowdedParent;
+    use coroner_evidence::{CrowdedParent, Source, Time};
 
     fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
         CgroupCensus {

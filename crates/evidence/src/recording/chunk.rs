@@ -13,6 +13,8 @@ use std::io::{self, Read};
 
 /// What a chunk may unpack to. The largest that a writer makes, 32,768 thread samples of random numbers, has 5 MB.
 pub const MAX_PAYLOAD: usize = 8 << 20;
+/// What the values of a chunk may take in memory where short bytes could stand for long values.
+pub const MAX_UNPACKED: usize = 4 * MAX_PAYLOAD;
 
 /// Level 9 makes core times 6 % smaller and takes 1.7 times the CPU time of a whole append; level 1 saves a fifth of it.
 const ZSTD_LEVEL: i32 = 3;
@@ -23,6 +25,8 @@ pub enum ChunkError {
     Zstd(String),
     #[error("unpacks to more than {MAX_PAYLOAD} bytes")]
     TooLarge,
+    #[error("takes more than {MAX_UNPACKED} bytes of memory")]
+    TooMuchMemory,
     #[error("column {0}: expected a number")]
     Number(&'static str),
     #[error("column {0} is missing")]
@@ -31,6 +35,8 @@ pub enum ChunkError {
     Range(&'static str, u64),
     #[error("column {0} has more numbers than there are rows")]
     Surplus(&'static str),
+    #[error("column {0}: the text is not UTF-8 or too short")]
+    Text(&'static str),
     #[error("holds {found} rows, expected {expected}")]
     Rows { expected: u64, found: u64 },
 }
@@ -58,11 +64,14 @@ pub struct CounterPoint {
 }
 
 pub fn encode<T: Streamed>(items: &[T]) -> Result<Vec<u8>, ChunkError> {
-    let payload = T::pack(items);
+    compress(&T::pack(items), ZSTD_LEVEL)
+}
+
+pub fn compress(payload: &[u8], level: i32) -> Result<Vec<u8>, ChunkError> {
     if payload.len() > MAX_PAYLOAD {
         return Err(ChunkError::TooLarge);
     }
-    zstd::bulk::compress(&payload, ZSTD_LEVEL).map_err(|e| ChunkError::Zstd(e.to_string()))
+    zstd::bulk::compress(payload, level).map_err(|e| ChunkError::Zstd(e.to_string()))
 }
 
 pub fn decode<T: Streamed>(data: &[u8], rows: u64) -> Result<Vec<T>, ChunkError> {
@@ -71,7 +80,7 @@ pub fn decode<T: Streamed>(data: &[u8], rows: u64) -> Result<Vec<T>, ChunkError>
     if found == rows { Ok(items) } else { Err(ChunkError::Rows { expected: rows, found }) }
 }
 
-fn decompress(data: &[u8]) -> Result<Vec<u8>, ChunkError> {
+pub fn decompress(data: &[u8]) -> Result<Vec<u8>, ChunkError> {
     // Streamed, so that memory follows what is there and not what a header claims.
     let unzip = || -> io::Result<Vec<u8>> {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(data)?;
@@ -84,7 +93,7 @@ fn decompress(data: &[u8]) -> Result<Vec<u8>, ChunkError> {
     if payload.len() > MAX_PAYLOAD { Err(ChunkError::TooLarge) } else { Ok(payload) }
 }
 
-fn put(column: &mut Vec<u8>, mut value: u64) {
+pub fn put(column: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         column.push(value as u8 | 0x80);
         value >>= 7;
@@ -92,7 +101,7 @@ fn put(column: &mut Vec<u8>, mut value: u64) {
     column.push(value as u8);
 }
 
-fn put_difference(column: &mut Vec<u8>, value: u64, before: u64) {
+pub fn put_difference(column: &mut Vec<u8>, value: u64, before: u64) {
     let signed = value.wrapping_sub(before) as i64;
     put(column, ((signed << 1) ^ (signed >> 63)) as u64);
 }
@@ -115,7 +124,7 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn join<const N: usize>(columns: [Vec<u8>; N]) -> Vec<u8> {
+pub fn join<const N: usize>(columns: [Vec<u8>; N]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(columns.iter().map(|c| c.len() + 4).sum());
     put(&mut payload, N as u64);
     for column in columns {
@@ -126,7 +135,10 @@ fn join<const N: usize>(columns: [Vec<u8>; N]) -> Vec<u8> {
 }
 
 /// Columns beyond those named here come from a newer coroner and are left alone.
-fn split<'a, const N: usize>(mut payload: &'a [u8], names: [&'static str; N]) -> Result<[Column<'a>; N], ChunkError> {
+pub fn split<'a, const N: usize>(
+    mut payload: &'a [u8],
+    names: [&'static str; N],
+) -> Result<[Column<'a>; N], ChunkError> {
     let present = take(&mut payload).ok_or(ChunkError::Number("count"))?;
     let mut columns = names.map(|name| Column { name, rest: &[] });
     for (i, column) in columns.iter_mut().enumerate() {
@@ -143,32 +155,40 @@ fn split<'a, const N: usize>(mut payload: &'a [u8], names: [&'static str; N]) ->
     Ok(columns)
 }
 
-struct Column<'a> {
+pub struct Column<'a> {
     name: &'static str,
     rest: &'a [u8],
 }
 
-impl Column<'_> {
-    fn is_empty(&self) -> bool {
+impl<'a> Column<'a> {
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    fn next(&mut self) -> Result<u64, ChunkError> {
+    pub fn next(&mut self) -> Result<u64, ChunkError> {
         take(&mut self.rest).ok_or(ChunkError::Number(self.name))
     }
 
-    fn after(&mut self, before: u64) -> Result<u64, ChunkError> {
+    pub fn after(&mut self, before: u64) -> Result<u64, ChunkError> {
         let zigzag = self.next()?;
         Ok(before.wrapping_add((zigzag >> 1) ^ (zigzag & 1).wrapping_neg()))
     }
 
-    fn after_u32(&mut self, before: u32) -> Result<u32, ChunkError> {
+    pub fn after_u32(&mut self, before: u32) -> Result<u32, ChunkError> {
         let value = self.after(u64::from(before))?;
         u32::try_from(value).map_err(|_| ChunkError::Range(self.name, value))
     }
+
+    /// Text stands in a column as it is; another one says how long it is.
+    pub fn bytes(&mut self, length: u64) -> Result<&'a [u8], ChunkError> {
+        let split = usize::try_from(length).ok().and_then(|l| self.rest.split_at_checked(l));
+        let (bytes, rest) = split.ok_or(ChunkError::Text(self.name))?;
+        self.rest = rest;
+        Ok(bytes)
+    }
 }
 
-fn all_used<const N: usize>(columns: [Column<'_>; N]) -> Result<(), ChunkError> {
+pub fn all_used<const N: usize>(columns: [Column<'_>; N]) -> Result<(), ChunkError> {
     match columns.iter().find(|c| !c.is_empty()) {
         Some(column) => Err(ChunkError::Surplus(column.name)),
         None => Ok(()),

@@ -3,8 +3,8 @@
 //! A [`Writer`] stores fragments of [`Evidence`] as they are seen, [`read`] gives them back as one. docs/recording-format.md
 //! describes the file for people with only sqlite3 at hand, and says what survives a kill, a full disk and a power cut.
 //!
-//! [`schema`] has the tables, [`rows`] turns evidence into their rows and back, [`chunk`] packs the dense streams into columns,
-//! [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
+//! [`schema`] has the tables, [`rows`], [`node_rows`] and [`zombie_rows`] turn evidence into their rows and back, [`chunk`]
+//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
 
 mod chunk;
 mod node_rows;
@@ -14,6 +14,8 @@ mod rows;
 mod schema;
 mod sync;
 mod write;
+mod zombie_chunk;
+mod zombie_rows;
 
 use crate::Evidence;
 use std::io;

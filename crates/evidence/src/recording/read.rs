@@ -6,11 +6,12 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
-use super::schema::{APPLICATION_ID, FORMAT};
+use super::schema::{APPLICATION_ID, FORMAT, ZOMBIES_SINCE};
+use super::zombie_rows::{self, Unpacked};
 use super::{About, PROBE, Recording, RecordingError, node_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::Time;
-use crate::{CoreTimes, Evidence, ThreadSample};
+use crate::{CoreTimes, Evidence, ThreadSample, ZombieScan};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::HashMap;
@@ -38,6 +39,11 @@ fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
     reader.evidence.core_times = reader.stream::<CoreTimes>();
     reader.evidence.thread_samples = reader.stream::<ThreadSample>();
     reader.evidence.counters = reader.counters();
+    if about.format >= ZOMBIES_SINCE {
+        reader.evidence.zombie_scans = reader.zombie_scans();
+        reader.evidence.cgroup_churn = reader.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
+        reader.evidence.kernel_samples = reader.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
+    }
     Ok(Recording { evidence: reader.evidence, about })
 }
 
@@ -205,12 +211,11 @@ impl Reader {
         }
     }
 
-    /// All rows of a stream. Chunks are unpacked one by one as they are read.
+    /// All rows of a stream.
     fn stream<T: Streamed>(&mut self) -> Vec<T> {
         let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
-        let (mut items, mut chunks, mut damage) = (Vec::new(), Vec::new(), Damage::default());
-        let room = &mut self.room;
-        let mut unpack = |row: &Row<'_>| -> Result<(), String> {
+        let mut items = Vec::new();
+        self.chunks(table, |row, room| {
             let read = || -> rusqlite::Result<(Time, Time, u64, &[u8])> {
                 let data = row.get_ref("data")?.as_blob()?;
                 Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0, data))
@@ -221,13 +226,38 @@ impl Reader {
             room.take(unpacked.iter().map(T::bytes).sum())?;
             items.extend(unpacked);
             Ok(())
-        };
+        });
+        items
+    }
+
+    /// Unpacks chunks one by one as they are read.
+    fn chunks(&mut self, table: Table, mut unpack: impl FnMut(&Row<'_>, &mut Room) -> Result<(), String>) {
+        let (mut chunks, mut damage) = (Vec::new(), Damage::default());
+        let room = &mut self.room;
         match is_table(&self.db, table.name) {
-            Ok(()) => scan(&self.db, table, &mut unpack, &mut chunks, &mut damage),
+            Ok(()) => scan(&self.db, table, &mut |row| unpack(row, room), &mut chunks, &mut damage),
             Err(why) => damage.note(|| why),
         }
-        self.tell(T::TABLE, chunks.len(), damage);
-        items
+        self.tell(table.name, chunks.len(), damage);
+    }
+
+    fn zombie_scans(&mut self) -> Vec<ZombieScan> {
+        let mut zombies: HashMap<i64, Unpacked> = HashMap::new();
+        self.chunks(zombie_rows::ZOMBIE_CHUNKS, |row, room| {
+            let (scan, unpacked, holds) = zombie_rows::zombie_chunk(row)?;
+            let paths: usize = unpacked.iter().map(|z| z.path.len()).sum();
+            room.take(paths + size_of_val(unpacked.as_slice()) + size_of_val(holds.as_slice()))?;
+            zombies.entry(scan).or_default().add(unpacked, holds);
+            Ok(())
+        });
+        let mut files = self.children(zombie_rows::ZOMBIE_FILES, zombie_rows::zombie_file);
+        let mut below = self.children(zombie_rows::ZOMBIES_BELOW, zombie_rows::dead_below);
+        let mut scans = self.rows(zombie_rows::ZOMBIE_SCANS, zombie_rows::zombie_scan);
+        for (id, scan) in &mut scans {
+            scan.below = below.remove(id).unwrap_or_default();
+            zombies.remove(id).unwrap_or_default().give_to(scan, files.remove(id).unwrap_or_default());
+        }
+        scans.into_iter().map(|(_, scan)| scan).collect()
     }
 
     fn counters(&mut self) -> Counters {
@@ -363,5 +393,42 @@ mod tests {
         let part = read_within(&path, 16_000).unwrap().evidence;
         assert!((100..1000).contains(&part.clocks.len()), "{}", part.clocks.len());
         assert!(part.unseen[0].what.contains("clocks"), "{:?}", part.unseen);
+    }
+    #[test]
+    fn paths_of_zombies_that_begin_alike_count_as_long_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        let deep = "/some-parent".repeat(300);
+        let held = crate::Held::default();
+        let zombie = |i: u64| {
+            let path = format!("{deep}/{i}");
+            crate::Zombie { id: i, path, references: None, held, born: None, directory_lives: false, serial: i }
+        };
+        let scan = ZombieScan {
+            at: Time(1),
+            took_ns: 1,
+            method: crate::ZombieMethod::BpfTestRun,
+            version: 2,
+            tracked: None,
+            live: None,
+            dead: Some(10_000),
+            leaving: 0,
+            zombies: (0..10_000).map(zombie).collect(),
+            below: Vec::new(),
+            files: Vec::new(),
+            holds: Vec::new(),
+            files_unseen: None,
+            truncated: None,
+            instead_of: Vec::new(),
+        };
+        let mut writer = Writer::create(&path).unwrap();
+        writer.append(&Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() }).unwrap();
+        writer.finish(&[]).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
+        assert!(read_within(&path, 64 << 20).unwrap().evidence.zombie_scans == [scan]);
+        let part = read_within(&path, 20 << 20).unwrap().evidence;
+        let [scan] = part.zombie_scans.as_slice() else { panic!() };
+        assert!((2000..5600).contains(&scan.zombies.len()), "{}", scan.zombies.len());
+        assert!(part.unseen[0].why.contains("more than 20 MB"), "{:?}", part.unseen);
     }
 }

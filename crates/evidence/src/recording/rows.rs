@@ -68,16 +68,16 @@ impl FromSql for CoreSet {
     }
 }
 
-fn u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
+pub fn u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
     row.get::<_, U64>(column).map(|n| n.0)
 }
 
-fn maybe_u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
+pub fn maybe_u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
     row.get::<_, Option<U64>>(column).map(|n| n.map(|n| n.0))
 }
 
 /// A word out of a list of known ones.
-fn word_of<T: Copy>(row: &Row<'_>, column: &str, words: &[(T, &str)]) -> rusqlite::Result<T> {
+pub fn word_of<T: Copy>(row: &Row<'_>, column: &str, words: &[(T, &str)]) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;
     let known = words.iter().find(|(_, word)| *word == text);
     known.map(|(value, _)| *value).ok_or_else(|| not_understood(format!("{column} is {text:?}")))

@@ -7,7 +7,11 @@
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
 /// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
-pub const FORMAT: u32 = 1;
+/// 2: [`ZOMBIES_SINCE`].
+pub const FORMAT: u32 = 2;
+
+/// The first format with zombies, churn and samples of the kernel; older files have no tables for them.
+pub const ZOMBIES_SINCE: u32 = 2;
 
 pub const CREATE: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -35,6 +39,25 @@ CREATE TABLE crowded_parents (
   id INTEGER PRIMARY KEY, census_id INTEGER, path TEXT, children INTEGER, empty INTEGER, dying INTEGER, example TEXT);
 CREATE TABLE stat_reads (
   id INTEGER PRIMARY KEY, at_ns INTEGER, path TEXT, took_ns INTEGER, cpu_ns INTEGER, is_finished INTEGER);
+CREATE TABLE zombie_scans (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, took_ns INTEGER, method TEXT, version INTEGER, tracked INTEGER, live INTEGER,
+  dead INTEGER, leaving INTEGER, files_unseen TEXT, truncated TEXT, instead_of_json TEXT);
+CREATE TABLE zombies_below (
+  id INTEGER PRIMARY KEY, scan_id INTEGER, parent TEXT, dead INTEGER, file_bytes INTEGER, swap_backed_bytes INTEGER,
+  unevictable_bytes INTEGER, anonymous_bytes INTEGER, shmem_bytes INTEGER, kernel_bytes INTEGER, swap_bytes INTEGER);
+CREATE TABLE zombie_files (
+  id INTEGER PRIMARY KEY, scan_id INTEGER, place INTEGER, path TEXT, seen_by_pid INTEGER, is_mounted INTEGER,
+  filesystem TEXT, device_major INTEGER, device_minor INTEGER, inode INTEGER, size INTEGER, is_deleted INTEGER,
+  bytes INTEGER, zombies INTEGER);
+CREATE TABLE zombie_chunks (
+  id INTEGER PRIMARY KEY, scan_id INTEGER, rows INTEGER, held_bytes INTEGER, example TEXT, data BLOB);
+CREATE TABLE cgroup_churn (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent TEXT, pattern TEXT, example TEXT, born INTEGER,
+  removed INTEGER, freed INTEGER, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT, maker_processes INTEGER, maker_command TEXT,
+  maker_parent_pid INTEGER, maker_parent_comm TEXT, maker_cgroup TEXT);
+CREATE TABLE kernel_samples (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, kernel INTEGER,
+  memcg_walk INTEGER, reclaim INTEGER, lost INTEGER, by_task_json TEXT, by_symbol_json TEXT);
 CREATE TABLE kernel_log (
   id INTEGER PRIMARY KEY, at_ns INTEGER, uncertainty_ns INTEGER, stamp_us INTEGER, sequence INTEGER, level INTEGER,
   facility INTEGER, text TEXT);
@@ -59,7 +82,7 @@ CREATE VIEW log_readable AS
          uncertainty_ns / 1000000 AS uncertainty_ms, level,
          CASE facility WHEN 0 THEN 'kernel' ELSE 'user space' END AS written_by, text, kernel_log.id
   FROM kernel_log LEFT JOIN wall_clock ORDER BY at_ns, kernel_log.id;
--- What happened, by time: the kernel's warnings, units, cgroup censuses, slow reads.
+-- What happened, by time: the kernel's warnings, units, cgroup censuses, slow reads, zombies, who makes and removes cgroups.
 CREATE VIEW events AS
   SELECT strftime('%Y-%m-%dT%H:%M:%S', (at_ns + offset_ns) / 1000000000, 'unixepoch')
            || printf('.%06dZ', (at_ns + offset_ns) / 1000 % 1000000) AS time,
@@ -73,7 +96,39 @@ CREATE VIEW events AS
     SELECT at_ns, 'cgroups', mount_point, live || ' live, ' || coalesce(dying, 'unknown') || ' dying' FROM cgroup_censuses
     UNION ALL
     SELECT at_ns, 'stat read', path, iif(is_finished, '', 'at least ') || printf('%.3f ms', took_ns / 1e6) FROM stat_reads
+    UNION ALL
+    SELECT at_ns, 'zombies', 'cgroup v' || version,
+           coalesce(dead, 'unknown') || ' dead, ' || coalesce(live, 'unknown') || ' live, by ' || method
+           || coalesce(' (' || truncated || ')', '') FROM zombie_scans
+    UNION ALL
+    SELECT to_ns, 'cgroup churn', rtrim(parent, '/') || '/' || pattern,
+           born || ' born, ' || removed || ' removed, ' || freed || ' freed in '
+           || printf('%.1f s', (to_ns - from_ns) / 1e9)
+           || coalesce(', by ' || maker_comm || ' (pid ' || maker_pid || ')', '')
+           || coalesce(' through ' || maker_via, '') FROM cgroup_churn
+    UNION ALL
+    SELECT to_ns, 'kernel', cores || ' cores', kernel || ' samples in the kernel in '
+           || printf('%.1f s', (to_ns - from_ns) / 1e9) || ': ' || memcg_walk || ' stepping through memory cgroups, '
+           || reclaim || ' in reclaim' FROM kernel_samples
   ) LEFT JOIN wall_clock ORDER BY at_ns;
+-- One line for each look at the dead. `named` is how many are in zombie_chunks, where the scan could name them at all.
+CREATE VIEW zombies_readable AS
+  SELECT strftime('%Y-%m-%dT%H:%M:%S', (at_ns + offset_ns) / 1000000000, 'unixepoch')
+           || printf('.%06dZ', (at_ns + offset_ns) / 1000 % 1000000) AS time,
+         method, version, tracked, live, dead, leaving,
+         CASE WHEN method LIKE 'bpf%'
+           THEN (SELECT coalesce(sum(rows), 0) FROM zombie_chunks WHERE scan_id = scan.id) END AS named,
+         (SELECT sum(mb) FROM (
+            SELECT held_bytes / 1e6 AS mb FROM zombie_chunks WHERE scan_id = scan.id
+            UNION ALL
+            SELECT (file_bytes + swap_backed_bytes + unevictable_bytes + coalesce(kernel_bytes, 0)) / 1e6
+            FROM zombies_below WHERE scan_id = scan.id)) AS held_mb,
+         (SELECT example FROM zombie_chunks WHERE scan_id = scan.id ORDER BY id LIMIT 1) AS example,
+         (SELECT coalesce(path, filesystem || ' ' || device_major || ':' || device_minor || ' inode ' || inode)
+            || iif(is_deleted, ' (deleted)', '') || ': ' || zombies || ' zombies'
+          FROM zombie_files WHERE scan_id = scan.id ORDER BY place LIMIT 1) AS biggest_file,
+         took_ns / 1e6 AS took_ms, scan.id
+  FROM zombie_scans AS scan LEFT JOIN wall_clock ORDER BY at_ns, scan.id;
 -- As each device was seen last.
 CREATE VIEW nic_cores AS
   SELECT nics.name AS nic, netns, driver, kind || '-' || queue AS queue, mapped_by, irq, irq_cores, napi_tid, napi_cores,

@@ -3,7 +3,7 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
-use super::{FindingRow, RecordingError, node_rows, rows};
+use super::{FindingRow, RecordingError, node_rows, rows, zombie_rows};
 use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
@@ -251,9 +251,9 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         cgroup_mounts,
         cgroup_censuses,
         stat_reads,
-        zombie_scans: _,
-        cgroup_churn: _,
-        kernel_samples: _,
+        zombie_scans,
+        cgroup_churn,
+        kernel_samples,
         log,
         units,
         unseen,
@@ -272,6 +272,9 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert_cgroup_mounts(tx, cgroup_mounts)?;
     rows::insert_cgroup_censuses(tx, cgroup_censuses)?;
     rows::insert_stat_reads(tx, stat_reads)?;
+    zombie_rows::insert_zombie_scans(tx, zombie_scans)?;
+    zombie_rows::insert_cgroup_churn(tx, cgroup_churn)?;
+    zombie_rows::insert_kernel_samples(tx, kernel_samples)?;
     rows::insert_log(tx, log)?;
     rows::insert_units(tx, units)?;
     rows::insert_unseen(tx, unseen)?;

@@ -1,5 +1,6 @@
 //! Evidence of every kind, with every value that its types allow.
 
+use crate::any_zombies::{cgroup_churn, kernel_samples, zombie_scan};
 use coroner_evidence::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 use coroner_evidence::counters::{Counters, Point, Series, Source};
 use coroner_evidence::node::{Gpu, Node, Software};
@@ -13,15 +14,15 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-fn number() -> impl Strategy<Value = u64> {
+pub fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..1000, any::<u64>(), Just(u64::MAX), Just(i64::MAX as u64 + 1)]
 }
 
-fn time() -> impl Strategy<Value = Time> {
+pub fn time() -> impl Strategy<Value = Time> {
     prop_oneof![(0u64..60).prop_map(Time::from_secs), number().prop_map(Time)]
 }
 
-fn text() -> impl Strategy<Value = String> {
+pub fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z]{0,6}", "\\PC{0,6}", Just("a\0b\n'\"".to_owned())]
 }
 
@@ -307,18 +308,20 @@ pub fn evidence() -> impl Strategy<Value = Evidence> {
     let streams = (vec(core_times(), 0..4), vec(thread_sample(), 0..6), counters());
     let tasks = (vec(clocks(), 0..3), vec(process(), 0..3), vec(thread(), 0..3), vec(nic(), 0..3));
     let cgroups = (vec(cgroup_mount(), 0..3), vec(cgroup_census(), 0..3), vec(stat_read(), 0..3));
-    (seldom, streams, tasks, cgroups, vec(log_line(), 0..4), vec(unit(), 0..3)).prop_map(
+    let zombies = (vec(zombie_scan(), 0..3), vec(cgroup_churn(), 0..3), vec(kernel_samples(), 0..3));
+    (seldom, streams, tasks, cgroups, zombies, vec(log_line(), 0..4), vec(unit(), 0..3)).prop_map(
         |(
             (node, cost, unseen),
             (core_times, thread_samples, counters),
             (clocks, processes, threads, nics),
             (cgroup_mounts, cgroup_censuses, stat_reads),
+            (zombie_scans, cgroup_churn, kernel_samples),
             log,
             units,
         )| Evidence {
-            zombie_scans: Vec::new(),
-            cgroup_churn: Vec::new(),
-            kernel_samples: Vec::new(),
+            zombie_scans,
+            cgroup_churn,
+            kernel_samples,
             node,
             clocks,
             core_times,

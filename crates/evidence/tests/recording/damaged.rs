@@ -55,6 +55,7 @@ fn a_broken_chunk_costs_itself_and_nothing_else() {
     assert_eq!(cut.log, whole.log);
     assert_eq!(cut.thread_samples, whole.thread_samples);
     assert!(cut.counters == whole.counters);
+    assert!(cut.zombie_scans == whole.zombie_scans && cut.zombie_scans.len() == 3);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The recording as its users meet it: what is written comes back, whatever happens to the writer, the disk or the file.
 
 mod any_evidence;
+mod any_zombies;
 mod damaged;
 mod full_disk;
 mod killed;
 mod refused;
 mod round_trip;
 mod scratch;
+mod zombies;

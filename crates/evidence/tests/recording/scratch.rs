@@ -2,7 +2,10 @@
 
 use coroner_evidence::counters::Source;
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
-use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Node, Time};
+use coroner_evidence::{
+    Born, CgroupChurn, Clocks, CoreTicks, CoreTimes, Evidence, Held, Hold, KernelSamples, LogLine, Maker, Node,
+    PinningFile, SymbolSamples, TaskSamples, Time, Zombie, ZombieMethod, ZombieScan,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,7 +50,102 @@ pub fn second(i: u64, cores: u32) -> Evidence {
         facility: 0,
         text: format!("second {i}"),
     });
+    if i.is_multiple_of(20) {
+        seen.zombie_scans.push(scan_of(at(5), 200 + i, 30, |z| format!("/ecs/ecs-agent-{z}")));
+        seen.cgroup_churn.push(churn(at(0), at(9)));
+        seen.kernel_samples.push(kernel_samples(at(0), at(9)));
+    }
     seen
+}
+
+fn zombie(i: u64, path: String) -> Zombie {
+    let held = Held { swap_backed: 4096 + i % 3 * 4096, shmem: Some(4096), kernel: Some(0), ..Held::default() };
+    let born = Some(Born { at: Time(i * 500_000_000 + i % 250 * 4_000_000), exact: true });
+    Zombie {
+        id: 100 + i * 3,
+        path,
+        references: Some(1 + i % 3),
+        held,
+        born,
+        directory_lives: false,
+        serial: 300 + i * 2,
+    }
+}
+
+fn file(i: u64) -> PinningFile {
+    PinningFile {
+        path: Some(format!("/dev/shm/leak-{i}")),
+        seen_by: None,
+        mounted: true,
+        filesystem: "tmpfs".into(),
+        device: (0, 25),
+        inode: 7000 + i,
+        size: 1 << 20,
+        deleted: i.is_multiple_of(2),
+        bytes: 100_000_000 - i,
+        zombies: 3,
+    }
+}
+
+/// `count` dead ones of which each is held by a file.
+pub fn scan_of(at: Time, count: u64, files: u64, path: impl Fn(u64) -> String) -> ZombieScan {
+    let hold = |i: u64| Hold { zombie: i as u32, file: (i * 7 % files) as u32, bytes: 4096 };
+    ZombieScan {
+        at,
+        took_ns: 56_000_000,
+        method: ZombieMethod::BpfTestRun,
+        version: 1,
+        tracked: Some(count + 41),
+        live: Some(40),
+        dead: Some(count),
+        leaving: 1,
+        zombies: (0..count).map(|i| zombie(i, path(i))).collect(),
+        below: Vec::new(),
+        files: (0..files).map(file).collect(),
+        holds: (0..count).map(hold).collect(),
+        files_unseen: None,
+        truncated: None,
+        instead_of: Vec::new(),
+    }
+}
+
+pub fn churn(from: Time, to: Time) -> CgroupChurn {
+    let maker = Maker {
+        pid: 812,
+        comm: "ecs-init".into(),
+        via: Some("mkdir".into()),
+        command: None,
+        parent_pid: Some(1),
+        parent_comm: Some("systemd".into()),
+        cgroup: Some("/system.slice/ecs.service".into()),
+    };
+    CgroupChurn {
+        from,
+        to,
+        parent: "/ecs".into(),
+        pattern: "ecs-agent-*".into(),
+        example: "ecs-agent-7".into(),
+        born: 12,
+        removed: 11,
+        freed: 0,
+        maker: Some(maker),
+    }
+}
+
+pub fn kernel_samples(from: Time, to: Time) -> KernelSamples {
+    let task = TaskSamples { pid: 900, comm: "kubelet".into(), memcg_walk: 120, reclaim: 0 };
+    KernelSamples {
+        from,
+        to,
+        rate_hz: 99,
+        cores: 2,
+        kernel: 400,
+        memcg_walk: 120,
+        reclaim: 3,
+        lost: 0,
+        by_task: vec![task],
+        by_symbol: vec![SymbolSamples { symbol: "mem_cgroup_iter".into(), samples: 77 }],
+    }
 }
 
 /// The first `n` seconds, put together.

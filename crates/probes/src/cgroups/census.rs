@@ -1,31 +1,22 @@
 //! Cgroup directories against what the kernel tracks.
-//!
-//! kernfs keeps `st_nlink = 2 + subdirectories` (kernfs_refresh_inode in fs/kernfs/inode.c), so a directory with two links is
-//! a leaf and need not be opened. That spares reading some forty file names in each of thousands of leaves.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::CStr;
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use coroner_evidence::CrowdedParent;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, statat};
 
+use super::directories::{self, MAX_DIRECTORIES};
 use super::mounts::Hierarchy;
 use crate::{ParseError, ReadError, Root};
-
-/// More directories than this are not counted. The memory controller's ids end at 65,535, so a tree of this size is not one
-/// of memory cgroups that work.
-pub(super) const MAX_DIRECTORIES: u64 = 200_000;
 
 /// So many parents are named.
 const CROWDED: usize = 10;
 
 /// The kernel's own count of a hierarchy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Live and dying cgroups, the root included.
     pub tracked: Option<u64>,
     /// Only v2 says so.
@@ -47,7 +38,7 @@ impl Counts {
     }
 
     /// cgroup.stat of v2; `nr_dying_descendants` since 4.14, `nr_dying_subsys_memory` since 6.12.
-    fn of_cgroup_stat(text: &str) -> Counts {
+    pub fn of_cgroup_stat(text: &str) -> Counts {
         let live = value_of(text, "nr_descendants").map(|n| n.saturating_add(1));
         let dying_cgroups = value_of(text, "nr_dying_descendants");
         let dying_memory = value_of(text, "nr_dying_subsys_memory");
@@ -61,12 +52,12 @@ impl Counts {
 }
 
 /// The value after a key in a file of `key value` lines.
-pub(super) fn value_of(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix([' ', '\t'])?.trim().parse().ok())
 }
 
 /// num_cgroups of a controller. `None` if the file has no such row: kernels without v1 memory leave it out.
-pub(super) fn parse_proc_cgroups(text: &str, controller: &str) -> Result<Option<u64>, ParseError> {
+pub(crate) fn parse_proc_cgroups(text: &str, controller: &str) -> Result<Option<u64>, ParseError> {
     for (i, line) in text.lines().enumerate() {
         let mut fields = line.split_whitespace();
         if fields.next() != Some(controller) {
@@ -83,7 +74,7 @@ pub(super) fn parse_proc_cgroups(text: &str, controller: &str) -> Result<Option<
 
 /// Cgroups with a process in or below them: parent → names of such children. Paths are below the mount.
 #[derive(Debug, Default)]
-pub(super) struct Populated {
+pub(crate) struct Populated {
     children: HashMap<String, HashSet<String>>,
 }
 
@@ -113,7 +104,7 @@ impl Populated {
 
 /// What a walk over the directories found.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// Directories, the root included.
     pub live: u64,
     /// Of those, without a process in or below them.
@@ -128,109 +119,38 @@ pub(super) struct Walk {
 /// Counts the directories below `top`. Paths of crowded parents are relative to it.
 ///
 /// The root counts as populated: kernel threads live there, and an empty node has nobody to ask.
-pub(super) fn walk(top: &Path, populated: &Populated, limit: u64) -> io::Result<Walk> {
-    let top = rustix::fs::open(top, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut found = Walk { live: 1, ..Walk::default() };
-    let mut buffer = vec![MaybeUninit::uninit(); 32 * 1024];
-    // Told by the root, which is always read: whether the number of links can be believed. Some file systems say 1.
-    let mut links_tell = true;
-    let mut leaves_of_root = Vec::new();
-    let mut pending = VecDeque::from([String::new()]);
-    while let Some(path) = pending.pop_front() {
-        let opened;
-        let dir = if path.is_empty() {
-            top.as_fd()
-        } else {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            match openat(&top, path.as_str(), flags, Mode::empty()) {
-                Ok(fd) => {
-                    opened = fd;
-                    opened.as_fd()
-                }
-                Err(e) if is_gone(e) => continue,
-                Err(e) => {
-                    found.unreadable += 1;
-                    found.unreadable_why.get_or_insert_with(|| format!("{path}: {e}"));
-                    continue;
-                }
+pub(crate) fn walk(top: &Path, populated: &Populated, limit: u64) -> io::Result<Walk> {
+    let mut found = Walk::default();
+    // The children of one parent are told in a row.
+    let mut parent: Option<(u32, CrowdedParent, Option<&HashSet<String>>)> = None;
+    let walked = directories::walk(directories::open(top)?, limit, |directory| {
+        if parent.as_ref().is_none_or(|(number, ..)| *number != directory.parent) {
+            let path = String::from_utf8_lossy(directory.parent_path).into_owned();
+            let names = populated.children.get(path.as_str());
+            let next = CrowdedParent { path, children: 0, empty: Some(0), dying: None, example: None };
+            if let Some((_, last, _)) = parent.replace((directory.parent, next, names)) {
+                note_crowded(&mut found.crowded, last);
             }
-        };
-        let names = populated.children.get(path.as_str());
-        let mut parent = CrowdedParent { path, children: 0, empty: Some(0), dying: None, example: None };
-        let mut entries = RawDir::new(dir, &mut buffer);
-        let mut below = Vec::new();
-        let mut listed_all = true;
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(e) => {
-                    if !is_gone(e) {
-                        found.unreadable += 1;
-                        found.unreadable_why.get_or_insert_with(|| format!("{}: {e}", parent.path));
-                    }
-                    listed_all = false;
-                    break;
-                }
-            };
-            let name = entry.file_name();
-            if !matches!(entry.file_type(), FileType::Directory | FileType::Unknown)
-                || matches!(name.to_bytes(), b"." | b"..")
-            {
-                continue;
-            }
-            let Some(subdirectories) = subdirectories_of(dir, name) else { continue };
-            if found.live >= limit {
-                found.truncated = true;
-                listed_all = false;
-                break;
-            }
-            found.live += 1;
+        }
+        if let Some((_, parent, names)) = &mut parent {
+            let name = directory.name.to_string_lossy();
             parent.children += 1;
-            let name = name.to_string_lossy();
             if !names.is_some_and(|n| n.contains(name.as_ref())) {
                 found.empty += 1;
                 parent.empty = parent.empty.map(|n| n + 1);
             }
-            if parent.example.is_none() {
-                parent.example = Some(name.clone().into_owned());
-            }
-            let leaf = subdirectories == Some(0);
-            if leaf && parent.path.is_empty() {
-                leaves_of_root.push(name.into_owned());
-            } else if !leaf || !links_tell {
-                below.push(if parent.path.is_empty() { name.into_owned() } else { format!("{}/{name}", parent.path) });
-            }
+            parent.example.get_or_insert_with(|| name.into_owned());
         }
-        if parent.path.is_empty() && listed_all {
-            links_tell = links_of(&top) == Some(parent.children);
-            if !links_tell {
-                below.append(&mut leaves_of_root);
-            }
-        }
-        if parent.children > 0 {
-            note_crowded(&mut found.crowded, parent);
-        }
-        if found.truncated {
-            break;
-        }
-        pending.extend(below);
+        ControlFlow::Continue(())
+    })?;
+    if let Some((_, last, _)) = parent {
+        note_crowded(&mut found.crowded, last);
     }
+    found.live = walked.count;
+    found.truncated = walked.truncated;
+    found.unreadable = walked.unreadable;
+    found.unreadable_why = walked.unreadable_why;
     Ok(found)
-}
-
-fn is_gone(e: rustix::io::Errno) -> bool {
-    matches!(e, rustix::io::Errno::NOENT | rustix::io::Errno::NODEV)
-}
-
-/// How many subdirectories a directory has by its links; the inner `None` if the file system does not tell. The outer one if
-/// it is no directory, or gone.
-fn subdirectories_of(parent: impl AsFd, name: &CStr) -> Option<Option<u64>> {
-    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    (FileType::from_raw_mode(stat.st_mode) == FileType::Directory).then(|| (stat.st_nlink as u64).checked_sub(2))
-}
-
-fn links_of(dir: &OwnedFd) -> Option<u64> {
-    (fstat(dir).ok()?.st_nlink as u64).checked_sub(2)
 }
 
 fn note_crowded(crowded: &mut Vec<CrowdedParent>, parent: CrowdedParent) {
@@ -242,7 +162,29 @@ fn note_crowded(crowded: &mut Vec<CrowdedParent>, parent: CrowdedParent) {
 }
 
 /// Dying descendants of a directory, where its cgroup.stat says so (v2).
-pub(super) fn dying_below(root: &Root, hierarchy: &Hierarchy, below: &str) -> Option<u64> {
+pub(crate) fn dying_below(root: &Root, hierarchy: &Hierarchy, below: &str) -> Option<u64> {
     let directory = hierarchy.file(below);
     Counts::of_cgroup_stat(&root.read(&format!("{directory}/cgroup.stat")).ok()?).dying
+}
+
+/// Why directories, with the kernel's count, do not tell how many are dead, and what would help. What is tracked without a
+/// directory is dead, if both speak of the whole node.
+pub(crate) fn why_uncounted(
+    memory: &Hierarchy,
+    counts: &Counts,
+    unreadable: u64,
+    truncated: bool,
+) -> Option<(String, &'static str)> {
+    match counts.tracked {
+        None => {
+            Some(("/proc/cgroups does not count the memory controller".to_owned(), "a kernel with CONFIG_MEMCG_V1"))
+        }
+        Some(_) if !memory.whole => Some((
+            format!("/proc/cgroups counts the whole node, {} shows only a part of it", memory.mount_point),
+            "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
+        )),
+        Some(_) if unreadable > 0 => Some(("not all directories may be listed".to_owned(), "run as root")),
+        Some(_) if truncated => Some((format!("there are more than {MAX_DIRECTORIES} directories"), "remove them")),
+        Some(_) => None,
+    }
 }

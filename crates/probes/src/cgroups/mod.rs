@@ -5,10 +5,11 @@
 //! - [`Cgroups::look_control`]: CPU throttling and memory limits of cgroups that have processes.
 //! - [`Cgroups::start_stat_read`], [`Cgroups::collect_stat_read`]: one guarded, timed read of the root's memory statistics.
 
-mod census;
+pub(crate) mod census;
 mod control;
-mod mounts;
-mod stat_read;
+pub(crate) mod directories;
+pub(crate) mod mounts;
+pub(crate) mod stat_read;
 
 #[cfg(test)]
 mod host_tests;
@@ -23,9 +24,10 @@ use rustix::time::ClockId;
 
 use crate::Root;
 use crate::root::{clock, now};
-use census::{Counts, MAX_DIRECTORIES, Populated};
+use census::{Counts, Populated};
 use control::Control;
 pub use control::Reread;
+use directories::MAX_DIRECTORIES;
 use mounts::Hierarchy;
 use stat_read::StatReader;
 
@@ -285,18 +287,11 @@ impl Cgroups {
 
 /// v1 does not say how many are dying: it is what the kernel tracks without a directory, if both speak of the whole node.
 fn dying_of_v1(memory: &Hierarchy, counts: &Counts, walk: &census::Walk, evidence: &mut Evidence) -> Option<u64> {
-    let (why, how) = match counts.tracked {
-        None => ("/proc/cgroups does not count the memory controller".to_owned(), "a kernel with CONFIG_MEMCG_V1"),
-        Some(_) if !memory.whole => (
-            format!("/proc/cgroups counts the whole node, {} shows only a part of it", memory.mount_point),
-            "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
-        ),
-        Some(_) if walk.unreadable > 0 => ("not all directories may be listed".to_owned(), "run as root"),
-        Some(_) if walk.truncated => (format!("there are more than {MAX_DIRECTORIES} directories"), "remove them"),
-        Some(tracked) => return Some(tracked.saturating_sub(walk.live)),
-    };
-    evidence.unseen(probe::CGROUPS, "how many dead memory cgroups there are", why, how);
-    None
+    if let Some((why, how)) = census::why_uncounted(memory, counts, walk.unreadable, walk.truncated) {
+        evidence.unseen(probe::CGROUPS, "how many dead memory cgroups there are", why, how);
+        return None;
+    }
+    Some(counts.tracked?.saturating_sub(walk.live))
 }
 
 impl Told {

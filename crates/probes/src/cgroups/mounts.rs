@@ -8,7 +8,7 @@ const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// The hierarchy that holds a controller, as far as it is mounted here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hierarchy {
+pub(crate) struct Hierarchy {
     pub version: u8,
     pub mount_point: String,
     /// What is mounted there; `/` unless seen from inside a container.
@@ -55,7 +55,7 @@ fn join(parent: &str, name: &str) -> String {
 }
 
 /// Reads where cgroups are mounted; notes what that leaves unseen. One mount for each hierarchy: the one that shows most.
-pub(super) fn find(root: &Root, evidence: &mut Evidence) -> Vec<CgroupMount> {
+pub(crate) fn find(root: &Root, evidence: &mut Evidence) -> Vec<CgroupMount> {
     let text = match root.read(MOUNTINFO) {
         Ok(text) => text,
         Err(e) => {
@@ -118,7 +118,7 @@ fn is_whole(root: &Root, mount: &CgroupMount) -> bool {
 }
 
 /// The hierarchy with a controller. On hybrid nodes a controller is in one hierarchy only, and v1 takes it from v2.
-pub(super) fn with_controller(root: &Root, mounts: &[CgroupMount], controller: &str) -> Option<Hierarchy> {
+pub(crate) fn with_controller(root: &Root, mounts: &[CgroupMount], controller: &str) -> Option<Hierarchy> {
     let mount = mounts.iter().filter(|m| m.has(controller)).min_by_key(|m| m.version)?;
     Some(Hierarchy {
         version: mount.version,
@@ -129,7 +129,7 @@ pub(super) fn with_controller(root: &Root, mounts: &[CgroupMount], controller: &
 }
 
 /// The cgroup mounts in a mountinfo file; lines of another shape are passed over, as the kernel may add fields.
-pub(super) fn parse_mountinfo(text: &str) -> Vec<CgroupMount> {
+pub(crate) fn parse_mountinfo(text: &str) -> Vec<CgroupMount> {
     text.lines().filter_map(parse_mountinfo_line).collect()
 }
 

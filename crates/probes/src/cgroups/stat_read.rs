@@ -237,8 +237,16 @@ fn danger(kernel: Option<(u32, u32)>, tracked: Option<u64>, walks_before: (u32, 
     }
 }
 
+/// Why the sums in memory.stat of cgroups with many below them shall not be read here: the same walk, only from another top.
+pub(crate) fn why_not_read_sums(root: &Root, tracked: Option<u64>) -> Option<String> {
+    let kernel = root.read_line("/proc/sys/kernel/osrelease");
+    let danger = danger(kernel.as_deref().and_then(parse_release), tracked, STAT_WALKS_BEFORE)?;
+    let kernel = kernel.as_deref().unwrap_or("(unknown)");
+    Some(format!("too dangerous to read memory.stat: {} on Linux {kernel}", danger.describe()))
+}
+
 /// `5.4.0-1103-aws` → (5, 4).
-fn parse_release(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn parse_release(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.trim().split_once('.')?;
     let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     Some((major.parse().ok()?, minor.parse().ok()?))

@@ -28,7 +28,7 @@ use crate::root::now;
 use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
 use known::Known;
-use membership::parse_membership;
+pub(crate) use membership::parse_membership;
 use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
 
 /// More threads than this are not looked at.

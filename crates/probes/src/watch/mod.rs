@@ -10,13 +10,16 @@ mod gaps;
 mod homes;
 mod nic_thread;
 mod pace;
+pub mod zombies;
 
 use crate::cgroups::{Cgroups, Reread};
+use crate::churn::{ChurnOptions, ChurnReader};
 use crate::conntrack::ConntrackReader;
 use crate::cores::{CoreTimeReader, SchedstatReader};
 use crate::identity;
 use crate::interrupts::InterruptReader;
 use crate::kernel_log::KernelLog;
+use crate::kernel_samples::{KernelSampler, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::pressure::PressureReader;
 use crate::root::{Root, clock, now, own_cpu};
@@ -24,6 +27,7 @@ use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
+use crate::zombies::{Bpf, LookOptions, look};
 use coroner_evidence::{Clocks, Cost, Evidence, Time};
 use gaps::Gaps;
 use homes::ProcessHomes;
@@ -52,8 +56,24 @@ const UNITS_PATIENCE: Duration = Duration::from_millis(3100);
 /// How long the beginning and the end wait for network devices, which may be in a reset.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
 
+/// From so many dead memory cgroups on they are named, and the kernel is sampled for what they cost.
+const DEAD_WORTH_NAMING: u64 = 100;
+/// How long a scan for them may take; 60,000 take a third of a second.
+const ZOMBIES_LIMIT: Duration = Duration::from_secs(3);
+
+/// When dead memory cgroups are named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NameZombies {
+    /// At the beginning, if they are many.
+    #[default]
+    IfMany,
+    /// However few there are, at the beginning and at the end.
+    Always,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    pub zombies: NameZombies,
     /// D-Bus address of systemd; `None` is the system bus.
     pub bus: Option<String>,
     /// Take kernel log lines written by user space for the kernel's own (tests).
@@ -75,6 +95,12 @@ pub struct Watch {
     interrupts: InterruptReader,
     nics: NicThread,
     cgroups: Cgroups,
+    /// `None` at the end.
+    churn: Option<ChurnReader>,
+    /// `None` where there is no reason to sample, and at the end.
+    sampler: Option<KernelSampler>,
+    root: Root,
+    zombies: NameZombies,
     log: KernelLog,
     units: UnitReader,
     hot_threads_pace: Pace,
@@ -140,6 +166,10 @@ impl Watch {
             interrupts: InterruptReader::new(&root),
             nics: NicThread::start(root.clone()),
             cgroups: Cgroups::new(root.clone()),
+            churn: None,
+            sampler: None,
+            root: root.clone(),
+            zombies: options.zombies,
             log,
             units: UnitReader::new(root.clone(), options.bus),
             hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
@@ -154,6 +184,15 @@ impl Watch {
         let mut first = Evidence::default();
         watch.look_at_all(&mut first);
         watch.cgroups.start_stat_read(now(), &mut first);
+        watch.churn = Some(ChurnReader::start(&root, &ChurnOptions::default()));
+        let dead = first.cgroup_censuses.last().map(|c| c.dying);
+        let many = dead.is_some_and(|dead| dead.is_none_or(|n| n >= DEAD_WORTH_NAMING));
+        if many || options.zombies == NameZombies::Always {
+            watch.name_zombies(&mut first);
+        }
+        if many {
+            watch.sampler = Some(KernelSampler::start(&root, RATE_HZ, now(), &mut first));
+        }
         identity::identify(&root, &mut first);
         watch.first = Some(first);
         watch.startup_cpu = own_cpu().saturating_sub(cpu_before);
@@ -189,6 +228,15 @@ impl Watch {
             self.nics.collect_last(NICS_PATIENCE, &mut evidence);
             self.units.collect(UNITS_PATIENCE, &mut evidence);
             self.cgroups.collect_stat_read(&mut evidence);
+            if let Some(churn) = self.churn.take() {
+                churn.finish(now(), &mut evidence);
+            }
+            if let Some(sampler) = self.sampler.take() {
+                sampler.finish(now(), &mut evidence);
+            }
+            if self.zombies == NameZombies::Always {
+                self.name_zombies(&mut evidence);
+            }
         } else {
             self.look_at_what_is_due(&mut evidence);
         }
@@ -225,6 +273,12 @@ impl Watch {
         self.nics.collect(Duration::ZERO, evidence);
         if self.cgroups_pace.is_due() {
             self.look_at_cgroups(Reread::Affordable, evidence);
+            if let Some(churn) = &mut self.churn {
+                churn.look(now(), evidence);
+            }
+            if let Some(sampler) = &mut self.sampler {
+                sampler.look(now(), evidence);
+            }
         }
         self.log.look(now(), evidence);
         self.units.collect(Duration::ZERO, evidence);
@@ -263,6 +317,14 @@ impl Watch {
             self.cgroups.look(at, self.homes.all_seen.then_some(&memory), evidence);
             self.cgroups.look_control(at, &cpu, &memory, reread, evidence);
         });
+    }
+
+    fn name_zombies(&self, evidence: &mut Evidence) {
+        let options =
+            LookOptions { root: self.root.clone(), bpf: Bpf::Best, pins: true, time_limit: ZOMBIES_LIMIT };
+        if let Some(scan) = look(&options, evidence) {
+            evidence.zombie_scans.push(scan);
+        }
     }
 
     fn cost(&self) -> Cost {

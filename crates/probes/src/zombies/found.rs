@@ -34,6 +34,7 @@ struct Corpse {
     swap_backed: u64,
     unevictable: u64,
     kernel_charged: u64,
+    swap: u64,
     pressure_jiffies: u64,
     directory_lives: bool,
     gone: bool,
@@ -66,6 +67,7 @@ impl Found {
                     swap_backed: dead.swap_backed,
                     unevictable: dead.unevictable,
                     kernel_charged: dead.kernel_charged,
+                    swap: dead.swap,
                     pressure_jiffies: dead.pressure_jiffies,
                     directory_lives: dead.directory_lives,
                     gone: false,
@@ -106,6 +108,7 @@ impl Found {
             corpse.references = dead.references;
             (corpse.file, corpse.swap_backed) = (dead.file, dead.swap_backed);
             (corpse.unevictable, corpse.kernel_charged) = (dead.unevictable, dead.kernel_charged);
+            corpse.swap = dead.swap;
         }
     }
 
@@ -183,7 +186,9 @@ impl Found {
                 // parent (obj_cgroup, 5.9). Only what also holds a reference is really held.
                 let (of_children, children) = below.get(&c.place.serial).copied().unwrap_or_default();
                 let own = c.kernel_charged.saturating_sub(of_children);
-                let unlisted = c.references.map(|r| r.saturating_sub(c.pages()).saturating_sub(children));
+                // However much is in swap, it holds one reference: that of the memcg's id.
+                let accounted = c.pages().saturating_add(children).saturating_add(u64::from(c.swap > 0));
+                let unlisted = c.references.map(|r| r.saturating_sub(accounted));
                 Zombie {
                     id: c.id,
                     path: paths.below(c.parent, c.name),
@@ -195,7 +200,7 @@ impl Found {
                         anonymous: None,
                         shmem: None,
                         kernel: unlisted.filter(|_| knows_kernel).map(|u| bytes(u.min(own))),
-                        swap: None,
+                        swap: counts.knows_swap.then(|| bytes(c.swap)),
                     },
                     born,
                     directory_lives: c.directory_lives,
@@ -279,6 +284,7 @@ mod tests {
             swap_backed: 1,
             unevictable: 0,
             kernel_charged: 0,
+            swap: 0,
             pressure_jiffies: 0,
             directory_lives: false,
             name: name.as_bytes(),
@@ -362,6 +368,27 @@ mod tests {
         let mut found = Found::default();
         found.add(Told::Dead(dead(2, 1, "p")));
         assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None).0[0].held.kernel, None);
+    }
+
+    #[test]
+    fn swap_is_its_own_and_holds_one_reference_however_much_it_is() {
+        let told = |knows_swap| {
+            let mut found = Found::default();
+            let swapped =
+                Dead { file: 0, swap_backed: 0, references: Some(2), kernel_charged: 9, swap: 300, ..dead(2, 1, "p") };
+            found.add(Told::Dead(swapped));
+            found.add(Told::Dead(Dead { swap: 7, ..dead(3, 2, "c") }));
+            found.sort();
+            assert!(found.suspects().is_empty(), "a dead parent is none");
+            let page = rustix::param::page_size() as u64;
+            let (zombies, _) = found.zombies(&WalkCounts { knows_swap, ..v1() }, None);
+            zombies
+                .iter()
+                .map(|z| (z.held.swap.map(|s| s / page), z.held.kernel, z.held.total() / page))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(true), [(Some(300), Some(0), 0), (Some(7), Some(0), 2)]);
+        assert_eq!(told(false)[0].0, None);
     }
 
     #[test]

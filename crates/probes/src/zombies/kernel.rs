@@ -4,18 +4,20 @@ use std::error::Error;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, MapData, ProgramArray, RingBuf};
-use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{PerfEvent, Program, RawTracePoint, RawTracePointRunOptions, TestRun};
-use aya::{Btf, Ebpf, EbpfLoader, Endianness};
+use aya::maps::{Array, MapData, RingBuf};
 
-use super::blind::{Blind, Reason, Standing};
-use super::kernel_types;
 use super::own_fault::FaultingPage;
-use super::slots::{self, BATCH_BYTES, FilesWords, Place, Told, WalkCounts, WalkWords};
+use super::slots::{self, BATCH_BYTES, BATCHES, Control, FilesWords, Place, Told, WalkCounts, WalkWords};
 use super::{Choice, Method};
 use crate::Root;
-use crate::bpf_objects::bpf_object;
+use crate::bpf::{Attached, Blind, KernelTypes, Object, Program, Reason, Standing, bpf_object};
+
+fn object_of(method: Method) -> &'static [u8] {
+    match method {
+        Method::TestRun => bpf_object!("zombies.test_run.o"),
+        Method::PageFaults => bpf_object!("zombies.page_faults.o"),
+    }
+}
 
 /// MAX_NUMNODES of any kernel (CONFIG_NODES_SHIFT is 10 at most).
 const MAX_NODES: u32 = 1024;
@@ -25,15 +27,23 @@ const FAULTS_IN_VAIN: u32 = 500;
 
 /// The loaded programs. They run in this thread's context, so they stay with it.
 pub(super) struct Kernel {
-    ebpf: Ebpf,
+    object: Object,
     maps: Maps,
-    files_loaded: bool,
+    walk: Loaded,
+    /// Loaded when it is first wanted: verifying it takes a while.
+    files: Option<Loaded>,
     _this_thread: PhantomData<*const ()>,
 }
 
 enum Drive {
     TestRun(RingBuf<MapData>),
-    PageFaults { out: Array<MapData, [u8; BATCH_BYTES]>, page: FaultingPage },
+    PageFaults { out: Array<MapData, [u8; BATCHES * BATCH_BYTES]>, page: FaultingPage },
+}
+
+struct Loaded {
+    program: Program,
+    /// To page faults of this thread.
+    _attached: Option<Attached>,
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -69,28 +79,12 @@ impl Which {
 
 impl Kernel {
     pub fn load(root: &Root, choice: Choice) -> Result<Kernel, Blind> {
-        if !root.is_live() {
-            return Err(Blind::new(
-                Reason::NotLive,
-                "a directory is examined, not the kernel of a node",
-                "run on the node itself",
-            ));
-        }
-        if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
-            return Err(Blind::new(
-                Reason::Kernel,
-                "the BPF objects are for 64-bit little-endian machines",
-                "an x86-64 or arm64 node",
-            ));
-        }
-        let standing = Standing::read(root);
-        if let Some(blind) = standing.forbids() {
-            return Err(blind);
-        }
-        let btf = kernel_types().map_err(|e| standing.no_btf(&*e))?;
+        let standing = Standing::check(root)?;
+        let types =
+            KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).map_err(|e| standing.no_btf(&e))?;
         let nodes = possible_nodes(&root.read_line("/sys/devices/system/node/possible").unwrap_or_default());
-        let _room = standing.is_before(5, 11).then(LockedMemory::raise);
-        let load = |method| load_object(&btf, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
+        let load =
+            |method| load_object(&types, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
         match choice {
             Choice::Only(method) => load(method),
             Choice::Best => load(Method::TestRun).or_else(|first| {
@@ -123,37 +117,33 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells the folios of up to [`slots::ITEMS`] memcgs, and their files.
+    /// Tells the folios of up to [`slots::ITEMS`] memcgs, and their files. With each goes how many pages it has on its lists.
     pub fn files(
         &mut self,
-        places: &[Place],
+        items: &[(Place, u64)],
         folios_per_list: u32,
         limit: Duration,
         tell: impl FnMut(Told),
     ) -> Result<(FilesWords, Ended), Failure> {
-        self.load_files()?;
-        self.maps.files.set(0, slots::files_of(places, folios_per_list), 0)?;
+        if self.files.is_none() {
+            self.files = Some(load_program(&self.object, Which::Files, self.method())?);
+        }
+        self.maps.files.set(0, slots::files_of(items, folios_per_list), 0)?;
         let ended = self.drive(Which::Files, limit, tell)?;
         Ok((self.maps.files.get(&0, 0)?, ended))
     }
 
-    /// The second program is loaded when it is first wanted: verifying it takes a while.
-    fn load_files(&mut self) -> Result<(), Failure> {
-        if !self.files_loaded {
-            load_program(&mut self.ebpf, Which::Files, &mut self.maps.again)?;
-            self.files_loaded = true;
-        }
-        Ok(())
-    }
-
     fn drive(&mut self, which: Which, limit: Duration, mut tell: impl FnMut(Told)) -> Result<Ended, Failure> {
         let started = Instant::now();
+        let program = match which {
+            Which::Walk => &self.walk.program,
+            Which::Files => &self.files.as_ref().ok_or("the program is not loaded")?.program,
+        };
         let mut idle = 0;
         loop {
             let (state, told) = match &mut self.maps.drive {
                 Drive::TestRun(ring) => {
-                    let program: &mut RawTracePoint = program(&mut self.ebpf, which)?.try_into()?;
-                    let state = program.test_run(RawTracePointRunOptions::default())?.return_value;
+                    let state = program.run()?;
                     let mut told = 0;
                     while let Some(batch) = ring.next() {
                         slots::read(&batch, &mut tell);
@@ -162,26 +152,22 @@ impl Kernel {
                     (state, told)
                 }
                 Drive::PageFaults { out, page } => {
+                    self.maps.control.set(which as u32, slots::armed(), 0)?;
                     page.touch()?;
-                    let (first, second, state) = match which {
-                        Which::Walk => control(&self.maps.walk)?,
-                        Which::Files => control(&self.maps.files)?,
-                    };
-                    let (batches, ran) = slots::ran(first, second);
-                    for index in 0..batches {
-                        slots::read(&out.get(&index, 0)?, &mut tell);
-                    }
-                    if !ran {
-                        std::thread::sleep(Duration::from_millis(1));
-                        (u32::MAX, 0)
-                    } else {
-                        if state != which.done() {
-                            match which {
-                                Which::Walk => rearm(&mut self.maps.walk)?,
-                                Which::Files => rearm(&mut self.maps.files)?,
+                    match slots::ran(self.maps.control.get(&(which as u32), 0)?) {
+                        Some((state, batches)) => {
+                            let mut left = batches as usize * BATCH_BYTES;
+                            for index in 0..batches.div_ceil(BATCHES as u32) {
+                                let value = out.get(&index, 0)?;
+                                slots::read(&value[..left.min(value.len())], &mut tell);
+                                left = left.saturating_sub(value.len());
                             }
+                            (state, batches)
                         }
-                        (state, batches)
+                        None => {
+                            std::thread::sleep(Duration::from_millis(1));
+                            (u32::MAX, 0)
+                        }
                     }
                 }
             };
@@ -199,23 +185,6 @@ impl Kernel {
     }
 }
 
-fn control<const N: usize>(map: &Array<MapData, [u64; N]>) -> Result<(u64, u64, u32), Failure> {
-    let words = map.get(&0, 0)?;
-    Ok((words[0], words[1], slots::state(&words)))
-}
-
-fn rearm<const N: usize>(map: &mut Array<MapData, [u64; N]>) -> Result<(), Failure> {
-    let mut words = map.get(&0, 0)?;
-    slots::arm(&mut words);
-    Ok(map.set(0, words, 0)?)
-}
-
-fn kernel_types() -> Result<Btf, Failure> {
-    let whole = std::fs::read("/sys/kernel/btf/vmlinux")?;
-    let cut = kernel_types::cut_down(&whole);
-    Ok(Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default())?)
-}
-
 fn method_failed(method: Method) -> &'static str {
     match method {
         Method::TestRun => "the kernel does not run our BPF program by BPF_PROG_TEST_RUN",
@@ -223,100 +192,49 @@ fn method_failed(method: Method) -> &'static str {
     }
 }
 
-fn program(ebpf: &mut Ebpf, which: Which) -> Result<&mut Program, Failure> {
-    ebpf.program_mut(which.name()).ok_or_else(|| format!("the BPF object has no program {}", which.name()).into())
-}
-
 struct Maps {
     walk: Array<MapData, WalkWords>,
     files: Array<MapData, FilesWords>,
-    /// The programs call themselves through it; the kernel empties it when it is closed.
-    again: ProgramArray<MapData>,
+    control: Array<MapData, Control>,
     drive: Drive,
 }
 
-fn load_maps(btf: &Btf, nodes: u32, method: Method) -> Result<(Ebpf, Maps), Failure> {
-    let object = match method {
-        Method::TestRun => bpf_object!("zombies.test_run.o"),
-        Method::PageFaults => bpf_object!("zombies.page_faults.o"),
-    };
-    let mut ebpf = EbpfLoader::new().btf(Some(btf)).override_global("NODES", &nodes, true).load(object)?;
-    let mut take = |name: &str| ebpf.take_map(name).ok_or_else(|| format!("the BPF object has no map {name}"));
+fn load_maps(types: &KernelTypes, nodes: u32, method: Method) -> Result<(Object, Maps), Failure> {
+    let object = Object::load(types, object_of(method), &[("NODES", &nodes.to_ne_bytes())])?;
     let drive = match method {
-        Method::TestRun => Drive::TestRun(RingBuf::try_from(take("OUT")?)?),
-        Method::PageFaults => Drive::PageFaults { out: Array::try_from(take("OUT")?)?, page: FaultingPage::map()? },
+        Method::TestRun => Drive::TestRun(object.map("OUT")?),
+        Method::PageFaults => Drive::PageFaults { out: object.map("OUT")?, page: FaultingPage::map()? },
     };
-    let maps = Maps {
-        walk: Array::try_from(take("WALK")?)?,
-        files: Array::try_from(take("FILES")?)?,
-        again: ProgramArray::try_from(take("AGAIN")?)?,
-        drive,
-    };
-    Ok((ebpf, maps))
+    let maps = Maps { walk: object.map("WALK")?, files: object.map("FILES")?, control: object.map("CONTROL")?, drive };
+    Ok((object, maps))
 }
 
-fn load_object(btf: &Btf, nodes: u32, method: Method) -> Result<Kernel, Failure> {
-    let (mut ebpf, mut maps) = load_maps(btf, nodes, method)?;
-    load_program(&mut ebpf, Which::Walk, &mut maps.again)?;
-    let mut kernel = Kernel { ebpf, maps, files_loaded: false, _this_thread: PhantomData };
+fn load_object(types: &KernelTypes, nodes: u32, method: Method) -> Result<Kernel, Failure> {
+    let (object, mut maps) = load_maps(types, nodes, method)?;
+    let walk = load_program(&object, Which::Walk, method)?;
     // Kernels before 5.10 may load it but cannot run it so: find out now.
-    if method == Method::TestRun {
-        kernel.maps.walk.set(0, slots::walk_from_the_root(), 0)?;
-        let program: &mut RawTracePoint = program(&mut kernel.ebpf, Which::Walk)?.try_into()?;
-        program.test_run(RawTracePointRunOptions::default())?;
-        if let Drive::TestRun(ring) = &mut kernel.maps.drive {
-            while ring.next().is_some() {}
-        }
+    if let Drive::TestRun(ring) = &mut maps.drive {
+        maps.walk.set(0, slots::walk_from_the_root(), 0)?;
+        walk.program.run()?;
+        while ring.next().is_some() {}
     }
-    Ok(kernel)
+    Ok(Kernel { object, maps, walk, files: None, _this_thread: PhantomData })
 }
 
-fn load_program(ebpf: &mut Ebpf, which: Which, again: &mut ProgramArray<MapData>) -> Result<(), Failure> {
-    let fd = match program(ebpf, which)? {
-        Program::RawTracePoint(program) => {
-            program.load()?;
-            program.fd()?.try_clone()?
-        }
-        Program::PerfEvent(program) => {
-            program.load()?;
-            let fd = program.fd()?.try_clone()?;
-            attach_to_own_faults(program)?;
-            fd
-        }
-        _ => return Err("the BPF object has a program of another type".into()),
+fn load_program(object: &Object, which: Which, method: Method) -> Result<Loaded, Failure> {
+    let program = object.program(which.name())?;
+    object.put_program("AGAIN", which as u32, &program)?;
+    let attached = match method {
+        Method::TestRun => None,
+        Method::PageFaults => Some(program.attach_to_own_page_faults()?),
     };
-    Ok(again.set(which as u32, &fd, 0)?)
-}
-
-/// At minor faults of this thread only: nobody else is slowed.
-fn attach_to_own_faults(program: &mut PerfEvent) -> Result<(), Failure> {
-    let event = PerfEventConfig::Software(SoftwareEvent::PageFaultsMin);
-    program.attach(event, PerfEventScope::CallingProcess { cpu: None }, SamplePolicy::Period(1), false)?;
-    Ok(())
+    Ok(Loaded { program, _attached: attached })
 }
 
 /// `0-3` or `0,2-5`: one more than the last.
 fn possible_nodes(list: &str) -> u32 {
     let last = list.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u32>().ok()).max();
     last.map_or(1, |n| n.saturating_add(1)).clamp(1, MAX_NODES)
-}
-
-/// Kernels before 5.11 count maps against RLIMIT_MEMLOCK, which is 64 KiB by default. Its drop puts the limit back.
-struct LockedMemory(rustix::process::Rlimit);
-
-impl LockedMemory {
-    fn raise() -> LockedMemory {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let before = getrlimit(Resource::Memlock);
-        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
-        LockedMemory(before)
-    }
-}
-
-impl Drop for LockedMemory {
-    fn drop(&mut self) {
-        let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, self.0);
-    }
 }
 
 #[cfg(test)]
@@ -327,13 +245,13 @@ mod tests {
     #[test]
     fn the_verifier_bears_as_many_nodes_as_we_claim() {
         let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
-        let btf = kernel_types().unwrap();
+        let types = KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).unwrap();
         for method in [Method::TestRun, Method::PageFaults] {
             let started = Instant::now();
             // Loaded only: this machine has no lists where the last would be.
-            let (mut ebpf, mut maps) = load_maps(&btf, MAX_NODES, method).unwrap();
+            let (object, _maps) = load_maps(&types, MAX_NODES, method).unwrap();
             for which in [Which::Walk, Which::Files] {
-                load_program(&mut ebpf, which, &mut maps.again).unwrap();
+                load_program(&object, which, method).unwrap();
             }
             eprintln!("{method:?} with {MAX_NODES} nodes: {:?}", started.elapsed());
         }

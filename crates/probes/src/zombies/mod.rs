@@ -4,29 +4,38 @@
 //! has one. But the kernel keeps a dead css in its parent's list of children, and its name, until the last reference goes. So a
 //! small BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
 
-mod blind;
+mod arithmetic;
+mod count;
 mod found;
 mod jiffies;
 mod kernel;
-mod kernel_types;
+mod live_tree;
+mod look;
 mod mounted;
 mod own_fault;
 mod pins;
 mod slots;
+mod v1_sums;
+mod v2_counts;
 
 #[cfg(test)]
 mod host_tests;
+#[cfg(test)]
+mod look_host_tests;
+#[cfg(test)]
+mod look_tests;
 
 use std::time::Duration;
 
-use coroner_evidence::{Time, Zombie};
+use coroner_evidence::{Evidence, Time, Zombie, probe};
 use rustix::time::ClockId;
 
 use crate::Root;
+pub use crate::bpf::{Blind, Reason};
 use crate::root::{clock, now};
-pub use blind::{Blind, Reason};
 use found::Found;
 use kernel::{Ended, Kernel};
+pub use look::{Bpf, LookOptions, look};
 pub use pins::Pins;
 
 /// How the programs are run.
@@ -44,6 +53,13 @@ impl Method {
             Method::TestRun => "bpf-test-run",
             Method::PageFaults => "bpf-page-faults",
         }
+    }
+}
+
+impl Blind {
+    /// Notes in the evidence that the dead have no names.
+    pub fn note(&self, evidence: &mut Evidence) {
+        self.note_as(evidence, probe::CGROUPS, "names of dead memory cgroups and the files that keep them");
     }
 }
 

@@ -41,17 +41,19 @@ pub(super) fn find(
     let mut gathered = Gathered::default();
     let mut pins = Pins::default();
     // Those that hold no page on a list have no file to tell.
-    let listed = |z: &Zombie| z.held.file + z.held.swap_backed + z.held.unevictable > 0;
-    let wanted: Vec<u32> = (0..zombies.len() as u32).filter(|&i| listed(&zombies[i as usize])).collect();
+    let listed = |z: &Zombie| z.held.file.saturating_add(z.held.swap_backed).saturating_add(z.held.unevictable);
+    let wanted: Vec<u32> = (0..zombies.len() as u32).filter(|&i| listed(&zombies[i as usize]) > 0).collect();
+    let page = rustix::param::page_size() as u64;
     for chunk in wanted.chunks(ITEMS) {
         let left = options.time_limit.saturating_sub(started.elapsed());
         if left.is_zero() {
             pins.truncated = true;
             break;
         }
-        let places: Vec<Place> = chunk.iter().map(|&i| places[i as usize]).collect();
+        let items: Vec<(Place, u64)> =
+            chunk.iter().map(|&i| (places[i as usize], listed(&zombies[i as usize]) / page)).collect();
         gathered.begin();
-        let (words, ended) = kernel.files(&places, options.folios_per_list, left, |told| gathered.add(chunk, told))?;
+        let (words, ended) = kernel.files(&items, options.folios_per_list, left, |told| gathered.add(chunk, told))?;
         let (folios, torn, _) = slots::files_counts(&words);
         pins.folios += folios;
         pins.torn += torn;
@@ -116,10 +118,13 @@ impl Gathered {
         match told {
             Told::Folio { item, mapping, pages, file } => {
                 let Some(&zombie) = chunk.get(item as usize) else { return };
-                let pages = u64::from(pages.clamp(1, 1 << 20));
+                let pages = u64::from(pages.min(1 << 20));
                 if let Some(file) = file {
                     self.components.clear();
                     self.current = Some((mapping, (!file.unsure).then(|| self.file(&file))));
+                }
+                if pages == 0 {
+                    return;
                 }
                 if mapping & ANONYMOUS != 0 {
                     self.split.entry(zombie).or_default().0 += pages;

@@ -4,16 +4,21 @@
 //! cannot go unseen.
 
 /// Slots of one batch: STEPS.
-const SLOTS: usize = 8;
+const SLOTS: usize = 2;
 const SLOT_BYTES: usize = 360;
 pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
+/// Batches of one value of the array that answers come in.
+pub(super) const BATCHES: usize = 8;
 /// Where the name stands in every slot, to its end.
 const NAME: usize = 104;
 
 /// `struct walk` in words.
 pub(super) type WalkWords = [u64; 230];
 /// `struct files` in words.
-pub(super) type FilesWords = [u64; 1058];
+pub(super) type FilesWords = [u64; FIRST_ITEM + 3 * ITEMS];
+const FIRST_ITEM: usize = 36;
+/// `struct control`: armed, batches, state, reserved.
+pub(super) type Control = [u32; 4];
 /// Items of `struct files`.
 pub(super) const ITEMS: usize = 512;
 
@@ -47,6 +52,7 @@ pub(super) struct WalkCounts {
     pub jiffies: u64,
     pub unreadable: bool,
     pub knows_kernel_memory: bool,
+    pub knows_swap: bool,
 }
 
 fn two(low: u32, high: u32) -> u64 {
@@ -63,64 +69,61 @@ fn high(word: u64) -> u32 {
 
 pub(super) fn walk_from_the_root() -> WalkWords {
     let mut words = [0; 230];
-    words[0] = two(WALK_START, 1);
+    words[0] = two(WALK_START, 0);
     words
 }
 
 /// Looks at one css again. It keeps what the walk knows of the kernel.
 pub(super) fn look_at(words: &mut WalkWords, place: Place) {
-    words[0] = two(WALK_LOOK, 1);
-    words[1] = two(0, high(words[1]));
+    words[0] = two(WALK_LOOK, high(words[0]));
     (words[30], words[31]) = (place.css, place.serial);
 }
 
-/// After a run by page fault: (batches filled, whether it ran). `again` lets it run once more.
-pub(super) fn ran(first: u64, second: u64) -> (u32, bool) {
-    (low(second), high(first) == 0)
+/// The program may run once.
+pub(super) fn armed() -> Control {
+    [1, 0, 0, 0]
 }
 
-pub(super) fn arm(words: &mut [u64]) {
-    words[0] = two(low(words[0]), 1);
-    words[1] = two(0, high(words[1]));
-}
-
-pub(super) fn state(words: &[u64]) -> u32 {
-    low(words[0])
+/// After a run: its state and the batches it filled; `None` if it did not run.
+pub(super) fn ran(control: Control) -> Option<(u32, u32)> {
+    let [armed, batches, state, _] = control;
+    (armed == 0).then_some((state, batches))
 }
 
 pub(super) fn walk_counts(words: &WalkWords) -> WalkCounts {
     WalkCounts {
         state: low(words[0]),
-        unified: high(words[1]) != 0,
-        runs: words[3],
-        visited: words[4],
-        live: words[5],
-        dead: words[6],
-        leaving: words[7],
-        released: words[8],
-        too_deep: words[9],
-        resumed: words[10],
-        jiffies: words[11],
-        unreadable: words[12] != 0,
-        knows_kernel_memory: words[17] != 0,
+        unified: high(words[0]) != 0,
+        runs: words[2],
+        visited: words[3],
+        live: words[4],
+        dead: words[5],
+        leaving: words[6],
+        released: words[7],
+        too_deep: words[8],
+        resumed: words[9],
+        jiffies: words[10],
+        unreadable: words[11] != 0,
+        knows_kernel_memory: words[16] != 0,
+        knows_swap: words[29] != 0,
     }
 }
 
-pub(super) fn files_of(places: &[Place], folios_per_list: u32) -> FilesWords {
-    let mut words = [0; 1058];
-    let count = places.len().min(ITEMS);
-    words[0] = two(0, 1);
-    words[1] = two(0, count as u32);
-    words[4] = two(folios_per_list, 0);
-    for (i, place) in places.iter().take(ITEMS).enumerate() {
-        (words[34 + 2 * i], words[35 + 2 * i]) = (place.css, place.serial);
+/// Places, and the pages that are on the lists of each.
+pub(super) fn files_of(items: &[(Place, u64)], folios_per_list: u32) -> FilesWords {
+    let mut words = [0; FIRST_ITEM + 3 * ITEMS];
+    let count = items.len().min(ITEMS);
+    words[0] = two(0, count as u32);
+    words[3] = two(folios_per_list, 0);
+    for ((place, pages), to) in items.iter().zip(words[FIRST_ITEM..].chunks_exact_mut(3)) {
+        to.copy_from_slice(&[place.css, place.serial, *pages]);
     }
     words
 }
 
 /// (folios, lists left early, memcgs that were gone)
 pub(super) fn files_counts(words: &FilesWords) -> (u64, u64, u64) {
-    (words[6], words[7], words[8])
+    (words[5], words[6], words[7])
 }
 
 /// What one slot tells.
@@ -142,6 +145,7 @@ pub(super) enum Told<'a> {
     Folio {
         item: u32,
         mapping: u64,
+        /// 0: it was told before, but not all of its file's name.
         pages: u32,
         file: Option<File<'a>>,
     },
@@ -163,6 +167,8 @@ pub(super) struct Dead<'a> {
     pub swap_backed: u64,
     pub unevictable: u64,
     pub kernel_charged: u64,
+    /// Pages of it, without its descendants'.
+    pub swap: u64,
     pub pressure_jiffies: u64,
     pub directory_lives: bool,
     pub name: &'a [u8],
@@ -191,9 +197,9 @@ pub(super) enum PathEnd {
     Cut,
 }
 
-/// Reads a batch, in order. Whatever the bytes are: what makes no sense is left out.
-pub(super) fn read(batch: &[u8], mut tell: impl FnMut(Told)) {
-    for slot in batch.chunks_exact(SLOT_BYTES).take(SLOTS) {
+/// Reads batches, in order. Whatever the bytes are: what makes no sense is left out.
+pub(super) fn read(batches: &[u8], mut tell: impl FnMut(Told)) {
+    for slot in batches.chunks_exact(SLOT_BYTES) {
         let u32_at =
             |at: usize| slot.get(at..at + 4).map_or(0, |b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
         let u64_at =
@@ -212,6 +218,7 @@ pub(super) fn read(batch: &[u8], mut tell: impl FnMut(Told)) {
                 kernel_charged: u64_at(72),
                 pressure_jiffies: u64_at(80),
                 directory_lives: u32_at(92) != 0,
+                swap: u64_at(96),
                 name: name(),
             })),
             2 => tell(Told::Ancestor { serial: u64_at(8), parent: u64_at(16), name: name() }),
@@ -260,7 +267,7 @@ mod tests {
     #[test]
     fn a_dead_one_is_read_as_it_was_written() {
         let mut batch = vec![0; BATCH_BYTES];
-        let slot = &mut batch[2 * SLOT_BYTES..3 * SLOT_BYTES];
+        let slot = &mut batch[SLOT_BYTES..];
         slot[0] = 1;
         slot[8..16].copy_from_slice(&77u64.to_le_bytes());
         slot[40..48].copy_from_slice(&(-1i64).to_le_bytes());

@@ -4,37 +4,39 @@
 //! 30 MB; the few hundred that matter take milliseconds. Format: Documentation/bpf/btf.rst of the kernel.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 
-/// Structs, unions and enums that bpf/core.h names. What they contain comes along.
-const WANTED: &[&str] = &[
-    "address_space",
-    "cgroup",
-    "cgroup_root",
-    "cgroup_subsys_id",
-    "cgroup_subsys_state",
-    "css_set",
-    "dentry",
-    "file_system_type",
-    "folio",
-    "hlist_head",
-    "hlist_node",
-    "inode",
-    "kernfs_node",
-    "kernfs_node_id",
-    "list_head",
-    "lru_gen_folio",
-    "lruvec",
-    "mem_cgroup",
-    "mem_cgroup_per_node",
-    "page",
-    "page_counter",
-    "pageflags",
-    "percpu_ref",
-    "percpu_ref_data",
-    "qstr",
-    "super_block",
-    "task_struct",
-];
+use aya::{Btf, Endianness};
+
+/// Those of the running kernel's types that our objects name, and what they contain.
+pub struct KernelTypes {
+    btf: Btf,
+}
+
+impl KernelTypes {
+    pub const FILE: &str = "/sys/kernel/btf/vmlinux";
+
+    /// As far as these objects want them.
+    pub fn of_running_kernel(objects: &[&[u8]]) -> io::Result<KernelTypes> {
+        let malformed = |e: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+        let mut wanted = HashSet::new();
+        for object in objects {
+            let object = aya_obj::Object::parse(object).map_err(|e| malformed(&e))?;
+            if let Some(btf) = object.btf {
+                names(&btf.to_bytes(), &mut wanted);
+            }
+        }
+        let whole = std::fs::read(KernelTypes::FILE)?;
+        // BTF that we do not understand, the loader may.
+        let cut = cut_down(&whole, &wanted);
+        let btf = Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default()).map_err(|e| malformed(&e))?;
+        Ok(KernelTypes { btf })
+    }
+
+    pub(super) fn btf(&self) -> &Btf {
+        &self.btf
+    }
+}
 
 const MAGIC: u16 = 0xeb9f;
 /// The header as far as we need it: magic, version, flags, its length, then offsets and lengths of types and strings.
@@ -61,8 +63,8 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// `None` if the bytes are not BTF as we know it; then let the loader see the whole.
-pub(super) fn cut_down(btf: &[u8]) -> Option<Vec<u8>> {
+/// Types and strings of BTF; `None` if it is not BTF as we know it.
+fn sections(btf: &[u8]) -> Option<(&[u8], &[u8])> {
     if u16::from_le_bytes(btf.get(..2)?.try_into().ok()?) != MAGIC {
         return None;
     }
@@ -71,7 +73,48 @@ pub(super) fn cut_down(btf: &[u8]) -> Option<Vec<u8>> {
         let start = header.checked_add(word(btf, offset)? as usize)?;
         btf.get(start..start.checked_add(word(btf, length)? as usize)?)
     };
-    Cut { types: section(8, 12)?, strings: section(16, 20)?, offsets: Vec::new() }.run()
+    Some((section(8, 12)?, section(16, 20)?))
+}
+
+/// The names of all structs, unions and enums, without what follows `___`: that tells apart what different kernels call alike.
+fn names(btf: &[u8], into: &mut HashSet<Vec<u8>>) -> Option<()> {
+    let (types, strings) = sections(btf)?;
+    let mut at = 0;
+    while at < types.len() {
+        let info = word(types, at + 4)?;
+        if is_named_whole(info) {
+            let name = string(strings, word(types, at)?)?;
+            let end = name.windows(3).position(|w| w == b"___").unwrap_or(name.len());
+            if end > 0 {
+                into.insert(name[..end].to_vec());
+            }
+        }
+        at = after(types, at, info)?;
+    }
+    Some(())
+}
+
+/// `None` if the bytes are not BTF as we know it; then let the loader see the whole.
+fn cut_down(btf: &[u8], wanted: &HashSet<Vec<u8>>) -> Option<Vec<u8>> {
+    let (types, strings) = sections(btf)?;
+    // A type has 12 bytes, and what follows it as many or more on average.
+    Cut { types, strings, offsets: Vec::with_capacity(types.len() / 24) }.run(wanted)
+}
+
+/// What programs can name in a relocation.
+fn is_named_whole(info: u32) -> bool {
+    matches!(kind(info), STRUCT | UNION | ENUM | ENUM64)
+}
+
+fn string(strings: &[u8], at: u32) -> Option<&[u8]> {
+    strings.get(at as usize..)?.split(|b| *b == 0).next()
+}
+
+/// Where the next type starts.
+fn after(types: &[u8], at: usize, info: u32) -> Option<usize> {
+    let (size, count) = following(info)?;
+    let next = at.checked_add(TYPE)?.checked_add(size.checked_mul(count)?)?;
+    (next <= types.len()).then_some(next)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -103,20 +146,16 @@ struct Cut<'a> {
 }
 
 impl Cut<'_> {
-    fn run(mut self) -> Option<Vec<u8>> {
-        let wanted: HashSet<&[u8]> = WANTED.iter().map(|name| name.as_bytes()).collect();
+    fn run(mut self, wanted: &HashSet<Vec<u8>>) -> Option<Vec<u8>> {
         let mut kept = Kept::default();
         let mut at = 0;
         while at < self.types.len() {
             let info = word(self.types, at + 4)?;
             self.offsets.push(at as u32);
-            if matches!(kind(info), STRUCT | UNION | ENUM | ENUM64)
-                && wanted.contains(self.name(word(self.types, at)?)?)
-            {
+            if is_named_whole(info) && wanted.contains(self.name(word(self.types, at)?)?) {
                 kept.id(self.offsets.len() as u32);
             }
-            let (size, count) = following(info)?;
-            at = at.checked_add(TYPE + size * count)?;
+            at = after(self.types, at, info)?;
         }
         // Keeping one may keep more; each is written once.
         let mut written = 0;
@@ -128,7 +167,7 @@ impl Cut<'_> {
     }
 
     fn name(&self, at: u32) -> Option<&[u8]> {
-        self.strings.get(at as usize..)?.split(|b| *b == 0).next()
+        string(self.strings, at)
     }
 
     fn write(&self, old: u32, kept: &mut Kept) -> Option<()> {
@@ -234,28 +273,35 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aya::{Btf, Endianness};
     use proptest::prelude::*;
 
-    #[test]
-    fn this_kernels_types_shrink_a_hundredfold_and_still_parse() {
-        let Ok(whole) = std::fs::read("/sys/kernel/btf/vmlinux") else {
-            return coroner_lab::skip("needs /sys/kernel/btf/vmlinux");
-        };
-        let cut = cut_down(&whole).expect("BTF as we know it");
-        assert!(cut.len() * 10 < whole.len(), "{} of {} bytes", cut.len(), whole.len());
-        Btf::parse(&cut, Endianness::default()).unwrap();
-        eprintln!("{} of {} bytes", cut.len(), whole.len());
+    static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.test_run.o");
+
+    fn wanted() -> HashSet<Vec<u8>> {
+        let mut wanted = HashSet::new();
+        let object = aya_obj::Object::parse(OBJECT).unwrap();
+        names(&object.btf.unwrap().to_bytes(), &mut wanted).unwrap();
+        wanted
     }
 
     #[test]
-    fn every_struct_of_the_header_is_wanted() {
-        let header = include_str!("../../../../bpf/core.h");
-        for line in header.lines() {
-            let Some(rest) = ["struct ", "union ", "enum "].iter().find_map(|k| line.strip_prefix(k)) else { continue };
-            let name = rest.split([' ', ';']).next().unwrap().split("___").next().unwrap();
-            assert!(name == "{" || WANTED.contains(&name), "{name} of core.h is not in WANTED");
+    fn an_object_tells_which_types_it_wants() {
+        let wanted = wanted();
+        for name in ["mem_cgroup", "cgroup_subsys_state", "cgroup_subsys_id", "page", "kernfs_node"] {
+            assert!(wanted.contains(name.as_bytes()), "{name}");
         }
+        assert!(!wanted.iter().any(|name| name.windows(3).any(|w| w == b"___") || name.is_empty()));
+    }
+
+    #[test]
+    fn this_kernels_types_shrink_a_hundredfold_and_still_parse() {
+        let Ok(whole) = std::fs::read(KernelTypes::FILE) else {
+            return coroner_lab::skip("needs /sys/kernel/btf/vmlinux");
+        };
+        let cut = cut_down(&whole, &wanted()).expect("BTF as we know it");
+        assert!(cut.len() * 10 < whole.len(), "{} of {} bytes", cut.len(), whole.len());
+        Btf::parse(&cut, Endianness::default()).unwrap();
+        eprintln!("{} of {} bytes", cut.len(), whole.len());
     }
 
     proptest! {
@@ -266,8 +312,11 @@ mod tests {
                 btf.extend_from_slice(&u32::to_le_bytes(word));
             }
             btf.extend_from_slice(&bytes);
-            cut_down(&btf);
-            cut_down(&bytes);
+            let mut wanted = HashSet::new();
+            names(&btf, &mut wanted);
+            names(&bytes, &mut wanted);
+            cut_down(&btf, &wanted);
+            cut_down(&bytes, &wanted);
         }
     }
 }

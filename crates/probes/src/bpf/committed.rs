@@ -4,7 +4,7 @@
 /// The object `bpf/$name`.
 macro_rules! bpf_object {
     ($name:literal) => {
-        $crate::bpf_objects::chosen(
+        $crate::bpf::committed::chosen(
             $name,
             aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/", $name)),
         )

@@ -1,13 +1,14 @@
-//! Why the kernel cannot be walked, in words for [`Evidence::unseen`].
+//! Why our BPF programs cannot run here, in words for [`Evidence::unseen`].
 
 use std::error::Error;
 use std::io;
 
-use coroner_evidence::{Evidence, probe};
+use coroner_evidence::Evidence;
 
+use super::object::Failure;
 use crate::Root;
 
-/// Why dead cgroups cannot be told apart here, and what would help.
+/// Why our BPF programs cannot run here, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Blind {
@@ -32,18 +33,13 @@ pub enum Reason {
 }
 
 impl Blind {
-    pub(super) fn new(reason: Reason, why: impl Into<String>, how_to_see: impl Into<String>) -> Blind {
+    pub fn new(reason: Reason, why: impl Into<String>, how_to_see: impl Into<String>) -> Blind {
         Blind { reason, why: why.into(), how_to_see: how_to_see.into() }
     }
 
     /// Notes in the evidence what is missing.
-    pub fn note(&self, evidence: &mut Evidence) {
-        evidence.unseen(
-            probe::CGROUPS,
-            "names of dead memory cgroups and the files that keep them",
-            self.why.clone(),
-            self.how_to_see.clone(),
-        );
+    pub fn note_as(&self, evidence: &mut Evidence, probe: &str, what: &str) {
+        evidence.unseen(probe, what, self.why.clone(), self.how_to_see.clone());
     }
 }
 
@@ -51,9 +47,9 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// What this process may do, as far as the walk is concerned.
+/// What this process may do, as far as BPF programs that read the kernel's memory are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub struct Standing {
     /// Effective capabilities; `None` if /proc does not say.
     capabilities: Option<u64>,
     /// Linux version, major and minor.
@@ -62,7 +58,27 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    pub fn read(root: &Root) -> Standing {
+    /// May they run here? If not, why not.
+    pub fn check(root: &Root) -> Result<Standing, Blind> {
+        if !root.is_live() {
+            return Err(Blind::new(
+                Reason::NotLive,
+                "a directory is examined, not the kernel of a node",
+                "run on the node itself",
+            ));
+        }
+        if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
+            return Err(Blind::new(
+                Reason::Kernel,
+                "the BPF objects are for 64-bit little-endian machines",
+                "an x86-64 or arm64 node",
+            ));
+        }
+        let standing = Standing::read(root);
+        standing.forbids().map_or(Ok(standing), Err)
+    }
+
+    fn read(root: &Root) -> Standing {
         let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
         Standing {
             capabilities: status.ok().and_then(|text| effective(&text)),
@@ -73,7 +89,7 @@ impl Standing {
         }
     }
 
-    pub fn is_before(&self, major: u32, minor: u32) -> bool {
+    fn is_before(&self, major: u32, minor: u32) -> bool {
         self.version.is_some_and(|v| v < (major, minor))
     }
 
@@ -81,8 +97,8 @@ impl Standing {
         self.capabilities.is_none_or(|set| set >> capability & 1 == 1)
     }
 
-    /// What forbids the walk before it is tried.
-    pub fn forbids(&self) -> Option<Blind> {
+    /// What forbids it before it is tried.
+    fn forbids(&self) -> Option<Blind> {
         if self.confidential {
             return Some(Blind::new(
                 Reason::Lockdown,
@@ -107,7 +123,7 @@ impl Standing {
         };
         Some(Blind::new(
             Reason::Capability,
-            format!("this process lacks {lacks}, which reading the kernel's cgroups by BPF needs"),
+            format!("this process lacks {lacks}, which reading the kernel's memory by BPF needs"),
             "run as root, or with CAP_BPF and CAP_PERFMON (in a container: --privileged)",
         ))
     }
@@ -160,7 +176,7 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
@@ -175,7 +191,7 @@ fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn 
 }
 
 /// The errno at the bottom of an error, if it is a system call's.
-pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
+fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error)
 }
 
@@ -183,16 +199,7 @@ pub(super) fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
 fn in_words(error: &(dyn Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     for error in chain(error) {
-        let text = match error.downcast_ref() {
-            // Its own words carry the verifier's whole log; the last lines say what it objects to.
-            Some(aya::programs::ProgramError::LoadError { verifier_log, .. }) => {
-                let log = verifier_log.to_string();
-                let mut last: Vec<&str> = log.lines().rev().filter(|l| !l.trim().is_empty()).take(4).collect();
-                last.reverse();
-                format!("the program is refused ({})", last.join("; "))
-            }
-            _ => error.to_string().lines().next().unwrap_or_default().chars().take(300).collect(),
-        };
+        let text: String = error.to_string().lines().next().unwrap_or_default().chars().take(600).collect();
         // Transparent errors say what their source says.
         if !words.iter().any(|said| said.ends_with(&text)) {
             words.push(text);
@@ -203,8 +210,8 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
 
 /// The verifier answers EACCES for a program that it does not believe: that is no lack of permission.
 fn was_refused_by_verifier(error: &(dyn Error + 'static)) -> bool {
-    chain(error).any(|e| matches!(e.downcast_ref(), Some(aya::programs::ProgramError::LoadError { verifier_log, .. }) if !verifier_log.to_string().trim().is_empty()))
-        && errno(error) == Some(libc::EACCES)
+    let has_words = |e: &(dyn Error + 'static)| matches!(e.downcast_ref(), Some(Failure::Program { words, .. }) if !words.is_empty());
+    chain(error).any(has_words) && errno(error) == Some(libc::EACCES)
 }
 
 #[cfg(test)]
@@ -260,6 +267,19 @@ mod tests {
         assert!(old.why.contains("Linux 4.14 is too old"), "{}", old.why);
         let missing = standing(ALL, (4, 14)).no_btf(&io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(missing.reason, Reason::Btf);
+    }
+
+    #[test]
+    fn a_refusal_by_the_verifier_is_no_lack_of_permission() {
+        let refused = |words: &str| Failure::Program {
+            name: "walk".into(),
+            words: words.into(),
+            error: io::Error::from_raw_os_error(libc::EACCES),
+        };
+        let blind = standing(ALL, (6, 1)).explain("cannot load", &refused("R1 invalid mem access 'scalar'"));
+        assert_eq!(blind.reason, Reason::Kernel);
+        assert!(blind.why.contains("the program walk is refused (R1 invalid mem access 'scalar')"), "{}", blind.why);
+        assert_eq!(standing(ALL, (6, 1)).explain("cannot load", &refused("")).reason, Reason::Forbidden);
     }
 
     proptest! {

@@ -1,0 +1,106 @@
+//! `coroner zombies`.
+
+use super::{read_recording, stop_on_signals};
+use crate::args::{WalkMethod, ZombiesArgs};
+use crate::exit::Exit;
+use crate::output::progress::StatusLine;
+use crate::output::{print, zombies_json, zombies_text};
+use anyhow::Context;
+use coroner_diagnosis::zombies::report;
+use coroner_evidence::{Evidence, TriedInVain, ZombieMethod, ZombieScan};
+use coroner_probes::Root;
+use coroner_probes::watch::zombies::{ZombieWatch, ZombieWatchOptions};
+use coroner_probes::zombies::{Bpf, Method};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
+    let watched = args.watch.or(args.duration);
+    let mut evidence = match &args.from {
+        Some(file) => read_recording(file)?,
+        None => look_at_node(&args, watched)?,
+    };
+    if evidence.zombie_scans.is_empty() {
+        evidence.zombie_scans.extend(scan_of_census(&evidence));
+    }
+    let report = report(&evidence).with_context(|| match &args.from {
+        Some(file) => format!("{}: memory cgroups were not looked at in this recording", file.display()),
+        None => not_seen(&evidence),
+    })?;
+    let text = if args.json {
+        let wanted = zombies_json::Wanted { list: args.list, all: args.all };
+        format!("{:#}\n", zombies_json::document(&report, &evidence, &wanted))
+    } else {
+        let shown = zombies_text::Shown {
+            list: args.list,
+            all: args.all,
+            watched: watched.is_some() || args.from.is_some(),
+            is_live: args.from.is_none(),
+        };
+        zombies_text::render(&report, &evidence, &shown)
+    };
+    print(&text)?;
+    Ok(Exit::NothingWrong)
+}
+
+fn look_at_node(args: &ZombiesArgs, watched: Option<Duration>) -> anyhow::Result<Evidence> {
+    let options = ZombieWatchOptions {
+        root: args.root.as_ref().map_or_else(Root::live, Root::at),
+        bpf: match (args.no_bpf, args.method) {
+            (true, _) => Bpf::No,
+            (false, Some(WalkMethod::TestRun)) => Bpf::Only(Method::TestRun),
+            (false, Some(WalkMethod::PageFaults)) => Bpf::Only(Method::PageFaults),
+            (false, None) => Bpf::Best,
+        },
+    };
+    let Some(duration) = watched else { return Ok(ZombieWatch::look_once(&options)) };
+    let stop = stop_on_signals()?;
+    let mut line = StatusLine::new();
+    let mut watch = ZombieWatch::start(&options, duration);
+    let mut evidence = Evidence::default();
+    while let Some(fragment) = watch.next_turn() {
+        evidence.append(fragment);
+        let at_work = zombies_text::at_work(&evidence).map(|w| format!(" · {w}")).unwrap_or_default();
+        let (elapsed, of) = (watch.elapsed().as_secs_f64(), duration.as_secs_f64());
+        line.show(&format!("watching cgroups come and go: {elapsed:.0} of {of:.0} s{at_work}"));
+        if stop.load(Ordering::Relaxed) {
+            watch.stop();
+        }
+    }
+    Ok(evidence)
+}
+
+/// A recording without a scan has at least a count.
+fn scan_of_census(evidence: &Evidence) -> Option<ZombieScan> {
+    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at)?;
+    Some(ZombieScan {
+        at: census.at,
+        took_ns: census.took_ns,
+        method: ZombieMethod::Count,
+        version: census.version,
+        tracked: census.tracked,
+        live: Some(census.live).filter(|_| !census.truncated),
+        dead: census.dying,
+        leaving: 0,
+        zombies: Vec::new(),
+        below: Vec::new(),
+        files: Vec::new(),
+        holds: Vec::new(),
+        files_unseen: None,
+        truncated: None,
+        instead_of: vec![TriedInVain {
+            method: "bpf".to_owned(),
+            why: "the recording holds no scan of the dead: they were few, or an older coroner made it".to_owned(),
+            how_to_see: "run coroner zombies on the node".to_owned(),
+        }],
+    })
+}
+
+fn not_seen(evidence: &Evidence) -> String {
+    let reasons: Vec<String> =
+        evidence.unseen.iter().map(|u| format!("{}: {} (to see it: {})", u.what, u.why, u.how_to_see)).collect();
+    match reasons.is_empty() {
+        true => "memory cgroups could not be seen".to_owned(),
+        false => format!("memory cgroups could not be seen. {}", reasons.join("; ")),
+    }
+}

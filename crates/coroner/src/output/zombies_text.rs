@@ -1,0 +1,367 @@
+//! `coroner zombies` for people.
+
+use super::terminal::{bold, dim, good, printable, width, wrap};
+use coroner_diagnosis::words::{age_words, bytes, count, duration_words, plural};
+use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, Report};
+use coroner_evidence::{Born, Evidence, Held, Time, Zombie, ZombieMethod};
+use std::time::Duration;
+
+/// Groups, files and makers that are shown unless all are asked for.
+const GROUPS: usize = 10;
+const FILES: usize = 4;
+const MAKERS: usize = 5;
+
+pub struct Shown {
+    pub list: bool,
+    pub all: bool,
+    pub watched: bool,
+    /// The node was looked at just now; a recording may be old.
+    pub is_live: bool,
+}
+
+pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
+    let width = width();
+    let mut out = wrap(&headline(report, evidence), width, 0);
+    let held = held_words(&report.held);
+    if report.scan.dead != Some(0) && !held.is_empty() {
+        out.push_str(&wrap(&format!("They hold {} that nobody can use: {held}.", bytes(report.held.total())), width, 0));
+    }
+    if let Some(truncated) = &report.scan.truncated {
+        out.push_str(&wrap(&format!("Not all of them were reached: {}.", printable(truncated)), width, 0));
+    }
+    for tried in &report.scan.instead_of {
+        let text = format!("Not by {}: {}. To see more: {}.", tried.method, tried.why, tried.how_to_see);
+        out.push_str(&wrap(&printable(&text), width, 0));
+    }
+
+    let most = if shown.all { report.groups.len() } else { GROUPS };
+    for group in report.groups.iter().take(most) {
+        out.push('\n');
+        out.push_str(&group_text(group, report.scan.at, width, shown));
+    }
+    if report.groups.len() > most {
+        let rest = &report.groups[most..];
+        let dead = rest.iter().filter_map(|g| g.dead).fold(0, u64::saturating_add);
+        out.push_str(&format!("\nand {} dead in {} smaller groups (--all shows them)\n", count(dead), rest.len()));
+    }
+    out.push_str(&makers_text(report, width, shown));
+    out.push_str(&cost_text(report, width));
+    if shown.list {
+        out.push_str(&list_text(&report.scan.zombies, report.scan.at));
+    }
+    out.push_str(&unseen_text(evidence, width));
+    out.push_str(&dim(&last_line(report, shown)));
+    out
+}
+
+fn headline(report: &Report, evidence: &Evidence) -> String {
+    let scan = report.scan;
+    let node = evidence.node.as_ref();
+    let live = scan.live.map(|n| format!(" beside {} live ones", count(n))).unwrap_or_default();
+    let what = match scan.dead {
+        Some(0) => good(&format!("No dead memory cgroups{live}")),
+        Some(1) => bold(&format!("1 dead memory cgroup{live}")),
+        Some(n) => bold(&format!("{} dead memory cgroups{live}", count(n))),
+        None => bold(&format!("An unknown number of dead memory cgroups{live}")),
+    };
+    let mut place = Vec::new();
+    if let Some(host) = node.and_then(|n| n.host.as_deref()) {
+        place.push(printable(host));
+    }
+    if let Some(kernel) = node.and_then(|n| n.kernel.as_deref()) {
+        place.push(format!("Linux {}", printable(kernel)));
+    }
+    place.push(format!("cgroup v{}", scan.version));
+    let how = match scan.method {
+        ZombieMethod::BpfTestRun | ZombieMethod::BpfPageFaults => {
+            format!("told by the kernel's own lists ({}) in {}", scan.method.as_str(), duration_words(Duration::from_nanos(scan.took_ns)))
+        }
+        ZombieMethod::CgroupStat => "counted by cgroup.stat (cgroup-stat): parents, but no names and no files".to_owned(),
+        ZombieMethod::MemoryStat => {
+            "by what memory.stat of parents cannot explain (memory-stat): bytes by parent, but no names and no files".to_owned()
+        }
+        ZombieMethod::Count => "what the kernel tracks less the directories there are (count): no names, no parents, no files".to_owned(),
+    };
+    let mut text = format!("{what}, {} · {how}.", place.join(", "));
+    match (report.growth, report.per_hour) {
+        (Growth::Growing { by, over }, _) => {
+            text.push_str(&format!(" Growing: {} more in the {} we watched.", count(by), duration_words(over)));
+        }
+        (_, Some(rate)) if rate.value >= 0.05 && scan.dead != Some(0) => {
+            text.push_str(&match rate.from {
+                RateFrom::Births { over } if over >= Duration::from_secs(3590) => {
+                    format!(" {} of them were born within the last hour.", count(rate.value.round() as u64))
+                }
+                _ => format!(" {}.", capital(&rate_words(rate.value, rate.from))),
+            });
+        }
+        (Growth::Steady { over }, _) => text.push_str(&format!(" Not growing in the {} we watched.", duration_words(over))),
+        _ => {}
+    }
+    text
+}
+
+fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
+    let dead = group.dead.map_or_else(|| "dead ones".to_owned(), |n| format!("{} dead", count(n)));
+    let mut name = if group.rest_of > 0 {
+        format!("in {} other places", count(group.rest_of))
+    } else {
+        format!("{}  {}", printable(&group.parent), bold(&printable(&group.pattern)))
+    };
+    let owner: Vec<String> = [
+        group.unit.as_ref().map(|u| format!("unit {u}")),
+        group.pod_uid.as_ref().map(|p| format!("pod {p}")),
+        group.container_id.as_ref().map(|c| format!("container {}", c.chars().take(12).collect::<String>())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !owner.is_empty() {
+        name.push_str(&format!("  ({})", printable(&owner.join(", "))));
+    }
+    let mut out = format!("{}  {name}\n", bold(&dead));
+    let mut facts = vec![format!("hold {}", bytes(group.held.total()))];
+    let kinds = held_words(&group.held);
+    if !kinds.is_empty() {
+        facts[0].push_str(&format!(": {kinds}"));
+    }
+    if let Some(ages) = ages(group, now) {
+        facts.push(ages);
+    }
+    if let (Some(first), Some(last)) = (group.first_death, group.last_death) {
+        facts.push(format!("removed while we watched: {} to {} ago", ago(now, first), ago(now, last)));
+    }
+    if let Some(rate) = group.per_hour.filter(|r| r.value >= 0.05) {
+        facts.push(rate_words(rate.value, rate.from));
+    }
+    if group.pattern.contains('*') && group.example != group.parent {
+        facts.push(format!("such as {}", group.example.rsplit('/').next().unwrap_or_default()));
+    }
+    out.push_str(&wrap(&printable(&facts.join(" · ")), width, 4));
+    out.push_str(&pins_text(group, width, shown));
+    if group.makers.iter().any(|m| m.maker.is_some()) {
+        out.push_str("    made by\n");
+        let makers = group.makers.iter().filter(|m| m.maker.is_some());
+        for maker in makers.take(if shown.all { usize::MAX } else { MAKERS }) {
+            out.push_str(&wrap(&printable(&maker_words(maker, false)), width, 6));
+        }
+    }
+    out
+}
+
+fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
+    let mut lines = Vec::new();
+    let left_out = if shown.all {
+        lines.extend(group.pinned_by.iter().map(pin_words));
+        0
+    } else {
+        lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
+        group.pinned_in.len().saturating_sub(FILES)
+    };
+    for other in &group.pinned_otherwise {
+        let amount = other.bytes.map(|b| format!("{}  ", bytes(b))).unwrap_or_default();
+        let of = other.zombies.map(|n| format!(", {} of them", count(n))).unwrap_or_default();
+        lines.push(format!("{amount}{}{of}", other.kind.as_str()));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut out = "    kept by\n".to_owned();
+    for line in lines {
+        out.push_str(&wrap(&printable(&line), width, 6));
+    }
+    if left_out > 0 {
+        out.push_str(&format!("      and files in {left_out} more places (--all lists every file)\n"));
+    }
+    out
+}
+
+fn pin_words(pin: &Pin) -> String {
+    let seen_by = pin.file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
+    let unmounted = if pin.file.mounted || pin.file.path.is_none() { "" } else { ", path within its file system" };
+    format!("{}  {} ({}{seen_by}{unmounted})", bytes(pin.bytes), pin.file.name(), pin.file.filesystem)
+}
+
+fn file_group_words(group: &FileGroup) -> String {
+    let files = if group.files == 1 { String::new() } else { format!(" {} files,", count(group.files)) };
+    let deleted = match group.deleted {
+        0 => "",
+        n if n == group.files => ", deleted but still open or mapped",
+        _ => ", some deleted but still open or mapped",
+    };
+    let of = if group.zombies == 1 { "1 of them".to_owned() } else { format!("{} of them", count(group.zombies)) };
+    format!("{} {}{files} ({}{deleted}), {of}", bytes(group.bytes), group.pattern, group.filesystem)
+}
+
+/// Who was at work, whether or not it left something behind.
+fn makers_text(report: &Report, width: usize, shown: &Shown) -> String {
+    if !shown.watched {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Who makes and removes cgroups"));
+    let makers: Vec<&MakerShare> = report.makers.iter().filter(|m| m.maker.is_some()).collect();
+    if makers.is_empty() {
+        out.push_str("  Nobody made or removed one while we watched.\n");
+    }
+    let most = if shown.all { makers.len() } else { MAKERS };
+    for maker in makers.iter().take(most) {
+        out.push_str(&wrap(&printable(&maker_words(maker, true)), width, 2));
+    }
+    if makers.len() > most {
+        out.push_str(&format!("  and {} more (--all shows them)\n", makers.len() - most));
+    }
+    let freed = report.makers.iter().map(|m| m.freed).fold(0, u64::saturating_add);
+    let removed = report.makers.iter().map(|m| m.removed).fold(0, u64::saturating_add);
+    if removed > 0 {
+        out.push_str(&wrap(
+            &format!("{} removed, {} freed by the kernel meanwhile; what is removed and not freed becomes a zombie.", count(removed), count(freed)),
+            width,
+            2,
+        ));
+    }
+    out
+}
+
+fn maker_words(share: &MakerShare, with_place: bool) -> String {
+    let Some(maker) = &share.maker else { return String::new() };
+    let mut text = format!("{}[{}]", maker.comm, maker.pid);
+    if let Some(via) = &maker.via {
+        text.push_str(&format!(" through {via}"));
+    }
+    if let Some(unit) = &share.unit {
+        text.push_str(&format!(", {unit}"));
+    }
+    text.push_str(&format!(": {} born, {} removed, {} a minute", count(share.born), count(share.removed), tenths(share.per_minute)));
+    if with_place {
+        text.push_str(&format!(", below {} as {}", share.parent, share.pattern));
+    }
+    if let Some(command) = maker.command.as_deref().filter(|c| *c != maker.comm) {
+        text.push_str(&format!(" · {command}"));
+    } else if let (Some(pid), Some(comm)) = (maker.parent_pid, &maker.parent_comm) {
+        text.push_str(&format!(" · started by {comm}[{pid}]"));
+    }
+    text
+}
+
+fn cost_text(report: &Report, width: usize) -> String {
+    if report.scan.dead == Some(0) || report.cost.lines.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("What they cost on this node"));
+    if !report.cost.matters.is_empty() {
+        out.push_str(&wrap(&report.cost.matters, width, 2));
+    }
+    for line in &report.cost.lines {
+        let how = line.how_to_measure.as_ref().map(|h| format!(" To measure it: {h}.")).unwrap_or_default();
+        out.push_str(&wrap(&printable(&format!("- {}{how}", line.text)), width, 2));
+    }
+    out
+}
+
+fn list_text(zombies: &[Zombie], now: Time) -> String {
+    if zombies.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n{}", bold("Each of them, oldest first"), dim("        id       holds        age  path\n"));
+    for z in zombies {
+        let age = z.born.map_or_else(|| "?".to_owned(), |b| format!("{}{}", if b.exact { "" } else { "≥ " }, ago(now, b.at)));
+        out.push_str(&format!("{:>10}  {:>10}  {age:>9}  {}\n", z.id, bytes(z.held.total()), printable(&z.path)));
+    }
+    out
+}
+
+fn unseen_text(evidence: &Evidence, width: usize) -> String {
+    if evidence.unseen.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Not seen"));
+    for unseen in &evidence.unseen {
+        let mut text = format!("- {}: {}.", unseen.what, unseen.why.trim_end_matches('.'));
+        if !unseen.how_to_see.is_empty() {
+            text.push_str(&format!(" To see it: {}.", unseen.how_to_see.trim_end_matches('.')));
+        }
+        out.push_str(&wrap(&printable(&text), width, 2));
+    }
+    out
+}
+
+fn last_line(report: &Report, shown: &Shown) -> String {
+    let mut hints = Vec::new();
+    if shown.is_live && !shown.watched {
+        hints.push("--watch names who makes them");
+    }
+    if !shown.list && !report.scan.zombies.is_empty() {
+        hints.push("--list names each");
+    }
+    let hints = if hints.is_empty() { String::new() } else { format!("{}; ", hints.join(", ")) };
+    format!("\n{hints}what to do about them: coroner diagnose --explain zombie-memcgs\n")
+}
+
+fn held_words(held: &Held) -> String {
+    let (anonymous, shmem) = (held.anonymous.unwrap_or(0), held.shmem.unwrap_or(0));
+    let untold = held.swap_backed.saturating_sub(anonymous).saturating_sub(shmem);
+    let kinds = [
+        (held.file, "page cache"),
+        (shmem, "shared memory and tmpfs"),
+        (anonymous, "anonymous memory"),
+        (untold, "anonymous or shared memory"),
+        (held.unevictable, "locked memory"),
+        (held.kernel.unwrap_or(0), "kernel memory"),
+    ];
+    let mut words: Vec<String> =
+        kinds.iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{} {kind}", bytes(*n))).collect();
+    if let Some(swap) = held.swap.filter(|n| *n > 0) {
+        words.push(format!("and {} in swap", bytes(swap)));
+    }
+    words.join(", ")
+}
+
+fn ages(group: &Group, now: Time) -> Option<String> {
+    let (oldest, newest) = (group.oldest?, group.newest?);
+    if oldest.exact && newest.exact {
+        return Some(match (ago(now, oldest.at), ago(now, newest.at)) {
+            (a, b) if a == b => format!("born {a} ago"),
+            (a, b) => format!("born {a} to {b} ago"),
+        });
+    }
+    let at_least = |b: Born| ago(now, b.at);
+    Some(format!("born at least {} ago, the youngest at least {} ago", at_least(oldest), at_least(newest)))
+}
+
+fn ago(now: Time, at: Time) -> String {
+    let words = age_words(now.since(at), Duration::ZERO);
+    if words == "just now" { duration_words(now.since(at)) } else { words.trim_end_matches(" ago").to_owned() }
+}
+
+fn rate_words(per_hour: f64, from: RateFrom) -> String {
+    let rate = if per_hour >= 10.0 { count(per_hour.round() as u64) } else { tenths(per_hour) };
+    match from {
+        RateFrom::Births { over } => format!("{rate} more each hour (by births in the last {})", duration_words(over)),
+        RateFrom::Watched { over } => format!("{rate} more each hour (watched for {})", duration_words(over)),
+        RateFrom::SinceBoot { over } => format!("{rate} each hour on average in the {} since boot", duration_words(over)),
+    }
+}
+
+fn tenths(value: f64) -> String {
+    if value >= 100.0 { count(value.round() as u64) } else { format!("{value:.1}") }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+/// For a progress line: who was seen at work last.
+pub fn at_work(seen: &Evidence) -> Option<String> {
+    let (born, removed) =
+        seen.cgroup_churn.iter().fold((0u64, 0u64), |(b, r), c| (b.saturating_add(c.born), r.saturating_add(c.removed)));
+    let maker = seen.cgroup_churn.iter().filter(|c| c.maker.is_some()).max_by_key(|c| c.born)?.maker.as_ref()?;
+    Some(format!(
+        "{} made, {} removed, most by {}[{}]",
+        plural(born, "cgroup", "cgroups"),
+        count(removed),
+        printable(&maker.comm),
+        maker.pid
+    ))
+}
+

@@ -1,0 +1,176 @@
+//! The dead by name: which group it is, what keeps it, who makes it, and what to do about that one.
+
+use crate::finding::{Fact, Subject, SubjectKind};
+use crate::words::{bytes, count, list, plural, rate};
+use crate::zombies::groups::join_path;
+use crate::zombies::{Group, MakerShare, PerHour, RateFrom, Report};
+use std::time::Duration;
+
+/// Groups, files and makers that a person is told.
+const GROUPS: usize = 3;
+const FILES: usize = 3;
+const MAKERS: usize = 2;
+
+/// The group that most of them are of.
+fn dominant<'r, 'e>(report: &'r Report<'e>) -> Option<&'r Group<'e>> {
+    let own = || report.groups.iter().filter(|g| g.rest_of == 0);
+    let most_dead = report.scan.dead.and_then(|all| own().find(|g| g.dead.is_some_and(|dead| dead > all / 2)));
+    let uncounted = report.groups.iter().all(|g| g.dead.is_none());
+    most_dead.or_else(|| own().find(|g| uncounted && g.held.total() > report.held.total() / 2))
+}
+
+/// What the finding is about: the unit that they are of, else the cgroup below which they died. `None` if there is no such one.
+pub fn subject(report: &Report<'_>) -> Option<Subject> {
+    let group = dominant(report)?;
+    Some(match &group.unit {
+        Some(unit) => Subject::new(SubjectKind::Unit, unit.clone()),
+        None if group.parent == "/" => Subject::new(SubjectKind::Cgroup, join_path("/", &group.pattern)),
+        None => Subject::new(SubjectKind::Cgroup, group.parent.clone()),
+    })
+}
+
+pub fn detail(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    for group in report.groups.iter().take(GROUPS) {
+        text.push_str(&group_words(group));
+    }
+    let rest = &report.groups[report.groups.len().min(GROUPS)..];
+    if !rest.is_empty() {
+        let dead = rest.iter().fold(Some(0u64), |sum, g| Some(sum?.saturating_add(g.dead?)));
+        let dead = dead.map(|dead| format!("{} more ", count(dead))).unwrap_or_default();
+        text.push_str(&format!("{dead}in {}. ", plural(rest.len() as u64, "other group", "other groups")));
+    }
+    if report.groups.is_empty() {
+        text.push_str("Which they are could not be told");
+        let why = report.scan.instead_of.first().map(|tried| format!(": {}", tried.why));
+        text.push_str(&format!("{}. ", why.unwrap_or_default()));
+    }
+    // Whoever makes cgroups of which none is dead is not the culprit.
+    let makers: Vec<String> = report.groups.iter().flat_map(|g| &g.makers).take(MAKERS).map(maker_words).collect();
+    if !makers.is_empty() {
+        text.push_str(&format!("Made by {}. ", makers.join("; ")));
+    }
+    text.push_str(&report.cost.matters);
+    text.push(' ');
+    if let Some(words) = report.per_hour.and_then(births_words) {
+        text.push_str(&words);
+    }
+    text
+}
+
+fn group_words(group: &Group<'_>) -> String {
+    let dead = group.dead.map_or_else(|| "An unknown number".to_owned(), count);
+    let place = if group.rest_of > 0 {
+        format!("{dead} died in other places below {}", group.parent)
+    } else if group.pattern == "*" {
+        format!("{dead} died below {}", group.parent)
+    } else {
+        format!("{dead} died below {} as {}", group.parent, group.pattern)
+    };
+    let mut text = format!("{place}; they hold {}", bytes(group.held.total()));
+    let files: Vec<String> = group
+        .pinned_in
+        .iter()
+        .map(|f| {
+            let files = if f.files > 1 { format!(", {} files", count(f.files)) } else { String::new() };
+            let deleted = if f.deleted > 0 { ", deleted but still in use" } else { "" };
+            format!("{} ({}{files}{deleted}, {})", f.pattern, f.filesystem, bytes(f.bytes))
+        })
+        .collect();
+    if !files.is_empty() {
+        text.push_str(&format!(", kept by {}", list(&files, FILES)));
+    } else if let Some(otherwise) = group.pinned_otherwise.first() {
+        text.push_str(&format!(", kept by {}", otherwise.kind.as_str()));
+    }
+    text.push_str(". ");
+    text
+}
+
+fn maker_words(share: &MakerShare) -> String {
+    let for_unit = share.made_unit.as_ref().map(|unit| format!(" for {unit}")).unwrap_or_default();
+    let restarts = match share.made_unit_restarts {
+        Some(0) => ", though systemd counts no restart",
+        _ => "",
+    };
+    let minute = Duration::from_secs(60);
+    format!("{}{for_unit}, {}{restarts}", share.name(), rate(share.per_minute, minute))
+}
+
+fn births_words(rate: PerHour) -> Option<String> {
+    match rate.from {
+        RateFrom::Births { .. } => {
+            Some(format!("Of the dead, {} per hour were born lately. ", count(rate.value.round() as u64)))
+        }
+        _ => None,
+    }
+}
+
+pub fn facts(report: &Report<'_>) -> Vec<Fact> {
+    let method = report.scan.method.as_str();
+    let mut facts = Vec::new();
+    for group in report.groups.iter().take(GROUPS) {
+        let name = join_path(&group.parent, &group.pattern);
+        if let Some(dead) = group.dead {
+            facts.push(Fact::new(format!("dead as {name}"), dead, "", method));
+        }
+        facts.push(Fact::new(format!("held by {name}"), group.held.total(), "bytes", method));
+        for file in group.pinned_in.iter().take(FILES) {
+            facts.push(Fact::new(
+                format!("of that in {} ({})", file.pattern, file.filesystem),
+                file.bytes,
+                "bytes",
+                method,
+            ));
+        }
+        for maker in group.makers.iter().take(MAKERS) {
+            let source = "tracepoint cgroup_mkdir";
+            facts.push(Fact::new(format!("made by {}", maker.name()), maker.born, "cgroups", source));
+        }
+    }
+    for line in report.cost.lines.iter().filter(|line| line.measured) {
+        facts.push(Fact::new(format!("cost: {}", line.kind.as_str()), line.text.clone(), "", "measured on this node"));
+    }
+    facts
+}
+
+/// Concrete where it is known whom to stop and what to delete.
+pub fn remedy(report: &Report<'_>) -> Option<String> {
+    let group = dominant(report)?;
+    let who = match (&group.unit, group.makers.first()) {
+        (Some(unit), _) => format!(
+            "{unit} (`systemctl status {unit}`, then `systemctl disable --now {unit}` if the node can do without it)"
+        ),
+        (None, Some(maker)) => maker.name(),
+        (None, None) if group.pod_uid.is_some() || group.parent.contains("kubepods") => {
+            format!("the pod whose containers start again and again below {} (`crictl ps -a`)", group.parent)
+        }
+        (None, None) => format!(
+            "whatever makes and removes cgroups below {} (`coroner zombies --watch` names the process)",
+            group.parent
+        ),
+    };
+    let mut text = format!("First stop who makes them: {who}. Stopping it stops the growth and frees nothing. ");
+    text.push_str("Those already there go only when the memory that keeps them goes: ");
+    let mut ways = Vec::new();
+    let of = |shared: bool| {
+        let files = group.pinned_in.iter().filter(move |f| (f.filesystem == "tmpfs") == shared);
+        files.map(|f| f.pattern.clone()).collect::<Vec<_>>()
+    };
+    let (shared, cached) = (of(true), of(false));
+    if !shared.is_empty() {
+        ways.push(format!("delete, once nobody uses them (`fuser -v`), {}", list(&shared, FILES)));
+    }
+    if !cached.is_empty() || group.held.file > 0 {
+        let of = if cached.is_empty() { String::new() } else { format!(" of {}", list(&cached, FILES)) };
+        ways.push(format!(
+            "on a drained node `echo 1 > /proc/sys/vm/drop_caches` for the page cache{of} (it slows running jobs)"
+        ));
+    }
+    if shared.is_empty() && group.held.swap_backed > 0 {
+        ways.push("delete what they left in tmpfs and /dev/shm".to_owned());
+    }
+    ways.push("or reboot".to_owned());
+    text.push_str(&ways.join("; "));
+    text.push_str(". Restarting kubelet does not help.");
+    Some(text)
+}

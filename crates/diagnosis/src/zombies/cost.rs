@@ -1,0 +1,431 @@
+//! What the dead cost on this node: what was measured, what was not, and which of it matters on this kernel.
+//!
+//! What we measured elsewhere says where to look; it never stands for a measurement here.
+
+use crate::rules::slow_memcg_stat;
+use crate::words::{bytes, count, duration_words, percent};
+use coroner_evidence::{
+    Evidence, KernelSamples, Source, StatRead, SymbolSamples, TaskSamples, Unseen, ZombieScan, probe,
+};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Memory cgroups have 16-bit ids (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
+pub const ID_LIMIT: u64 = 65_535;
+
+/// From here on a removed cgroup gives its id back at once, unless memory of it is swapped out (commit 73f576c04b94, "fix cgroup
+/// creation failure after many small jobs"; mem_cgroup_css_offline). We had 66,171 dead ones on 6.18.
+const DEAD_GIVE_IDS_BACK: Version = (4, 7);
+
+/// Before this, v1 memory.numa_stat walked every cgroup, the dead included; v2 and memory.stat until 5.2 (mm/memcontrol.c).
+const V1_STATS_WALK_BEFORE: Version = (5, 8);
+const V2_STATS_WALK_BEFORE: Version = (5, 2);
+
+/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
+pub const BYTES_EACH: u64 = 28 * 1024;
+
+/// Booting leaves about 40; so few are not felt on any kernel.
+const TOO_FEW: u64 = 100;
+
+/// A share of one core that is worth naming.
+const FELT_CORE: f64 = 0.02;
+
+type Version = (u32, u32);
+
+#[derive(Debug, Clone)]
+pub struct Cost {
+    /// The slowest guarded read of the root's statistics.
+    pub stats_read: Option<StatRead>,
+    /// Samples of the kernel over what was watched.
+    pub kernel: Option<KernelWork>,
+    pub structures: Structures,
+    pub ids: Ids,
+    /// One for each kind, for people.
+    pub lines: Vec<CostLine>,
+    /// Which of these matters on this kernel, in a sentence or two.
+    pub matters: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CostKind {
+    StatsRead,
+    Reclaim,
+    MemcgWalk,
+    Memory,
+    Ids,
+}
+
+impl CostKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CostKind::StatsRead => "stats-read",
+            CostKind::Reclaim => "reclaim",
+            CostKind::MemcgWalk => "memcg-walk",
+            CostKind::Memory => "memory",
+            CostKind::Ids => "ids",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CostLine {
+    pub kind: CostKind,
+    pub measured: bool,
+    /// One sentence: what was measured, or that it was not and what is known besides.
+    pub text: String,
+    /// Where it was not measured.
+    pub how_to_measure: Option<String>,
+}
+
+/// What samples of the kernel say, all stretches together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelWork {
+    pub over: Duration,
+    pub cores: u32,
+    /// System time of all cores.
+    pub system: Duration,
+    /// Of that, in stepping from memory cgroup to memory cgroup, and in reclaim.
+    pub memcg_walk: Duration,
+    pub reclaim: Duration,
+    /// Shares of the system time; `None` if there was none.
+    pub walk_share: Option<f64>,
+    pub reclaim_share: Option<f64>,
+    /// Who did it and in which functions, most first.
+    pub by_task: Vec<TaskSamples>,
+    pub by_symbol: Vec<SymbolSamples>,
+    /// Samples that the kernel had no room for: the times are at least that much.
+    pub lost: u64,
+}
+
+impl KernelWork {
+    /// How much of one core reclaim took.
+    pub fn reclaim_cores(&self) -> f64 {
+        self.reclaim.as_secs_f64() / self.over.as_secs_f64().max(0.001)
+    }
+
+    pub fn walk_cores(&self) -> f64 {
+        self.memcg_walk.as_secs_f64() / self.over.as_secs_f64().max(0.001)
+    }
+}
+
+/// Memory of the structures themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Structures {
+    /// Slab caches of memory cgroups, live ones included, where the kernel has caches of their own.
+    pub slab_bytes: Option<u64>,
+    /// All per-CPU memory of the kernel; most of it is of cgroups where these are many.
+    pub percpu_bytes: Option<u64>,
+    /// For the dead, from what one took where we measured it: not measured here.
+    pub estimate_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    /// Of the limit, in use; `None` if it is not known.
+    pub used: Option<u64>,
+    pub limit: u64,
+    /// Whether the dead hold ids on this kernel; `None` if it is not known which kernel it is.
+    pub dead_hold: Option<bool>,
+}
+
+pub fn cost(evidence: &Evidence, scan: &ZombieScan) -> Cost {
+    let release = evidence.node.as_ref().and_then(|node| node.kernel.as_deref());
+    let kernel = release.and_then(parse_version);
+    let walks =
+        kernel.map(|kernel| kernel < if scan.version == 1 { V1_STATS_WALK_BEFORE } else { V2_STATS_WALK_BEFORE });
+    let mut cost = Cost {
+        stats_read: evidence.stat_reads.iter().max_by_key(|r| (!r.finished, r.cpu_ns.unwrap_or(r.took_ns))).cloned(),
+        kernel: kernel_work(&evidence.kernel_samples),
+        structures: structures(evidence, scan),
+        ids: ids(scan, kernel),
+        lines: Vec::new(),
+        matters: String::new(),
+    };
+    cost.lines = vec![
+        stats_line(evidence, &cost),
+        reclaim_line(evidence, &cost),
+        walk_line(evidence, &cost),
+        memory_line(&cost),
+        ids_line(&cost, release),
+    ];
+    cost.matters = matters(evidence, scan, &cost, release, walks);
+    cost
+}
+
+fn parse_version(release: &str) -> Option<Version> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn kernel_work(samples: &[KernelSamples]) -> Option<KernelWork> {
+    let mut work = KernelWork {
+        over: Duration::ZERO,
+        cores: samples.last()?.cores,
+        system: Duration::ZERO,
+        memcg_walk: Duration::ZERO,
+        reclaim: Duration::ZERO,
+        walk_share: None,
+        reclaim_share: None,
+        by_task: Vec::new(),
+        by_symbol: Vec::new(),
+        lost: 0,
+    };
+    let mut tasks: HashMap<(u32, &str), (u64, u64)> = HashMap::new();
+    let mut symbols: HashMap<&str, u64> = HashMap::new();
+    for s in samples.iter().filter(|s| s.rate_hz > 0) {
+        let time = |n: u64| Duration::from_secs_f64((n as f64 / f64::from(s.rate_hz)).min(1e12));
+        work.over = work.over.saturating_add(s.to.since(s.from));
+        work.system = work.system.saturating_add(time(s.kernel));
+        work.memcg_walk = work.memcg_walk.saturating_add(time(s.memcg_walk));
+        work.reclaim = work.reclaim.saturating_add(time(s.reclaim));
+        work.lost = work.lost.saturating_add(s.lost);
+        for task in &s.by_task {
+            let (walk, reclaim) = tasks.entry((task.pid, &task.comm)).or_default();
+            *walk = walk.saturating_add(task.memcg_walk);
+            *reclaim = reclaim.saturating_add(task.reclaim);
+        }
+        for symbol in &s.by_symbol {
+            let n = symbols.entry(&symbol.symbol).or_default();
+            *n = n.saturating_add(symbol.samples);
+        }
+    }
+    if work.over.is_zero() {
+        return None;
+    }
+    if !work.system.is_zero() {
+        work.walk_share = Some(work.memcg_walk.as_secs_f64() / work.system.as_secs_f64());
+        work.reclaim_share = Some(work.reclaim.as_secs_f64() / work.system.as_secs_f64());
+    }
+    let task = |((pid, comm), (memcg_walk, reclaim)): ((u32, &str), _)| TaskSamples {
+        pid,
+        comm: comm.to_owned(),
+        memcg_walk,
+        reclaim,
+    };
+    work.by_task = tasks.into_iter().map(task).collect();
+    // A sample may be in both.
+    work.by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
+    work.by_symbol = symbols.into_iter().map(|(s, samples)| SymbolSamples { symbol: s.to_owned(), samples }).collect();
+    work.by_symbol.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.symbol.cmp(&b.symbol)));
+    Some(work)
+}
+
+fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
+    Structures {
+        slab_bytes: None,
+        percpu_bytes: evidence.counters.last(Source::Meminfo, "", "Percpu"),
+        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(BYTES_EACH)),
+    }
+}
+
+fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
+    let dead_hold = kernel.map(|kernel| kernel < DEAD_GIVE_IDS_BACK);
+    // Swapped out memory remembers its cgroup by the id.
+    let swapped = scan.zombies.iter().filter(|z| z.held.swap.unwrap_or(0) > 0).count() as u64;
+    let used = match dead_hold {
+        Some(true) => scan.tracked,
+        Some(false) => scan.live.map(|live| live.saturating_add(swapped)),
+        None => None,
+    };
+    Ids { used, limit: ID_LIMIT, dead_hold }
+}
+
+/// What the probe said about not seeing this.
+fn blind<'e>(evidence: &'e Evidence, probe: &str, about: &str) -> Option<&'e Unseen> {
+    evidence.unseen.iter().find(|u| u.probe == probe && u.what.contains(about))
+}
+
+fn not_measured(kind: CostKind, what: &str, blind: Option<&Unseen>, otherwise: &str) -> CostLine {
+    let why = blind.map(|u| format!(": {}", u.why)).unwrap_or_default();
+    CostLine {
+        kind,
+        measured: false,
+        text: format!("{what} was not measured{why}"),
+        how_to_measure: Some(blind.map_or_else(|| otherwise.to_owned(), |u| u.how_to_see.clone())),
+    }
+}
+
+fn measured(kind: CostKind, text: String) -> CostLine {
+    CostLine { kind, measured: true, text, how_to_measure: None }
+}
+
+fn read_words(read: &StatRead) -> String {
+    let took = duration_words(Duration::from_nanos(read.took_ns));
+    if !read.finished {
+        return format!("{} had not come back after {took}", read.path);
+    }
+    let cpu = read.cpu_ns.map(|cpu| format!(", {} of CPU", duration_words(Duration::from_nanos(cpu))));
+    format!("{} took {took}{}", read.path, cpu.unwrap_or_default())
+}
+
+fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
+    // A read that is too dangerous to time says more than a harmless one beside it.
+    let refused = evidence.unseen.iter().find(|u| u.probe == probe::CGROUPS && u.why.contains("too dangerous to time"));
+    match (&cost.stats_read, refused) {
+        (Some(read), None) => measured(CostKind::StatsRead, format!("Reading {}", read_words(read))),
+        (read, blind_to) => {
+            let blind_to = blind_to.or_else(|| blind(evidence, probe::CGROUPS, "how long a read of"));
+            let mut line = not_measured(
+                CostKind::StatsRead,
+                "How long a read of the root's statistics takes",
+                blind_to,
+                "look at the node as root, for some seconds",
+            );
+            if let Some(read) = read {
+                line.text.push_str(&format!("; reading {}", read_words(read)));
+            }
+            line
+        }
+    }
+}
+
+const SAMPLE_IT: &str = "watch as root while memory is short: the kernel is sampled then";
+
+fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
+    let Some(work) = &cost.kernel else {
+        let blind = blind(evidence, probe::KERNEL_SAMPLES, "");
+        return not_measured(CostKind::Reclaim, "System time of memory reclaim", blind, SAMPLE_IT);
+    };
+    let over = duration_words(work.over);
+    if work.reclaim.is_zero() {
+        let text =
+            format!("No core was found in memory reclaim in the {over} of sampling: what it would cost is not known");
+        return CostLine { kind: CostKind::Reclaim, measured: true, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
+    }
+    measured(
+        CostKind::Reclaim,
+        format!(
+            "Memory reclaim took {} of system time in {over}: {} of one core",
+            duration_words(work.reclaim),
+            percent(work.reclaim_cores())
+        ),
+    )
+}
+
+fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
+    let Some(work) = &cost.kernel else {
+        let blind = blind(evidence, probe::KERNEL_SAMPLES, "");
+        return not_measured(CostKind::MemcgWalk, "Stepping through memory cgroups", blind, SAMPLE_IT);
+    };
+    let share = work.walk_share.map_or_else(|| "none".to_owned(), percent);
+    let mut text = format!(
+        "Stepping through memory cgroups took {share} of the kernel's work ({} in {})",
+        duration_words(work.memcg_walk),
+        duration_words(work.over)
+    );
+    if let Some(task) = work.by_task.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(", most of it by {}[{}]", task.comm, task.pid));
+    }
+    if let Some(symbol) = work.by_symbol.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(" in {}", symbol.symbol));
+    }
+    if work.lost > 0 {
+        text.push_str(&format!("; {} samples were lost, so it is at least that", count(work.lost)));
+    }
+    measured(CostKind::MemcgWalk, text)
+}
+
+fn memory_line(cost: &Cost) -> CostLine {
+    let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
+    let estimate =
+        estimate_bytes.map(|n| format!("their structures take about {} or more (28 KiB each with 2 cores)", bytes(n)));
+    let mut parts = Vec::new();
+    if let Some(slab) = slab_bytes {
+        parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
+    }
+    if let Some(percpu) = percpu_bytes {
+        parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));
+    }
+    if parts.is_empty() {
+        let mut line = not_measured(
+            CostKind::Memory,
+            "Memory of their structures",
+            None,
+            "look at Percpu in /proc/meminfo (from 5.1) and at /proc/slabinfo",
+        );
+        if let Some(estimate) = estimate {
+            line.text.push_str(&format!("; by what we measured elsewhere {estimate}"));
+        }
+        return line;
+    }
+    let estimate = estimate.map(|e| format!("; by what we measured elsewhere {e}")).unwrap_or_default();
+    measured(CostKind::Memory, format!("{}{estimate}", parts.join(", ")))
+}
+
+fn ids_line(cost: &Cost, release: Option<&str>) -> CostLine {
+    let Ids { used, limit, dead_hold } = cost.ids;
+    let (Some(used), Some(dead_hold)) = (used, dead_hold) else {
+        let what = "How many of the 65,535 ids of memory cgroups are in use";
+        let how = "look at the node as root: uname -r, and the directories below the memory controller's mount";
+        return not_measured(CostKind::Ids, what, None, how);
+    };
+    let release = release.unwrap_or("?");
+    let who = if dead_hold {
+        format!("the dead hold theirs on Linux {release}")
+    } else {
+        format!("the dead gave theirs back (Linux {release}), but for those with memory in swap")
+    };
+    let share = percent(used as f64 / limit as f64);
+    measured(CostKind::Ids, format!("{} of {} ids are in use ({share}); {who}", count(used), count(limit)))
+}
+
+/// Which of these matters here. Says what was measured, and never that reads are slow because of the dead where they cannot be.
+fn matters(evidence: &Evidence, scan: &ZombieScan, cost: &Cost, release: Option<&str>, walks: Option<bool>) -> String {
+    let slow = slow_memcg_stat::slowest(evidence);
+    if scan.dead.is_some_and(|dead| dead < TOO_FEW) {
+        let few = "So few dead cgroups are not felt on any kernel";
+        return match slow {
+            Some(read) => format!("{few}; that reading {} has other reasons.", read_words(read)),
+            None => format!("{few}."),
+        };
+    }
+    let (Some(release), Some(walks)) = (release, walks) else {
+        return "Which of these matters depends on the kernel, and its version is not known.".to_owned();
+    };
+    let file = if scan.version == 1 { "memory.numa_stat" } else { "memory.stat" };
+    let mut text = if walks {
+        format!(
+            "On Linux {release} with cgroup v{} each read of {file} walks all of them: statistics are what matters, and reclaim, which visits \
+             each of them as well. ",
+            scan.version
+        )
+    } else {
+        format!(
+            "On Linux {release} with cgroup v{} reading statistics does not walk the dead; what matters is memory reclaim, which visits each of \
+             them, and their memory. ",
+            scan.version
+        )
+    };
+    let stats = &cost.lines[0];
+    match (slow, walks) {
+        (Some(read), true) => text.push_str(&format!("It is felt: reading {}.", read_words(read))),
+        (Some(read), false) => text.push_str(&format!(
+            "Yet reading {}: not for the dead, on this kernel. Look for another reason. ",
+            read_words(read)
+        )),
+        (None, true) if stats.measured => {
+            text.push_str(&format!("It is still quick here: {}. ", lower_first(&stats.text)))
+        }
+        (None, true) => text.push_str(&format!("{}. ", stats.text)),
+        (None, false) => {}
+    }
+    match &cost.kernel {
+        Some(work) if work.reclaim_cores() >= FELT_CORE => {
+            let share = percent(work.reclaim_cores());
+            text.push_str(&format!("Reclaim took {share} of one core while we sampled, "));
+            text.push_str(&format!(
+                "with what all cgroups made it step through ({}).",
+                duration_words(work.memcg_walk)
+            ));
+        }
+        Some(_) => text.push_str("There was hardly any reclaim while we sampled."),
+        None => text.push_str("What reclaim costs was not measured here."),
+    }
+    text.trim_end().to_owned()
+}
+
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}

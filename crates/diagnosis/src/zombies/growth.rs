@@ -1,0 +1,223 @@
+//! How fast they become more.
+
+use super::folding::{covers, covers_path, split};
+use super::{Group, makers};
+use coroner_evidence::{Evidence, Point, Source, Time, ZombieScan};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Fewer new ones are noise, not growth.
+const GROWTH: u64 = 10;
+/// In a long window fewer are enough.
+const LONG_WINDOW: Duration = Duration::from_secs(60);
+const GROWTH_IN_LONG_WINDOW: u64 = 3;
+
+/// What was watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    Growing { by: u64, over: Duration },
+    Steady { over: Duration },
+    TooShort,
+}
+
+/// How many more there are each hour.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PerHour {
+    pub value: f64,
+    pub from: RateFrom,
+}
+
+/// What a rate rests on, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateFrom {
+    /// Births within the last hour, or since boot if that is less, of those that are dead now.
+    Births { over: Duration },
+    /// Counted twice, or churn that was watched.
+    Watched { over: Duration },
+    /// All of them over all the time since boot: an average.
+    SinceBoot { over: Duration },
+}
+
+impl RateFrom {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RateFrom::Births { .. } => "births",
+            RateFrom::Watched { .. } => "watched",
+            RateFrom::SinceBoot { .. } => "since-boot",
+        }
+    }
+
+    pub fn over(self) -> Duration {
+        match self {
+            RateFrom::Births { over } | RateFrom::Watched { over } | RateFrom::SinceBoot { over } => over,
+        }
+    }
+}
+
+/// From the kernel's own counts, which are read often, else from the censuses. Counters are written down when they move, so one that
+/// stands still has one point.
+pub fn growth(evidence: &Evidence) -> Growth {
+    let window = evidence.window();
+    let trees = ["memory", "unified"];
+    let of =
+        |name: &'static str| trees.iter().map(move |tree| evidence.counters.points(Source::CgroupTree, tree, name));
+    let censuses: Vec<Point> =
+        evidence.cgroup_censuses.iter().filter_map(|c| Some(Point { at: c.at, value: c.dying? })).collect();
+    let live: Vec<Point> = evidence.cgroup_censuses.iter().map(|c| Point { at: c.at, value: c.live }).collect();
+    let new_live =
+        rise(&live).map_or(0, |(by, _)| by).max(of("live").filter_map(rise).map(|(by, _)| by).max().unwrap_or(0));
+
+    let dying = of("dying").find(|points| points.len() >= 2).and_then(rise);
+    // Tracked are the living and the dead; what came to life is no growth of the dead.
+    let tracked = of("tracked").find(|points| points.len() >= 2).and_then(rise);
+    let known = dying
+        .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
+        .or_else(|| rise(&censuses).filter(|_| censuses.len() >= 2))
+        .or_else(|| of("dying").chain(of("tracked")).find_map(rise));
+    let Some((by, from)) = known else { return Growth::TooShort };
+    let over = window.map_or(Duration::ZERO, |w| w.to.since(from));
+    let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
+    if over >= Duration::from_secs(1) && by >= enough {
+        Growth::Growing { by, over }
+    } else if over >= LONG_WINDOW {
+        Growth::Steady { over }
+    } else {
+        Growth::TooShort
+    }
+}
+
+/// By how much a series rose, and since when.
+fn rise(points: &[Point]) -> Option<(u64, Time)> {
+    let first = points.iter().min_by_key(|p| p.at)?;
+    let last = points.iter().max_by_key(|p| p.at)?;
+    Some((last.value.saturating_sub(first.value), first.at))
+}
+
+fn uptime(evidence: &Evidence) -> Option<Duration> {
+    evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|up| !up.is_zero())
+}
+
+fn per_hour(n: f64, over: Duration) -> f64 {
+    n * 3600.0 / over.as_secs_f64().max(1.0)
+}
+
+fn since_boot(dead: u64, uptime: Duration) -> PerHour {
+    PerHour { value: per_hour(dead as f64, uptime), from: RateFrom::SinceBoot { over: uptime } }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Gives each group its rate, by the best that is known: exact births, else what was watched, else the average since boot.
+pub fn add_rates(evidence: &Evidence, scan: &ZombieScan, group_of: &[u32], groups: &mut [Group<'_>]) {
+    let uptime = uptime(evidence);
+    let births = births(scan, uptime, group_of, groups.len());
+    let watched = between_scans(evidence, scan, group_of, groups);
+    let churn_watched = makers::churn(evidence).map(|churn| churn.over()).filter(|over| *over >= LONG_WINDOW);
+    for (i, group) in groups.iter_mut().enumerate() {
+        let by_churn = || {
+            let over = churn_watched?;
+            // Nothing of a group that was watched: it stood still.
+            let more = group.churn.map_or(0.0, |c| c.removed as f64 - c.freed as f64);
+            Some(PerHour { value: per_hour(more.max(0.0), over), from: RateFrom::Watched { over } })
+        };
+        group.per_hour = births[i]
+            .or(watched.as_ref().and_then(|(more, over)| {
+                Some(PerHour { value: per_hour(more[i]? as f64, *over), from: RateFrom::Watched { over: *over } })
+            }))
+            .or_else(|| by_churn().filter(|_| group.rest_of == 0))
+            .or_else(|| Some(since_boot(group.dead?, uptime?)));
+    }
+}
+
+/// The rate of all of them.
+pub fn of_all(evidence: &Evidence, scan: &ZombieScan) -> Option<PerHour> {
+    let uptime = uptime(evidence);
+    let one_group = vec![0u32; scan.zombies.len()];
+    let by_births = births(scan, uptime, &one_group, 1).into_iter().next().flatten();
+    by_births.or_else(|| watched(evidence, scan)).or_else(|| Some(since_boot(scan.dead?, uptime?)))
+}
+
+/// By the kernel's counts or two scans, a minute apart or more.
+fn watched(evidence: &Evidence, scan: &ZombieScan) -> Option<PerHour> {
+    let rate = |more: u64, over| PerHour { value: per_hour(more as f64, over), from: RateFrom::Watched { over } };
+    match growth(evidence) {
+        Growth::Growing { by, over } if over >= LONG_WINDOW => Some(rate(by, over)),
+        Growth::Steady { over } => Some(rate(0, over)),
+        _ => {
+            let earlier = earlier_scan(evidence, scan)?;
+            Some(rate(scan.dead?.saturating_sub(earlier.dead?), scan.at.since(earlier.at)))
+        }
+    }
+}
+
+/// Births within the last hour of each group's dead. Only where all births are exact: a bound would make them younger than they are.
+fn births(scan: &ZombieScan, uptime: Option<Duration>, group_of: &[u32], groups: usize) -> Vec<Option<PerHour>> {
+    let over = uptime.map_or(HOUR, |up| up.min(HOUR));
+    let since = scan.at - over;
+    let mut recent: Vec<Option<u64>> = vec![None; groups];
+    let mut inexact = vec![over < LONG_WINDOW; groups];
+    for (zombie, &group) in scan.zombies.iter().zip(group_of) {
+        let group = group as usize;
+        match zombie.born {
+            Some(born) if born.exact => {
+                let n = recent[group].get_or_insert(0);
+                *n += u64::from(born.at > since);
+            }
+            _ => inexact[group] = true,
+        }
+    }
+    let rate = |n: u64| PerHour { value: per_hour(n as f64, over), from: RateFrom::Births { over } };
+    recent.into_iter().zip(inexact).map(|(recent, inexact)| recent.filter(|_| !inexact).map(rate)).collect()
+}
+
+/// The oldest scan of the same way that is a minute older than this one, or more.
+fn earlier_scan<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e ZombieScan> {
+    let comparable = |s: &&ZombieScan| {
+        s.method.is_bpf() == scan.method.is_bpf()
+            && (s.method.is_bpf() || s.method == scan.method)
+            && s.truncated.is_none()
+            && scan.at.since(s.at) >= LONG_WINDOW
+    };
+    evidence.zombie_scans.iter().filter(comparable).min_by_key(|s| s.at)
+}
+
+/// By how much each group grew since an earlier scan, and since when.
+fn between_scans(
+    evidence: &Evidence,
+    scan: &ZombieScan,
+    group_of: &[u32],
+    groups: &[Group<'_>],
+) -> Option<(Vec<Option<u64>>, Duration)> {
+    let earlier = earlier_scan(evidence, scan)?;
+    let over = scan.at.since(earlier.at);
+    if scan.zombies.is_empty() {
+        let then = |group: &Group<'_>| {
+            let before = earlier.below.iter().filter(|b| covers_path(&group.parent, &b.parent));
+            let before: u64 = before.fold(Some(0u64), |sum, b| Some(sum?.saturating_add(b.dead?)))?;
+            Some(group.dead?.saturating_sub(before))
+        };
+        return Some((groups.iter().map(|g| then(g).filter(|_| g.rest_of == 0)).collect(), over));
+    }
+    if earlier.zombies.is_empty() && earlier.dead != Some(0) {
+        return None;
+    }
+    // An id may be given again after its cgroup was freed; with the place in the order of birth it is one cgroup's alone.
+    let known: HashSet<(u64, u64)> = earlier.zombies.iter().map(|z| (z.id, z.serial)).collect();
+    let mut more: Vec<u64> = vec![0; groups.len()];
+    let mut still: HashSet<(u64, u64)> = HashSet::with_capacity(known.len());
+    for (zombie, &group) in scan.zombies.iter().zip(group_of) {
+        let key = (zombie.id, zombie.serial);
+        if known.contains(&key) {
+            still.insert(key);
+        } else {
+            more[group as usize] = more[group as usize].saturating_add(1);
+        }
+    }
+    for gone in earlier.zombies.iter().filter(|z| !still.contains(&(z.id, z.serial))) {
+        let (parent, name) = split(&gone.path);
+        if let Some(group) = groups.iter().position(|g| g.rest_of == 0 && covers(&g.parent, &g.pattern, parent, name)) {
+            more[group] = more[group].saturating_sub(1);
+        }
+    }
+    Some((more.into_iter().map(Some).collect(), over))
+}

@@ -1,0 +1,189 @@
+//! Who makes and removes the cgroups.
+
+use super::Group;
+use super::folding::{covers, covers_path};
+use super::groups::join_path;
+use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, name_pattern};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// What one process, or several of the same kind, did below one parent to cgroups whose names are alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MakerShare {
+    /// The last of them; `None` where nobody knows who did it.
+    pub maker: Option<Maker>,
+    /// So many processes: a script that runs mkdir makes each cgroup with another one.
+    pub processes: u64,
+    /// The systemd unit that the maker runs in.
+    pub unit: Option<String>,
+    /// The unit that the cgroups are of: systemd makes them, but for this one.
+    pub made_unit: Option<String>,
+    /// By how much that unit's NRestarts rose meanwhile: 0 if systemd does not know that it starts again and again.
+    pub made_unit_restarts: Option<u32>,
+    pub parent: String,
+    pub pattern: String,
+    pub example: String,
+    pub born: u64,
+    pub removed: u64,
+    /// Births, over all that was watched; removals where there were no births.
+    pub per_minute: f64,
+}
+
+impl MakerShare {
+    /// For people: `mkdir[4711], 300 processes, started by bash[4000], of cron.service`.
+    pub fn name(&self) -> String {
+        let Some(maker) = &self.maker else { return "an unknown process".to_owned() };
+        let mut name = match self.processes {
+            0 | 1 => format!("{}[{}]", maker.comm, maker.pid),
+            n => format!("{} ({} processes)", maker.comm, crate::words::count(n)),
+        };
+        if let (true, Some(pid)) = (self.processes > 1, maker.parent_pid) {
+            let comm = maker.parent_comm.as_deref().unwrap_or("pid");
+            name.push_str(&format!(" started by {comm}[{pid}]"));
+        }
+        if let Some(unit) = &self.unit {
+            name.push_str(&format!(" of {unit}"));
+        }
+        name
+    }
+}
+
+/// What was made, removed and freed while it was watched. What was removed and not freed is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Churn {
+    pub from: Time,
+    pub to: Time,
+    pub born: u64,
+    pub removed: u64,
+    pub freed: u64,
+}
+
+impl Churn {
+    pub fn over(&self) -> Duration {
+        self.to.since(self.from)
+    }
+
+    fn add(&mut self, row: &CgroupChurn) {
+        self.from = self.from.min(row.from);
+        self.to = self.to.max(row.to);
+        self.born = self.born.saturating_add(row.born);
+        self.removed = self.removed.saturating_add(row.removed);
+        self.freed = self.freed.saturating_add(row.freed);
+    }
+
+    fn sum<'r>(rows: impl Iterator<Item = &'r CgroupChurn>) -> Option<Churn> {
+        let mut sum: Option<Churn> = None;
+        for row in rows {
+            sum.get_or_insert(Churn { from: row.from, to: row.to, born: 0, removed: 0, freed: 0 }).add(row);
+        }
+        sum
+    }
+}
+
+/// All that was watched.
+pub fn churn(evidence: &Evidence) -> Option<Churn> {
+    Churn::sum(evidence.cgroup_churn.iter())
+}
+
+/// All who made or removed cgroups, by what they made; most births first.
+pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
+    let Some(watched) = churn(evidence) else { return Vec::new() };
+    /// Processes of the same kind, and what they made.
+    type Key<'e> = (Option<(&'e str, Option<u32>, Option<&'e str>)>, &'e str, &'e str);
+    let mut index: HashMap<Key<'_>, usize> = HashMap::new();
+    let mut shares: Vec<(MakerShare, HashSet<u32>)> = Vec::new();
+    // What the kernel frees is nobody's doing.
+    let rows = evidence.cgroup_churn.iter().filter(|row| row.born > 0 || row.removed > 0);
+    for row in rows {
+        let kind = row.maker.as_ref().map(|m| (m.comm.as_str(), m.parent_pid, m.cgroup.as_deref()));
+        let i = *index.entry((kind, &row.parent, &row.pattern)).or_insert_with(|| {
+            shares.push((share(row), HashSet::new()));
+            shares.len() - 1
+        });
+        let (share, pids) = &mut shares[i];
+        share.born = share.born.saturating_add(row.born);
+        share.removed = share.removed.saturating_add(row.removed);
+        if let Some(maker) = &row.maker {
+            pids.insert(maker.pid);
+            share.maker = Some(maker.clone());
+        }
+    }
+    let minutes = watched.over().as_secs_f64() / 60.0;
+    let mut shares: Vec<MakerShare> = shares
+        .into_iter()
+        .map(|(mut share, pids)| {
+            share.processes = pids.len() as u64;
+            let happened = if share.born > 0 { share.born } else { share.removed };
+            share.per_minute = if minutes > 0.0 { happened as f64 / minutes } else { 0.0 };
+            share.made_unit_restarts = share.made_unit.as_ref().and_then(|unit| restarts(evidence, unit));
+            share
+        })
+        .collect();
+    shares.sort_by(|a, b| {
+        (b.born, b.removed)
+            .cmp(&(a.born, a.removed))
+            .then_with(|| (&a.parent, &a.pattern).cmp(&(&b.parent, &b.pattern)))
+    });
+    shares
+}
+
+fn share(row: &CgroupChurn) -> MakerShare {
+    let owner = CgroupOwner::of_path(&join_path(&row.parent, &row.pattern));
+    MakerShare {
+        maker: row.maker.clone(),
+        processes: 0,
+        unit: row.maker.as_ref().and_then(|m| CgroupOwner::of_path(m.cgroup.as_deref()?).unit),
+        made_unit: owner.unit.filter(|unit| !unit.contains('*')),
+        made_unit_restarts: None,
+        parent: row.parent.clone(),
+        pattern: row.pattern.clone(),
+        example: row.example.clone(),
+        born: 0,
+        removed: 0,
+        per_minute: 0.0,
+    }
+}
+
+/// By how much the count of automatic restarts rose. systemd sets it back at will; then it is what it is now.
+fn restarts(evidence: &Evidence, unit: &str) -> Option<u32> {
+    let looks = || evidence.units.iter().filter(|u| u.name == unit && u.restarts.is_some());
+    let first = looks().min_by_key(|u| u.at)?.restarts?;
+    let last = looks().max_by_key(|u| u.at)?.restarts?;
+    Some(last.checked_sub(first).unwrap_or(last))
+}
+
+/// Gives each group the churn that is of it, and its makers.
+pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
+    if evidence.cgroup_churn.is_empty() {
+        return;
+    }
+    for share in shares(evidence) {
+        if let Some(i) = group_of(groups, &share.parent, &share.pattern) {
+            groups[i].makers.push(share);
+        }
+    }
+    let mut rows: Vec<Vec<&CgroupChurn>> = vec![Vec::new(); groups.len()];
+    for row in &evidence.cgroup_churn {
+        if let Some(i) = group_of(groups, &row.parent, &row.pattern) {
+            rows[i].push(row);
+        }
+    }
+    for (group, rows) in groups.iter_mut().zip(rows) {
+        group.churn = Churn::sum(rows.iter().copied());
+        let deaths = || rows.iter().filter(|row| row.removed > 0);
+        group.first_death = deaths().map(|row| row.from).min();
+        group.last_death = deaths().map(|row| row.to).max();
+    }
+}
+
+/// The group that churn is of: the same parent and pattern before one that merely covers them, the rest never.
+pub fn group_of(groups: &[Group<'_>], parent: &str, pattern: &str) -> Option<usize> {
+    let own = || groups.iter().enumerate().filter(|(_, g)| g.rest_of == 0);
+    // A group whose dead all have one name has that name for its pattern.
+    let alike = |g: &Group<'_>| g.pattern == pattern || name_pattern(&g.pattern) == pattern;
+    own()
+        .find(|(_, g)| g.parent == parent && alike(g))
+        .or_else(|| own().find(|(_, g)| covers_path(&g.parent, parent) && alike(g)))
+        .or_else(|| own().find(|(_, g)| covers(&g.parent, &g.pattern, parent, pattern)))
+        .map(|(i, _)| i)
+}

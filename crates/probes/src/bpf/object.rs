@@ -1,0 +1,132 @@
+//! An object file of ours, loaded: its maps made, its programs ready for the verifier.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::maps::{Map, MapData, MapError};
+use aya_obj::generated::{bpf_map_type, bpf_prog_type};
+use aya_obj::{EbpfSectionKind, ProgramSection};
+
+use super::kernel_types::KernelTypes;
+use super::locked_memory::LockedMemory;
+use super::program::Program;
+use super::syscalls;
+
+/// What went wrong on the way from an object file to a running program.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("the BPF object cannot be parsed")]
+    Parse(#[from] aya_obj::ParseError),
+    #[error("the BPF object does not fit this kernel's types")]
+    Types(#[from] aya_obj::btf::BtfRelocationError),
+    #[error("the BPF object cannot be linked")]
+    Link(#[from] aya_obj::relocation::EbpfRelocationError),
+    #[error("a BPF map cannot be used")]
+    Map(#[from] MapError),
+    #[error("{call} fails")]
+    Call {
+        call: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("the program {name} is refused{}", in_brackets(.words))]
+    Program {
+        name: String,
+        /// The verifier's last words; empty if it was not the verifier that refused it.
+        words: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("the BPF object has no {what} {name} of the kind that is wanted")]
+    Missing { what: &'static str, name: String },
+}
+
+fn in_brackets(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(" ({words})") }
+}
+
+/// A loaded object. Its maps live at least as long as it, so that programs can be loaded at any time.
+pub struct Object {
+    parsed: aya_obj::Object,
+    maps: HashMap<String, (aya_obj::Map, MapData)>,
+}
+
+impl Object {
+    /// `globals` are constants of the program (`const volatile`), set before the verifier sees them.
+    pub fn load(types: &KernelTypes, bytes: &[u8], globals: &[(&str, &[u8])]) -> Result<Object, Failure> {
+        let mut parsed = aya_obj::Object::parse(bytes)?;
+        parsed.patch_map_data(globals.iter().map(|(name, value)| (*name, (*value, true))).collect())?;
+        parsed.relocate_btf(types.btf())?;
+        let _room = LockedMemory::raise_where_it_counts();
+        let mut maps = HashMap::new();
+        for (name, definition) in parsed.maps.drain() {
+            let map = make_map(&name, &definition)?;
+            maps.insert(name, (definition, map));
+        }
+        let code: HashSet<usize> = parsed.functions.keys().map(|(section, _)| *section).collect();
+        let fds =
+            maps.iter().map(|(name, (definition, map))| (name.as_str(), map.fd().as_fd().as_raw_fd(), definition));
+        parsed.relocate_maps(fds, &code)?;
+        parsed.relocate_calls(&code)?;
+        Ok(Object { parsed, maps })
+    }
+
+    /// A map by its name, as one of aya's types: `Array<MapData, u64>`, `RingBuf<MapData>`.
+    pub fn map<M: TryFrom<Map, Error = MapError>>(&self, name: &str) -> Result<M, Failure> {
+        let (_, map) = self.maps.get(name).ok_or_else(|| missing("map", name))?;
+        let fd = map.fd().as_fd().try_clone_to_owned().map_err(|error| Failure::Call { call: "dup", error })?;
+        Ok(M::try_from(Map::from_map_data(MapData::from_fd(fd)?)?)?)
+    }
+
+    /// Has a program verified.
+    pub fn program(&self, name: &str) -> Result<Program, Failure> {
+        let program = self.parsed.programs.get(name).ok_or_else(|| missing("program", name))?;
+        let kind = match program.section {
+            ProgramSection::RawTracePoint => bpf_prog_type::BPF_PROG_TYPE_RAW_TRACEPOINT,
+            ProgramSection::PerfEvent => bpf_prog_type::BPF_PROG_TYPE_PERF_EVENT,
+            ProgramSection::TracePoint => bpf_prog_type::BPF_PROG_TYPE_TRACEPOINT,
+            _ => return Err(missing("program", name)),
+        };
+        let function = self.parsed.functions.get(&program.function_key()).ok_or_else(|| missing("function", name))?;
+        Program::load(kind, name, &function.instructions, &program.license)
+    }
+
+    /// Puts a program into a map of programs, for bpf_tail_call. The kernel empties such a map when nobody has it open.
+    pub fn put_program(&self, map: &str, index: u32, program: &Program) -> Result<(), Failure> {
+        let (definition, map) = self.maps.get(map).ok_or_else(|| missing("map", map))?;
+        let sizes = (definition.map_type(), definition.key_size(), definition.value_size());
+        if sizes != (bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY as u32, 4, 4) {
+            return Err(missing("map of programs", "that name"));
+        }
+        let value = program.fd().as_raw_fd().to_ne_bytes();
+        // SAFETY: the map was made with four bytes for the key and four for the value.
+        unsafe { syscalls::update_map(map.fd().as_fd(), &index.to_ne_bytes(), &value) }
+            .map_err(|error| Failure::Call { call: "BPF_MAP_UPDATE_ELEM", error })
+    }
+}
+
+fn missing(what: &'static str, name: &str) -> Failure {
+    Failure::Missing { what, name: name.to_owned() }
+}
+
+/// Without the types of keys and values, which are for those who print maps.
+fn make_map(name: &str, definition: &aya_obj::Map) -> Result<MapData, Failure> {
+    let mut definition = definition.clone();
+    if let aya_obj::Map::Btf(map) = &mut definition {
+        (map.def.btf_key_type_id, map.def.btf_value_type_id) = (0, 0);
+    }
+    let (section, data) = (definition.section_kind(), definition.data().to_vec());
+    let value_bytes = definition.value_size() as usize;
+    let map = MapData::create(definition, name, None)?;
+    // Global variables are the only value of a map.
+    if !data.is_empty() && data.len() == value_bytes {
+        // SAFETY: such a map has four bytes for the key (an array's), and its value as many as the data.
+        unsafe { syscalls::update_map(map.fd().as_fd(), &0u32.to_ne_bytes(), &data) }
+            .map_err(|error| Failure::Call { call: "BPF_MAP_UPDATE_ELEM", error })?;
+    }
+    if section == EbpfSectionKind::Rodata {
+        syscalls::freeze_map(map.fd().as_fd()).map_err(|error| Failure::Call { call: "BPF_MAP_FREEZE", error })?;
+    }
+    Ok(map)
+}

@@ -1,0 +1,133 @@
+//! The few bpf(2) and perf_event_open(2) calls that loading and running takes.
+
+use std::ffi::{CStr, c_char, c_long};
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use aya_obj::generated::{
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_type,
+    perf_event_attr, perf_event_sample_format, perf_sw_ids, perf_type_id,
+};
+
+/// All zeros: what a call does not set must be zero (kernel/bpf/syscall.c: CHECK_ATTR), also what an older kernel does not know.
+fn no_attributes() -> bpf_attr {
+    // SAFETY: a union of integers and arrays of integers, for which zeros are a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// # Safety
+/// Pointers in `attributes` must be valid for what `command` does with them, for as long as the call takes.
+unsafe fn bpf(command: bpf_cmd, attributes: &mut bpf_attr) -> io::Result<c_long> {
+    // SAFETY: the kernel reads and writes at most so many bytes of the union; what it points to is the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command as u32, attributes, size_of::<bpf_attr>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// # Safety
+/// As for [`bpf`]; and `command` must be one that gives a new file descriptor.
+unsafe fn bpf_fd(command: bpf_cmd, attributes: &mut bpf_attr) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { bpf(command, attributes)? };
+    // SAFETY: a file descriptor that the kernel made for us just now: nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sets the value of one key. Both must have the sizes that the map was made with.
+///
+/// # Safety
+/// The kernel reads as many bytes as the map's key and value have.
+pub(super) unsafe fn update_map(map: BorrowedFd, key: &[u8], value: &[u8]) -> io::Result<()> {
+    let mut attributes = no_attributes();
+    // SAFETY: a field of integers, of a union that is all zeros.
+    let element = unsafe { &mut attributes.__bindgen_anon_2 };
+    element.map_fd = map.as_raw_fd() as u32;
+    element.key = key.as_ptr() as u64;
+    element.__bindgen_anon_1.value = value.as_ptr() as u64;
+    // SAFETY: the pointers are to slices that live on, and of the right size by the caller's promise.
+    unsafe { bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+}
+
+/// From now on its content is constant to the verifier.
+pub(super) fn freeze_map(map: BorrowedFd) -> io::Result<()> {
+    let mut attributes = no_attributes();
+    attributes.__bindgen_anon_2.map_fd = map.as_raw_fd() as u32;
+    // SAFETY: no pointers.
+    unsafe { bpf(bpf_cmd::BPF_MAP_FREEZE, &mut attributes) }.map(drop)
+}
+
+/// Has the program verified. With room for a log, the verifier's words are there also if it fails.
+pub(super) fn load_program(
+    kind: bpf_prog_type,
+    name: &str,
+    instructions: &[bpf_insn],
+    license: &CStr,
+    log: &mut [u8],
+) -> io::Result<OwnedFd> {
+    let mut attributes = no_attributes();
+    // SAFETY: a field of integers, of a union that is all zeros.
+    let program = unsafe { &mut attributes.__bindgen_anon_3 };
+    program.prog_type = kind as u32;
+    program.insns = instructions.as_ptr() as u64;
+    program.insn_cnt = instructions.len() as u32;
+    program.license = license.as_ptr() as u64;
+    // The last byte stays zero. Other characters than these are refused (bpf_obj_name_cpy).
+    let plain = name.bytes().filter(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let room = program.prog_name.len() - 1;
+    for (to, from) in program.prog_name[..room].iter_mut().zip(plain) {
+        *to = from as c_char;
+    }
+    if !log.is_empty() {
+        program.log_level = 1;
+        program.log_buf = log.as_mut_ptr() as u64;
+        program.log_size = log.len() as u32;
+    }
+    // SAFETY: instructions, license (which ends with a zero) and log live on, and their lengths are told.
+    unsafe { bpf_fd(bpf_cmd::BPF_PROG_LOAD, &mut attributes) }
+}
+
+/// Runs the program once, in this thread; what it returned.
+pub(super) fn run_program(program: BorrowedFd) -> io::Result<u32> {
+    let mut attributes = no_attributes();
+    attributes.test.prog_fd = program.as_raw_fd() as u32;
+    // SAFETY: no pointers.
+    unsafe { bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attributes)? };
+    // SAFETY: the kernel has set this field of integers.
+    Ok(unsafe { attributes.test.retval })
+}
+
+pub(super) fn open_raw_tracepoint(program: BorrowedFd, tracepoint: &CStr) -> io::Result<OwnedFd> {
+    let mut attributes = no_attributes();
+    attributes.raw_tracepoint.name = tracepoint.as_ptr() as u64;
+    attributes.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    // SAFETY: the name ends with a zero and lives on; the command gives a file descriptor.
+    unsafe { bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attributes) }
+}
+
+/// The program runs at each minor page fault of this thread, for as long as the file is open.
+pub(super) fn open_own_page_faults(program: BorrowedFd) -> io::Result<OwnedFd> {
+    // SAFETY: integers and unions of integers, for which zeros are a value.
+    let mut event: perf_event_attr = unsafe { std::mem::zeroed() };
+    event.size = size_of::<perf_event_attr>() as u32;
+    event.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
+    event.config = perf_sw_ids::PERF_COUNT_SW_PAGE_FAULTS_MIN as u64;
+    event.__bindgen_anon_1.sample_period = 1;
+    event.sample_type = perf_event_sample_format::PERF_SAMPLE_RAW as u64;
+    let (this_thread, any_cpu, no_group) = (0, -1, -1);
+    // SAFETY: the kernel reads `size` bytes of the attributes.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw mut event, this_thread, any_cpu, no_group, PERF_FLAG_FD_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a file descriptor that the kernel made for us just now.
+    let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    for (request, argument) in [(PERF_EVENT_IOC_SET_BPF, program.as_raw_fd()), (PERF_EVENT_IOC_ENABLE, 0)] {
+        // SAFETY: both take an integer.
+        if unsafe { libc::ioctl(event.as_raw_fd(), request as _, argument) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(event)
+}

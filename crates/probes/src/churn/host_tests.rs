@@ -1,0 +1,284 @@
+//! On the node itself, as root: real cgroups, made and removed by real processes.
+//!
+//! Others make and remove cgroups meanwhile: tests speak of what lies in their own.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use coroner_evidence::{CgroupChurn, CgroupOwner};
+use coroner_lab::{Cgroup, Child, HostLock, TmpfsMount};
+
+use super::*;
+
+const WAYS: [Way; 2] = [Way::Bpf, Way::Perf];
+
+struct Scene {
+    parent: Cgroup,
+    _lock: HostLock,
+}
+
+impl Scene {
+    fn set(what: &str) -> Option<Scene> {
+        let lock = HostLock::take_as_root()?;
+        match Cgroup::with_controller("memory", &format!("coroner-test-{what}")) {
+            Ok(parent) => Some(Scene { parent, _lock: lock }),
+            Err(error) => {
+                coroner_lab::skip(&format!("needs a writable memory cgroup: {error:#}"));
+                None
+            }
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.parent.dir()
+    }
+}
+
+/// A reader that tells its rows at each look, and what it told of one parent.
+struct Watching {
+    reader: Option<ChurnReader>,
+    evidence: Evidence,
+}
+
+impl Watching {
+    fn start(way: Way) -> Watching {
+        let options = ChurnOptions { only: Some(way), interval: Duration::ZERO };
+        let mut watching =
+            Watching { reader: Some(ChurnReader::start(&Root::live(), &options)), evidence: Evidence::default() };
+        watching.look();
+        assert_eq!(watching.reader.as_ref().unwrap().way(), Some(way), "{:?}", watching.evidence.unseen);
+        watching
+    }
+
+    fn look(&mut self) {
+        self.reader.as_mut().expect("still watching").look(now(), &mut self.evidence);
+    }
+
+    fn finish(&mut self) {
+        self.reader.take().expect("still watching").finish(now(), &mut self.evidence);
+    }
+
+    fn rows(&self, scene: &Scene) -> Vec<&CgroupChurn> {
+        self.evidence.cgroup_churn.iter().filter(|r| r.parent == scene.parent.path()).collect()
+    }
+
+    /// Born, removed and freed below the scene, by pattern.
+    fn counts(&self, scene: &Scene) -> BTreeMap<String, [u64; 3]> {
+        let mut counts: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+        for row in self.rows(scene) {
+            let sum = counts.entry(row.pattern.clone()).or_default();
+            *sum = [sum[0] + row.born, sum[1] + row.removed, sum[2] + row.freed];
+        }
+        counts
+    }
+
+    /// Waits until so many cgroups of the scene were freed at last: nothing of it comes after that.
+    fn until_freed(&mut self, scene: &Scene, count: u64) {
+        let started = Instant::now();
+        loop {
+            self.look();
+            let freed: u64 = self.counts(scene).values().map(|c| c[2]).sum();
+            if freed >= count {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "{freed} of {count} were freed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Runs `script` with the scene's directory as `$0`, says when it is done, and stays until dropped.
+fn shell(script: &str, dir: &Path, argument: &Path) -> Child {
+    let script = format!("{script}\necho done; exec 2>/dev/null; while :; do sleep 1; done");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(dir).arg(argument).stdout(Stdio::piped());
+    let (child, stdout) = Child::spawn_with_stdout("shell", &mut command).unwrap();
+    assert_eq!(BufReader::new(stdout).lines().next().expect("a line").unwrap(), "done");
+    child
+}
+
+const ACTOR_IN: &str = "CORONER_TEST_CHURN_ACTOR_IN";
+
+/// Not a test of its own: what [`both_ways_count_alike_and_name_the_maker`] runs as a process that makes cgroups itself.
+#[test]
+fn actor() {
+    let Some(dir) = std::env::var_os(ACTOR_IN) else { return };
+    for i in 0..100 {
+        let cgroup = Path::new(&dir).join(format!("job_{i}"));
+        std::fs::create_dir(&cgroup).unwrap();
+        std::fs::remove_dir(&cgroup).unwrap();
+    }
+}
+
+#[test]
+fn both_ways_count_alike_and_name_the_maker() {
+    let Some(scene) = Scene::set("churn") else { return };
+    let foreign = Cgroup::with_controller("pids", "coroner-test-churn").ok();
+    let mut watching = WAYS.map(Watching::start);
+
+    let home = scene.parent.path();
+    let script = "i=0; while [ $i -lt 60 ]; do mkdir \"$0/ecs-agent-$i\"; rmdir \"$0/ecs-agent-$i\"; i=$((i+1)); done";
+    let nested =
+        "i=0; while [ $i -lt 20 ]; do sh -c 'mkdir \"$0\"; rmdir \"$0\"; true' \"$0/run-$i.scope\"; i=$((i+1)); done";
+    let (outer, nesting) =
+        (shell(script, scene.dir(), Path::new("")), shell(nested, scene.dir(), Path::new("an argument")));
+    let mut actor = Command::new(std::env::current_exe().unwrap());
+    actor.args(["--exact", "churn::host_tests::actor", "--nocapture"]).env(ACTOR_IN, scene.dir());
+    let mut actor = actor.stdout(Stdio::null()).spawn().unwrap();
+    assert!(actor.wait().unwrap().success());
+    // The same in another hierarchy, and by ourselves: neither counts.
+    if let Some(foreign) = &foreign {
+        drop(shell("mkdir \"$0/foreign-1\"; rmdir \"$0/foreign-1\"", foreign.dir(), Path::new("")));
+    }
+    std::fs::create_dir(scene.dir().join("own-1")).unwrap();
+    std::fs::remove_dir(scene.dir().join("own-1")).unwrap();
+    drop(shell("mkdir \"$0/last-1\"; rmdir \"$0/last-1\"", scene.dir(), Path::new("")));
+
+    let expected: BTreeMap<String, [u64; 3]> =
+        [("ecs-agent-*", 60), ("run-*.scope", 20), ("job_*", 100), ("last-*", 1)]
+            .map(|(pattern, n)| (pattern.to_owned(), [n; 3]))
+            .into();
+    for watching in &mut watching {
+        let way = watching.reader.as_ref().unwrap().way();
+        watching.until_freed(&scene, 181);
+        watching.finish();
+        assert_eq!(watching.counts(&scene), expected, "{way:?}");
+        assert_eq!(watching.evidence.unseen, [], "{way:?}");
+        let foreign = watching.evidence.cgroup_churn.iter().find(|r| r.pattern.starts_with("foreign"));
+        assert_eq!(foreign, None, "{way:?}");
+
+        for row in watching.rows(&scene) {
+            let Some(maker) = &row.maker else {
+                assert_eq!((row.born, row.removed), (0, 0), "{way:?}: {row:?}");
+                continue;
+            };
+            assert_eq!(row.freed, 0);
+            match row.pattern.as_str() {
+                "ecs-agent-*" => {
+                    assert_eq!((maker.pid, maker.comm.as_str()), (outer.pid(), "sh"), "{way:?}: {row:?}");
+                    assert!(maker.via.as_deref().is_some_and(|v| v.contains("mkdir") || v.contains("rmdir")));
+                    assert_eq!(maker.parent_pid, Some(std::process::id()));
+                    assert!(maker.command.as_deref().unwrap().contains("ecs-agent"), "{maker:?}");
+                    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+                    assert_eq!(maker.cgroup, crate::tasks::parse_membership(&own).memory);
+                    assert_eq!(CgroupOwner::of_path(&home).unit, None);
+                }
+                "run-*.scope" => assert_eq!(maker.pid, nesting.pid(), "{way:?}: {row:?}"),
+                "job_*" => {
+                    assert_eq!((maker.pid, maker.via.as_ref()), (actor.id(), None), "{way:?}: {row:?}");
+                    assert_eq!(maker.processes, 1);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_freed_is_a_zombie() {
+    let Some(scene) = Scene::set("churn-zombie") else { return };
+    let home = scene.parent.child("home").unwrap();
+    let tmpfs = TmpfsMount::create("coroner-test-churn", 1 << 20, 100).unwrap();
+    for way in WAYS {
+        let mut watching = Watching::start(way);
+        let script = format!(
+            "mkdir \"$0/z-1\" && echo $$ > \"$0/z-1/cgroup.procs\" && echo x > \"$1/page\" && echo $$ > '{}/cgroup.procs'
+             n=0; until rmdir \"$0/z-1\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done
+             mkdir \"$0/other-1\"; rmdir \"$0/other-1\"",
+            home.dir().display()
+        );
+        let shell = shell(&script, scene.dir(), tmpfs.dir());
+        watching.until_freed(&scene, 1);
+        assert_eq!(watching.counts(&scene)["z-*"], [1, 1, 0], "{way:?}: the tmpfs page keeps it");
+        assert_eq!(watching.counts(&scene)["other-*"], [1, 1, 1], "{way:?}");
+        // It is in the scene's own cgroup meanwhile.
+        let maker = watching.rows(&scene).into_iter().find_map(|r| r.maker.clone()).unwrap();
+        assert_eq!(maker.pid, shell.pid());
+        std::fs::remove_file(tmpfs.dir().join("page")).unwrap();
+        watching.until_freed(&scene, 2);
+        assert_eq!(watching.counts(&scene)["z-*"], [1, 1, 1], "{way:?}");
+    }
+}
+
+#[test]
+fn what_comes_faster_than_it_is_read_is_counted_all_the_same() {
+    let Some(scene) = Scene::set("churn-lost") else { return };
+    let mut watching = Watching::start(Way::Bpf);
+    {
+        // Nobody reads meanwhile. The queue has room for 8,192.
+        let watch = watching.reader.as_ref().unwrap().watch.as_ref().unwrap();
+        let _held = watch.state();
+        let mut actor = Command::new(std::env::current_exe().unwrap());
+        actor.args(["--exact", "churn::host_tests::fast_actor"]).env(ACTOR_IN, scene.dir()).stdout(Stdio::null());
+        assert!(actor.status().unwrap().success());
+    }
+    watching.finish();
+    let sum = |row: &CgroupChurn| [row.born, row.removed];
+    let rows = &watching.evidence.cgroup_churn;
+    let unnamed = rows.iter().filter(|r| r.parent == "*").map(sum).fold([0; 2], |s, r| [s[0] + r[0], s[1] + r[1]]);
+    let named = watching.rows(&scene).into_iter().map(sum).fold([0; 2], |s, r| [s[0] + r[0], s[1] + r[1]]);
+    assert!(unnamed[0] > 0 && unnamed[1] > 0, "{rows:?}");
+    // Others' cgroups may be among the unnamed.
+    assert!(named[0] + unnamed[0] >= FAST && named[1] + unnamed[1] >= FAST, "{named:?} {unnamed:?}");
+    assert!(named[0] < FAST);
+    let unseen = watching.evidence.why_unseen(probe::CGROUP_CHURN).expect("it is said");
+    assert!(unseen.why.contains("faster than they could be read"), "{unseen:?}");
+}
+
+const FAST: u64 = 4500;
+
+/// Not a test of its own: see above.
+#[test]
+fn fast_actor() {
+    let Some(dir) = std::env::var_os(ACTOR_IN) else { return };
+    for i in 0..FAST {
+        let cgroup = Path::new(&dir).join(format!("fast-{i}"));
+        std::fs::create_dir(&cgroup).unwrap();
+        std::fs::remove_dir(&cgroup).unwrap();
+    }
+}
+
+/// Starts a reader in a thread that keeps only these capabilities.
+fn start_with(keep: rustix::thread::CapabilitySet) -> (Option<Way>, Evidence) {
+    let thread = std::thread::spawn(move || {
+        let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let mut evidence = Evidence::default();
+        let mut reader = ChurnReader::start(&Root::live(), &ChurnOptions::default());
+        reader.look(now(), &mut evidence);
+        let way = reader.way();
+        reader.finish(now(), &mut evidence);
+        (way, evidence)
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn without_privileges_the_reason_is_told() {
+    use rustix::thread::CapabilitySet;
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let (way, evidence) = start_with(CapabilitySet::empty());
+    assert_eq!((way, evidence.unseen.len()), (None, 1), "{:?}", evidence.unseen);
+    let unseen = evidence.why_unseen(probe::CGROUP_CHURN).unwrap();
+    assert!(unseen.why.contains("lacks CAP_BPF and CAP_PERFMON"), "{unseen:?}");
+    assert!(unseen.why.contains("without BPF: perf_event_open"), "{unseen:?}");
+    assert!(unseen.how_to_see.contains("run as root"), "{unseen:?}");
+    assert!(evidence.cgroup_churn.is_empty());
+
+    let (way, evidence) = start_with(CapabilitySet::PERFMON);
+    assert_eq!(way, Some(Way::Perf), "{:?}", evidence.unseen);
+    let (way, evidence) = start_with(CapabilitySet::BPF | CapabilitySet::PERFMON);
+    assert_eq!(way, Some(Way::Bpf), "{:?}", evidence.unseen);
+}
+
+#[test]
+fn a_directory_has_no_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut evidence = Evidence::default();
+    let reader = ChurnReader::start(&Root::at(dir.path()), &ChurnOptions::default());
+    reader.finish(now(), &mut evidence);
+    assert!(evidence.unseen[0].why.contains("a directory is examined"));
+}

@@ -1,0 +1,77 @@
+//! The BPF programs at the kernel's tracepoints, and their queue.
+
+use std::ffi::CStr;
+
+use aya::maps::{Array, MapData, MapError, Queue};
+
+use super::event::{self, EVENT_BYTES, Event};
+use crate::Root;
+use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Reason, Standing, bpf_object};
+
+/// The programs by the tracepoints they belong to.
+const PROGRAMS: [(&str, &CStr); 3] =
+    [("made", c"cgroup_mkdir"), ("removed", c"cgroup_rmdir"), ("freed", c"cgroup_release")];
+
+/// struct control: the hierarchy, then what was lost by kind, the first of which is none.
+type Control = [u64; 5];
+
+/// So many events at one turn: who makes them faster than we read them shall not keep us for ever.
+const AT_ONE_TURN: u32 = 100_000;
+
+/// Drop detaches the programs.
+pub(super) struct Programs {
+    _attached: Vec<Attached>,
+    queue: Queue<MapData, [u8; EVENT_BYTES]>,
+    control: Array<MapData, Control>,
+    lost: [u64; 3],
+}
+
+impl Programs {
+    pub fn attach(root: &Root, hierarchy: u32) -> Result<Programs, Blind> {
+        if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
+            return Err(Blind::new(
+                Reason::Kernel,
+                "the BPF objects are for 64-bit little-endian machines",
+                "an x86-64 or arm64 node",
+            ));
+        }
+        let standing = Standing::check(root)?;
+        let object = bpf_object!("churn.o");
+        let types = KernelTypes::of_running_kernel(&[object]).map_err(|e| standing.no_btf(&e))?;
+        load(&types, object, hierarchy)
+            .map_err(|e| standing.explain("BPF programs at the kernel's tracepoints for cgroups", &e))
+    }
+
+    /// All that happened since the last time.
+    pub fn drain(&mut self, mut tell: impl FnMut(Event)) -> Result<(), MapError> {
+        for _ in 0..AT_ONE_TURN {
+            match self.queue.pop(0) {
+                Ok(bytes) => event::parse(&bytes).into_iter().for_each(&mut tell),
+                Err(MapError::ElementNotFound) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// How many were made, removed and freed, since the last time, while the queue was full.
+    pub fn newly_lost(&mut self) -> [u64; 3] {
+        let Ok([_, _, lost @ ..]) = self.control.get(&0, 0) else { return [0; 3] };
+        let before = std::mem::replace(&mut self.lost, lost);
+        std::array::from_fn(|i| lost[i].saturating_sub(before[i]))
+    }
+}
+
+fn load(types: &KernelTypes, bytes: &[u8], hierarchy: u32) -> Result<Programs, Failure> {
+    let object = Object::load(types, bytes, &[])?;
+    let queue = object.map("QUEUE")?;
+    let mut control: Array<MapData, Control> = object.map("CONTROL")?;
+    control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
+    let mut attached = Vec::new();
+    for (name, tracepoint) in PROGRAMS {
+        let program = object.program(name)?;
+        let attach = program.attach_raw_tracepoint(tracepoint);
+        attached.push(attach.map_err(|error| Failure::Call { call: "attaching to a tracepoint", error })?);
+    }
+    Ok(Programs { _attached: attached, queue, control, lost: [0; 3] })
+}

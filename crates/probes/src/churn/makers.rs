@@ -1,0 +1,233 @@
+//! Who is behind it: the process that people can stop, not the `mkdir` that it ran.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use coroner_evidence::{Maker, Time};
+
+use super::event::Process;
+use crate::Root;
+use crate::tasks::parse_membership;
+
+/// A process that did no more than this may have been started for just that.
+pub(super) const FEW_ACTS: u64 = 8;
+
+/// One that is older acts on its own account.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// Command lines are cut to so many characters.
+const COMMAND_CHARS: usize = 200;
+
+/// Descriptions that are kept; then we begin anew.
+const MAX_KNOWN: usize = 1024;
+
+/// They live as long as their container, and do what a daemon tells them (the kernel cuts names to 15 bytes).
+const GO_BETWEENS: [&str; 3] = ["containerd-shim", "docker-containe", "conmon"];
+
+pub(super) const INIT: u32 = 1;
+const KTHREADD: u32 = 2;
+
+/// What /proc says of processes, read while they are there.
+#[derive(Debug)]
+pub(super) struct Makers {
+    root: Root,
+    /// Whether /proc speaks of the same pids as the events.
+    proc_is_theirs: bool,
+    known: HashMap<u32, Known>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    comm: String,
+    command: Option<String>,
+    cgroup: Option<String>,
+}
+
+impl Makers {
+    pub fn new(root: &Root, proc_is_theirs: bool) -> Makers {
+        Makers { root: root.clone(), proc_is_theirs, known: HashMap::new() }
+    }
+
+    /// Reads what can be read of processes that may be gone soon.
+    pub fn learn(&mut self, chain: &[Process]) {
+        if !self.proc_is_theirs {
+            return;
+        }
+        for process in chain.iter().filter(|p| p.pid != KTHREADD) {
+            if self.known.get(&process.pid).is_some_and(|k| k.comm == process.comm) {
+                continue;
+            }
+            if !self.has(process) {
+                continue;
+            }
+            if self.known.len() >= MAX_KNOWN {
+                self.known.clear();
+            }
+            let cgroup = self.root.read(&format!("/proc/{}/cgroup", process.pid)).ok();
+            let known = Known {
+                comm: process.comm.clone(),
+                command: self.command(process.pid),
+                cgroup: cgroup.and_then(|text| parse_membership(&text).memory),
+            };
+            self.known.insert(process.pid, known);
+        }
+    }
+
+    /// Whether a process is there; `None` where we cannot know. A pid is given again: so the name must be the same.
+    pub fn is_alive(&self, process: &Process) -> Option<bool> {
+        self.proc_is_theirs.then(|| self.has(process))
+    }
+
+    fn has(&self, process: &Process) -> bool {
+        let name = self.root.read_line(&format!("/proc/{}/comm", process.pid));
+        name.is_some_and(|name| name == process.comm.trim())
+    }
+
+    fn command(&self, pid: u32) -> Option<String> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.root.path(&format!("/proc/{pid}/cmdline"))).ok()?;
+        file.take(4 * COMMAND_CHARS as u64).read_to_end(&mut bytes).ok()?;
+        command_line(&bytes)
+    }
+
+    pub fn describe(&self, process: &Process, parent: Option<&Process>) -> Maker {
+        let known = |p: &Process| self.known.get(&p.pid).filter(|k| k.comm == p.comm);
+        let own = known(process);
+        // A child stays in its parent's cgroup, unless it was the service manager that started it.
+        let cgroup = own.and_then(|k| k.cgroup.as_ref()).or_else(|| {
+            let parent = parent.filter(|p| p.pid > KTHREADD)?;
+            known(parent)?.cgroup.as_ref()
+        });
+        Maker {
+            pid: process.pid,
+            comm: process.comm.clone(),
+            via: None,
+            processes: 1,
+            command: own.and_then(|k| k.command.clone()),
+            parent_pid: parent.map(|p| p.pid),
+            parent_comm: parent.map(|p| p.comm.clone()),
+            cgroup: cgroup.cloned(),
+        }
+    }
+}
+
+fn command_line(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let command: String =
+        text.trim_end_matches('\0').chars().take(COMMAND_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    (!command.is_empty()).then_some(command)
+}
+
+/// Whether a process may have been started for just these acts: it did few, and is gone or was started a moment ago.
+pub(super) fn is_passing(process: &Process, acts: u64, alive: Option<bool>, now: Time) -> bool {
+    let young = process.began.is_some_and(|began| now.since(began) < YOUNG);
+    acts <= FEW_ACTS && (young || alive == Some(false))
+}
+
+pub(super) fn is_go_between(process: &Process) -> bool {
+    GO_BETWEENS.contains(&process.comm.as_str())
+}
+
+/// How far up its ancestors the one is who wanted it: its place in the chain.
+pub(super) fn who_wanted_it(chain: &[&Process], mut is_passing: impl FnMut(&Process) -> bool) -> usize {
+    let mut level = 0;
+    while let Some(parent) = chain.get(level + 1) {
+        // Init takes orphans in and starts services: it wanted nothing. Nor do kernel threads.
+        let kernel = parent.pid <= KTHREADD || chain.get(level + 2).is_some_and(|p| p.pid == KTHREADD);
+        if kernel || !(is_go_between(chain[level]) || is_passing(chain[level])) {
+            break;
+        }
+        level += 1;
+    }
+    level
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(pid: u32, comm: &str) -> Process {
+        Process { pid, began: None, comm: comm.into() }
+    }
+
+    fn wanted(chain: &[(u32, &str)], passing: &[u32]) -> u32 {
+        let chain: Vec<Process> = chain.iter().map(|(pid, comm)| process(*pid, comm)).collect();
+        let chain: Vec<&Process> = chain.iter().collect();
+        chain[who_wanted_it(&chain, |p| passing.contains(&p.pid))].pid
+    }
+
+    #[test]
+    fn what_passes_stands_for_the_one_who_started_it() {
+        assert_eq!(wanted(&[(50, "mkdir"), (40, "bash"), (1, "systemd")], &[50]), 40);
+        assert_eq!(wanted(&[(50, "mkdir"), (45, "sudo"), (44, "sh"), (40, "cron")], &[50, 45, 44]), 40);
+        assert_eq!(wanted(&[(50, "python3"), (40, "bash")], &[]), 50, "it makes them itself");
+        assert_eq!(wanted(&[(50, "agent"), (1, "systemd")], &[50]), 50, "systemd starts it again and again");
+        assert_eq!(wanted(&[(1, "systemd")], &[]), 1);
+        assert_eq!(wanted(&[(50, "cgroups-agent"), (45, "kworker/0:1"), (2, "kthreadd")], &[50]), 50);
+    }
+
+    #[test]
+    fn a_containers_shim_stands_for_its_daemon() {
+        assert_eq!(wanted(&[(50, "runc"), (45, "containerd-shim"), (40, "containerd"), (1, "systemd")], &[50]), 40);
+        assert_eq!(wanted(&[(50, "runc"), (40, "containerd"), (1, "systemd")], &[50]), 40);
+        assert_eq!(wanted(&[(50, "runc"), (45, "containerd-shim"), (1, "systemd")], &[50]), 45, "adopted by init");
+    }
+
+    #[test]
+    fn a_process_passes_if_it_does_little_and_is_gone_or_new() {
+        let now = Time(10_000_000_000);
+        let began = |at| Process { began: Some(Time(at)), ..process(50, "mkdir") };
+        assert!(is_passing(&began(9_000_000_000), 1, Some(true), now));
+        assert!(is_passing(&began(1), 2, Some(false), now));
+        assert!(!is_passing(&began(1), 1, Some(true), now), "it was there before");
+        assert!(!is_passing(&began(9_000_000_000), 500, Some(false), now), "one that made hundreds");
+        assert!(!is_passing(&process(50, "x"), 1, None, now), "nothing is known");
+    }
+
+    #[test]
+    fn makers_are_described_from_proc() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/40/comm", "bash\n");
+        write("proc/40/cmdline", &format!("bash\0-c\0{}\0", "x".repeat(5000)));
+        write("proc/40/cgroup", "4:memory:/system.slice/ecs.service\n0::/\n");
+        let mut makers = Makers::new(&Root::at(dir.path()), true);
+        let (child, shell) = (process(50, "mkdir"), process(40, "bash"));
+        makers.learn(&[child.clone(), shell.clone()]);
+        let maker = makers.describe(&shell, None);
+        assert_eq!(maker.cgroup.as_deref(), Some("/system.slice/ecs.service"));
+        let command = maker.command.unwrap();
+        assert!(command.starts_with("bash -c xxx") && command.chars().count() == COMMAND_CHARS, "{command}");
+        let orphan = makers.describe(&child, Some(&shell));
+        assert_eq!((orphan.command, orphan.cgroup.as_deref()), (None, Some("/system.slice/ecs.service")));
+        assert_eq!(makers.is_alive(&shell), Some(true));
+        assert_eq!(makers.is_alive(&process(40, "other")), Some(false), "the pid was given again");
+
+        let mut elsewhere = Makers::new(&Root::at(dir.path()), false);
+        elsewhere.learn(std::slice::from_ref(&shell));
+        assert_eq!(elsewhere.describe(&shell, None).command, None, "that pid is another process here");
+        assert_eq!(elsewhere.is_alive(&shell), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_command_line(bytes in proptest::collection::vec(any::<u8>(), 0..900)) {
+            let command = command_line(&bytes);
+            prop_assert!(command.is_none_or(|c| c.chars().count() <= COMMAND_CHARS && !c.is_empty()));
+        }
+
+        #[test]
+        fn any_chain(pids in proptest::collection::vec(0u32..6, 1..6), passing in any::<u8>()) {
+            let chain: Vec<Process> = pids.iter().map(|pid| process(*pid, "x")).collect();
+            let chain: Vec<&Process> = chain.iter().collect();
+            prop_assert!(who_wanted_it(&chain, |p| passing >> p.pid & 1 == 1) < chain.len());
+        }
+    }
+}

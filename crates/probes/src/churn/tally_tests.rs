@@ -1,0 +1,180 @@
+//! Of sums, without a kernel: a /proc in a directory says who is alive.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use coroner_evidence::{CgroupChurn, Maker, Time};
+use proptest::prelude::*;
+
+use super::event::{Event, Kind, Process};
+use super::makers::Makers;
+use super::tally::{MAX_ROWS, Tally};
+use crate::Root;
+
+const OWN: u32 = 4_000_000;
+const NOW: Time = Time(1_000_000_000_000);
+
+fn process(pid: u32, comm: &str) -> Process {
+    Process { pid, began: Some(Time(5)), comm: comm.to_owned() }
+}
+
+fn event(kind: Kind, path: &str, chain: &[(u32, &str)]) -> Event {
+    Event { kind, id: 7, path: path.to_owned(), chain: chain.iter().map(|(pid, comm)| process(*pid, comm)).collect() }
+}
+
+fn alive(dir: &Path, pid: u32, comm: &str) {
+    let dir = dir.join(format!("proc/{pid}"));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+    std::fs::write(dir.join("cmdline"), format!("/usr/bin/{comm}\0--serve\0")).unwrap();
+    std::fs::write(dir.join("cgroup"), format!("0::/system.slice/{comm}.service\n")).unwrap();
+}
+
+fn tell(events: impl IntoIterator<Item = Event>, dir: &Path) -> Vec<CgroupChurn> {
+    let (mut tally, mut makers) = (Tally::new(OWN), Makers::new(&Root::at(dir), true));
+    for event in events {
+        tally.add(event, &mut makers, NOW);
+    }
+    tally.tell(Time(1), NOW, &makers)
+}
+
+fn only(rows: &[CgroupChurn]) -> (&CgroupChurn, &Maker) {
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    (&rows[0], rows[0].maker.as_ref().expect("a maker"))
+}
+
+#[test]
+fn a_shells_children_are_the_shells_doing() {
+    let dir = tempfile::tempdir().unwrap();
+    alive(dir.path(), 40, "bash");
+    let events = (0..300).flat_map(|i| {
+        let path = format!("/jobs/agent-{i}");
+        [
+            event(Kind::Made, &path, &[(1000 + 2 * i, "mkdir"), (40, "bash"), (1, "systemd")]),
+            event(Kind::Removed, &path, &[(1001 + 2 * i, "rmdir"), (40, "bash"), (1, "systemd")]),
+        ]
+    });
+    let rows = tell(events, dir.path());
+    let (row, maker) = only(&rows);
+    assert_eq!((row.parent.as_str(), row.pattern.as_str(), row.born, row.removed), ("/jobs", "agent-*", 300, 300));
+    assert_eq!((maker.pid, maker.comm.as_str(), maker.processes), (40, "bash", 600));
+    assert_eq!(maker.via.as_deref(), Some("mkdir, rmdir"));
+    assert_eq!(maker.command.as_deref(), Some("/usr/bin/bash --serve"));
+    assert_eq!(maker.cgroup.as_deref(), Some("/system.slice/bash.service"));
+    assert_eq!((maker.parent_pid, maker.parent_comm.as_deref()), (Some(1), Some("systemd")));
+}
+
+#[test]
+fn who_stays_and_makes_many_is_its_own_maker() {
+    let dir = tempfile::tempdir().unwrap();
+    alive(dir.path(), 40, "kubelet");
+    let made = |pid, comm: &'static str| {
+        (0..20).map(move |i| event(Kind::Made, &format!("/pods/pod{i}"), &[(pid, comm), (30, "bash"), (1, "systemd")]))
+    };
+    // One is there, the other has ended since, but did too much for a mere command.
+    let rows = tell(made(40, "kubelet").chain(made(50, "script")), dir.path());
+    let makers: BTreeSet<_> =
+        rows.iter().map(|r| r.maker.as_ref().map(|m| (m.pid, m.via.clone(), m.processes))).collect();
+    assert_eq!(makers, BTreeSet::from([Some((40, None, 1)), Some((50, None, 1))]));
+}
+
+#[test]
+fn a_service_that_is_started_again_and_again_is_one_row() {
+    let dir = tempfile::tempdir().unwrap();
+    alive(dir.path(), 1004, "ecs-agent");
+    let events =
+        (0..5).map(|i| event(Kind::Made, &format!("/ecs/task-{i}"), &[(1000 + i, "ecs-agent"), (1, "systemd")]));
+    let mut rows = tell(events, dir.path());
+    // The one that lives is its own maker: it was there before.
+    rows.retain(|r| r.maker.as_ref().is_some_and(|m| m.pid != 1004));
+    let (row, maker) = only(&rows);
+    assert_eq!((row.born, maker.comm.as_str(), maker.processes), (4, "ecs-agent", 4));
+    assert_eq!((maker.via.as_deref(), maker.parent_comm.as_deref()), (None, Some("systemd")));
+}
+
+#[test]
+fn shims_that_init_took_in_are_one_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = (0..5).map(|i| {
+        alive(dir.path(), 500 + i, "containerd-shim");
+        event(
+            Kind::Made,
+            &format!("/docker/{i:064x}"),
+            &[(1000 + i, "runc"), (500 + i, "containerd-shim"), (1, "systemd")],
+        )
+    });
+    let rows = tell(events.collect::<Vec<_>>(), dir.path());
+    let (row, maker) = only(&rows);
+    assert_eq!((row.born, row.pattern.as_str()), (5, "*"));
+    assert_eq!((maker.comm.as_str(), maker.via.as_deref(), maker.processes), ("containerd-shim", Some("runc"), 5));
+    assert!(maker.command.is_some() && maker.cgroup.is_some());
+}
+
+#[test]
+fn the_kernel_frees_without_a_maker_and_our_own_doing_is_not_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut own_freed = event(Kind::Freed, "/own", &[]);
+    own_freed.id = 9;
+    let mut own_removed = event(Kind::Removed, "/own", &[(OWN, "coroner")]);
+    own_removed.id = 9;
+    let rows = tell(
+        [
+            event(Kind::Made, "/own", &[(OWN, "coroner")]),
+            own_removed,
+            own_freed,
+            event(Kind::Freed, "/a/x1", &[]),
+            event(Kind::Freed, "/a/x2", &[]),
+        ],
+        dir.path(),
+    );
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].pattern.as_str(), rows[0].freed, rows[0].maker.as_ref()), ("x*", 2, None));
+}
+
+#[test]
+fn what_was_only_counted_stands_for_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let makers = Makers::new(&Root::at(dir.path()), true);
+    let mut tally = Tally::new(OWN);
+    tally.add_unnamed(Kind::Made, 3);
+    tally.add_unnamed(Kind::Freed, 0);
+    let rows = tally.tell(Time(1), NOW, &makers);
+    assert_eq!((rows[0].parent.as_str(), rows[0].pattern.as_str(), rows[0].born), ("*", "*", 3));
+    assert!(tally.tell(NOW, NOW, &makers).is_empty(), "each is told once");
+}
+
+#[test]
+fn rows_are_few_and_nothing_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    // Names without a pattern in many parents, by many makers: 20,000 rows if all were told.
+    let letters = |i: u32| -> String { i.to_string().bytes().map(|b| char::from(b - b'0' + b'a')).collect() };
+    let events = (0..20_000).map(|i| {
+        let path = format!("/{}/{}", letters(i % 700), letters(i));
+        event(Kind::Made, &path, &[(10 + i, "x"), (1, "systemd")])
+    });
+    let rows = tell(events, dir.path());
+    assert!(rows.len() <= MAX_ROWS, "{}", rows.len());
+    assert_eq!(rows.iter().map(|r| r.born).sum::<u64>(), 20_000);
+    assert!(rows.iter().any(|r| r.parent == "*"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_goes_in_comes_out(
+        events in proptest::collection::vec((0u8..3, "(/[a-z0-9]{0,3}){0,3}", 0u32..12, 0u32..6, 0usize..4), 0..300),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        alive(dir.path(), 3, "sh");
+        let mut sums = [0u64; 3];
+        let events = events.into_iter().map(|(kind, path, pid, parent, ancestors)| {
+            sums[usize::from(kind)] += 1;
+            let chain = [(pid, "sh"), (parent, "containerd-shim"), (2, "x"), (1, "init")];
+            event(Kind::ALL[usize::from(kind)], &path, &chain[..ancestors])
+        }).collect::<Vec<_>>();
+        let rows = tell(events, dir.path());
+        prop_assert!(rows.len() <= MAX_ROWS);
+        let told = rows.iter().fold([0; 3], |s, r| [s[0] + r.born, s[1] + r.removed, s[2] + r.freed]);
+        prop_assert_eq!(told, sums);
+    }
+}

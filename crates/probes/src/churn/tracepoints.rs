@@ -1,0 +1,310 @@
+//! The kernel's tracepoints without BPF: perf rings of all cores, put in order.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use coroner_evidence::{CoreSet, Time};
+use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::event::{Event, Kind, text_until_nul};
+use super::format::Format;
+use super::perf_ring::Ring;
+use super::processes::Processes;
+use crate::Root;
+use crate::root::now;
+use crate::zombies::{Blind, Reason};
+
+/// By their kinds.
+const TRACEPOINTS: [(Kind, &str); 3] =
+    [(Kind::Made, "cgroup_mkdir"), (Kind::Removed, "cgroup_rmdir"), (Kind::Freed, "cgroup_release")];
+
+/// All rings together, and one at least and at most. Powers of two.
+const RINGS_BYTES: usize = 16 << 20;
+const LEAST_RING: usize = 64 << 10;
+const LARGEST_RING: usize = 512 << 10;
+
+/// Records that are this old have reached their ring, on whatever core.
+const IN_ORDER_AFTER: Duration = Duration::from_millis(1);
+
+/// Records that wait for their turn; more are taken out of order.
+const MAX_WAITING: usize = 1 << 16;
+
+const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_EXIT: u32 = 4;
+const RECORD_FORK: u32 = 7;
+const RECORD_SAMPLE: u32 = 9;
+
+#[derive(Debug)]
+pub(super) struct Tracepoints {
+    rings: Vec<Ring>,
+    formats: Vec<(Kind, Format)>,
+    hierarchy: u64,
+    processes: Processes,
+    waiting: Vec<(Time, Record)>,
+    lost: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Record {
+    Forked { pid: u32, parent: u32 },
+    Named { pid: u32, comm: String },
+    Ended { pid: u32 },
+    Happened { pid: u32, kind: Kind, id: u64, path: String },
+}
+
+impl Tracepoints {
+    pub fn open(root: &Root, hierarchy: u32) -> Result<Tracepoints, Blind> {
+        let formats = formats(root)?;
+        let ids: Vec<u32> = formats.iter().map(|(_, f)| f.tracepoint).collect();
+        let cores = root
+            .read_line("/sys/devices/system/cpu/online")
+            .and_then(|list| CoreSet::parse_list(&list))
+            .ok_or_else(|| {
+                Blind::new(
+                    Reason::Kernel,
+                    "/sys/devices/system/cpu/online does not say which cores there are",
+                    "mount /sys",
+                )
+            })?;
+        let cores: Vec<u32> = cores.iter().collect();
+        more_files(cores.len().saturating_mul(ids.len()));
+        let open = |bytes| cores.iter().map(|&core| Ring::open(core, &ids, bytes)).collect::<io::Result<Vec<Ring>>>();
+        // Without CAP_IPC_LOCK the kernel grants but some memory (perf_event_mlock_kb), of which others may hold a part.
+        let rings = open(ring_bytes(cores.len())).or_else(|_| open(LEAST_RING));
+        Ok(Tracepoints {
+            rings: rings.map_err(|e| refused(&e))?,
+            formats,
+            hierarchy: hierarchy.into(),
+            processes: Processes::new(root),
+            waiting: Vec::new(),
+            lost: 0,
+        })
+    }
+
+    /// Something to poll: ready when a ring fills.
+    pub fn pollable(&self) -> io::Result<OwnedFd> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for ring in &self.rings {
+            epoll::add(&all, ring.pollable(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        Ok(all)
+    }
+
+    /// What happened since the last time, in order; without what is still so new that something before it may be missing,
+    /// unless these are the last.
+    pub fn drain(&mut self, last: bool, mut tell: impl FnMut(Event)) {
+        let complete = Time(now().0.saturating_sub(IN_ORDER_AFTER.as_nanos() as u64));
+        let Tracepoints { rings, formats, hierarchy, waiting, lost, .. } = self;
+        for ring in rings {
+            let sound = ring.drain(|kind, body| match kind {
+                RECORD_LOST => *lost = lost.saturating_add(long(body, 8).unwrap_or(1)),
+                kind => waiting.extend(parse(kind, body, formats, *hierarchy)),
+            });
+            if !sound {
+                *lost = lost.saturating_add(1);
+            }
+        }
+        waiting.sort_by_key(|(at, _)| *at);
+        let ready = match last || waiting.len() > MAX_WAITING {
+            true => waiting.len(),
+            false => waiting.partition_point(|(at, _)| *at <= complete),
+        };
+        for (at, record) in self.waiting.drain(..ready) {
+            match record {
+                Record::Forked { pid, parent } => self.processes.forked(pid, parent, at),
+                Record::Named { pid, comm } => self.processes.named(pid, comm),
+                Record::Ended { pid } => self.processes.ended(pid),
+                Record::Happened { pid, kind, id, path } => {
+                    let chain = if kind == Kind::Freed { Vec::new() } else { self.processes.chain(pid) };
+                    tell(Event { kind, id, path, chain });
+                }
+            }
+        }
+    }
+
+    /// How many records were lost since the last time, of whatever kind.
+    pub fn newly_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+}
+
+/// A record's body, with the process and the time that sample_type asks for (include/uapi/linux/perf_event.h: PERF_RECORD_*).
+fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
+    match kind {
+        RECORD_SAMPLE => {
+            // pid and tid, time, length of the raw record, the raw record, which begins with its tracepoint's number
+            let (pid, at, size) = (word(body, 0)?, long(body, 8)?, word(body, 16)?);
+            let raw = body.get(20..)?;
+            let raw = raw.get(..size as usize)?;
+            let tracepoint = u32::from(u16::from_ne_bytes(raw.get(..2)?.try_into().ok()?));
+            let (kind, format) = formats.iter().find(|(_, f)| f.tracepoint == tracepoint)?;
+            let record = format.read(raw).filter(|r| r.hierarchy == hierarchy)?;
+            Some((Time(at), Record::Happened { pid, kind: *kind, id: record.id, path: record.path }))
+        }
+        RECORD_FORK | RECORD_EXIT => {
+            let (pid, parent, tid) = (word(body, 0)?, word(body, 4)?, word(body, 8)?);
+            // Threads are born and end in the same way.
+            if pid != tid || pid == 0 {
+                return None;
+            }
+            let record = if kind == RECORD_FORK { Record::Forked { pid, parent } } else { Record::Ended { pid } };
+            Some((Time(long(body, 16)?), record))
+        }
+        RECORD_COMM => {
+            // The name, filled up to eight bytes; then once more pid and tid, and the time.
+            let (pid, tid) = (word(body, 0)?, word(body, 4)?);
+            let end = body.len().checked_sub(16)?;
+            if pid != tid || pid == 0 {
+                return None;
+            }
+            Some((Time(long(body, end + 8)?), Record::Named { pid, comm: text_until_nul(body.get(8..end)?) }))
+        }
+        _ => None,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+fn ring_bytes(cores: usize) -> usize {
+    let share = RINGS_BYTES / cores.max(1);
+    let power = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
+    power.clamp(LEAST_RING, LARGEST_RING)
+}
+
+/// Three files for each core: beyond the soft limit that many systems set (1024), within the hard one.
+fn more_files(count: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (count as u64).saturating_add(512);
+    if limit.current.is_some_and(|soft| soft < wanted) {
+        let raised = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    }
+}
+
+fn formats(root: &Root) -> Result<Vec<(Kind, Format)>, Blind> {
+    let mounted = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+    let first = root.read(&format!("{}/events/cgroup/cgroup_mkdir/format", mounted[0]));
+    let read = |name: &str| -> io::Result<String> {
+        for place in mounted {
+            if let Ok(text) = root.read(&format!("{place}/events/cgroup/{name}/format")) {
+                return Ok(text);
+            }
+        }
+        read_unmounted(&format!("events/cgroup/{name}/format"))
+    };
+    let mut formats = Vec::new();
+    for (kind, name) in TRACEPOINTS {
+        let text = read(name).map_err(|e| match &first {
+            Err(mounted) if mounted.is_denied() => Blind::new(
+                Reason::Forbidden,
+                format!("the kernel's tracepoints may not be read ({mounted})"),
+                "run as root",
+            ),
+            _ => Blind::new(
+                Reason::Kernel,
+                format!("the kernel's tracepoint {name} cannot be found in tracefs ({e})"),
+                "run as root, mount -t tracefs nodev /sys/kernel/tracing; a kernel with CONFIG_FTRACE",
+            ),
+        })?;
+        let format = Format::parse(&text).ok_or_else(|| {
+            Blind::new(
+                Reason::Kernel,
+                format!("the format of the kernel's tracepoint {name} is not as known"),
+                "report it, with the kernel's version",
+            )
+        })?;
+        formats.push((kind, format));
+    }
+    Ok(formats)
+}
+
+/// Where nobody has mounted tracefs: a mount of our own that is nowhere in the file tree and goes when its file is closed.
+fn read_unmounted(path: &str) -> io::Result<String> {
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    let file = openat(&mount, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(std::fs::File::from(file), 1 << 16), &mut text)?;
+    Ok(text)
+}
+
+fn refused(error: &io::Error) -> Blind {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Blind::new(
+            Reason::Forbidden,
+            format!("perf_event_open on the kernel's tracepoints: {error}"),
+            "run as root, or with CAP_PERFMON (before 5.8 CAP_SYS_ADMIN), and a seccomp profile that allows perf_event_open",
+        ),
+        Some(libc::EMFILE) => Blind::new(
+            Reason::Kernel,
+            "perf_event_open takes three files for each core, more than this process may open",
+            "raise the limit: ulimit -n 8192",
+        ),
+        _ => Blind::new(
+            Reason::Kernel,
+            format!("perf_event_open on the kernel's tracepoints: {error}"),
+            "a kernel with CONFIG_PERF_EVENTS",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rings_share_their_room() {
+        for (cores, bytes) in [
+            (0, LARGEST_RING),
+            (2, LARGEST_RING),
+            (64, 256 << 10),
+            (96, 128 << 10),
+            (192, 64 << 10),
+            (1024, LEAST_RING),
+        ] {
+            assert_eq!(ring_bytes(cores), bytes, "{cores} cores");
+        }
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn processes_are_told_from_threads() {
+        let body = |tid| words(&[50, 40, tid, 40, 9, 0, 50, 50, 9, 0]);
+        assert_eq!(parse(RECORD_FORK, &body(50), &[], 0), Some((Time(9), Record::Forked { pid: 50, parent: 40 })));
+        assert_eq!(parse(RECORD_FORK, &body(51), &[], 0), None);
+        assert_eq!(parse(RECORD_EXIT, &body(50), &[], 0), Some((Time(9), Record::Ended { pid: 50 })));
+        let comm = [words(&[50, 50]), b"mkdir\0\0\0".to_vec(), words(&[50, 50, 9, 0])].concat();
+        assert_eq!(parse(RECORD_COMM, &comm, &[], 0), Some((Time(9), Record::Named { pid: 50, comm: "mkdir".into() })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_record(kind in 0u32..12, body in proptest::collection::vec(any::<u8>(), 0..120), size in 0u32..120) {
+            let format = Format::parse("ID: 5\n\tfield:int root;\toffset:8;\tsize:4;\n\tfield:u64 id;\toffset:16;\tsize:8;\n\tfield:__data_loc char[] path;\toffset:24;\tsize:4;\n").unwrap();
+            let formats = [(Kind::Made, format)];
+            parse(kind, &body, &formats, 0);
+            let mut body = body;
+            if body.len() > 22 {
+                body[16..20].copy_from_slice(&size.to_ne_bytes());
+                body[20..22].copy_from_slice(&5u16.to_ne_bytes());
+            }
+            parse(kind, &body, &formats, 0);
+        }
+    }
+}

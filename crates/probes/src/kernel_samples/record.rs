@@ -1,0 +1,136 @@
+//! One record of the ring, from its bytes (include/uapi/linux/perf_event.h: enum perf_event_type).
+
+use super::ring::HEADER;
+
+const LOST: u32 = 2;
+const THROTTLE: u32 = 5;
+const UNTHROTTLE: u32 = 6;
+const SAMPLE: u32 = 9;
+
+/// From here up (to -1) a number in a chain is not an address but says what the next ones are: PERF_CONTEXT_MAX.
+const CONTEXT_MARKS: u64 = -4095i64 as u64;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Record<'a> {
+    Sample(Sample<'a>),
+    /// So many found no room.
+    Lost(u64),
+    /// The kernel stopped sampling at this time …
+    Throttled(u64),
+    /// … and went on at this one.
+    Unthrottled(u64),
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample<'a> {
+    /// Of the process; 0 for the idle task and for those outside our pid namespace, `u32::MAX` for one that is about to be gone.
+    pub pid: u32,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    chain: &'a [u8],
+}
+
+impl<'a> Sample<'a> {
+    /// Addresses from the innermost function to the outermost.
+    pub fn chain(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.chain.chunks_exact(8).map(word).filter(|&address| address < CONTEXT_MARKS)
+    }
+}
+
+/// Eight bytes of the machine's own order.
+fn word(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_ne_bytes)
+}
+
+fn half(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// `None` if the record is shorter than its kind.
+pub(super) fn parse(record: &[u8]) -> Option<Record<'_>> {
+    let kind = half(record.get(..4)?)?;
+    let body = record.get(HEADER..)?;
+    let field = |i: usize| body.get(i * 8..i * 8 + 8).map(word);
+    Some(match kind {
+        SAMPLE => {
+            let pid = half(body.get(..4)?)?;
+            let time_ns = field(1)?;
+            let frames = usize::try_from(field(2)?).ok()?;
+            let chain = body.get(24..)?.get(..frames.checked_mul(8)?)?;
+            Record::Sample(Sample { pid, time_ns, chain })
+        }
+        // The event's id, then how many.
+        LOST => Record::Lost(field(1)?),
+        THROTTLE => Record::Throttled(field(0)?),
+        UNTHROTTLE => Record::Unthrottled(field(0)?),
+        _ => Record::Other,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = kind.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&((HEADER + body.len()) as u16).to_ne_bytes());
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    pub fn sample(pid: u32, time_ns: u64, chain: &[u64]) -> Vec<u8> {
+        let mut body = pid.to_ne_bytes().to_vec();
+        body.extend_from_slice(&(pid + 1).to_ne_bytes());
+        body.extend_from_slice(&time_ns.to_ne_bytes());
+        body.extend_from_slice(&(chain.len() as u64).to_ne_bytes());
+        chain.iter().for_each(|address| body.extend_from_slice(&address.to_ne_bytes()));
+        record(SAMPLE, &body)
+    }
+
+    fn words(numbers: &[u64]) -> Vec<u8> {
+        numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn records_as_the_kernel_writes_them() {
+        let bytes = sample(42, 7, &[-128i64 as u64, 0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
+        let Some(Record::Sample(found)) = parse(&bytes) else { panic!("a sample") };
+        assert_eq!((found.pid, found.time_ns), (42, 7));
+        assert_eq!(found.chain().collect::<Vec<_>>(), [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
+        assert_eq!(parse(&record(LOST, &words(&[1, 17]))), Some(Record::Lost(17)));
+        assert_eq!(parse(&record(THROTTLE, &words(&[99, 1, 1]))), Some(Record::Throttled(99)));
+        assert_eq!(parse(&record(UNTHROTTLE, &words(&[100, 1, 1]))), Some(Record::Unthrottled(100)));
+        assert_eq!(parse(&record(3, &[1])), Some(Record::Other));
+    }
+
+    #[test]
+    fn a_chain_that_claims_more_than_there_is() {
+        let mut bytes = sample(1, 1, &[1, 2, 3]);
+        bytes[24..32].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert_eq!(parse(&bytes), None);
+        bytes[24..32].copy_from_slice(&4u64.to_ne_bytes());
+        assert_eq!(parse(&bytes), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_none(kind in 0u32..20, bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            for record in [record(kind, &bytes), bytes] {
+                if let Some(Record::Sample(sample)) = parse(&record) {
+                    prop_assert!(sample.chain().count() * 8 <= record.len());
+                }
+            }
+        }
+
+        #[test]
+        fn what_was_sampled_comes_back(pid in 0u32..u32::MAX, time_ns: u64, chain in proptest::collection::vec(0..CONTEXT_MARKS, 0..130)) {
+            let bytes = sample(pid, time_ns, &chain);
+            let Some(Record::Sample(found)) = parse(&bytes) else { return Err(TestCaseError::fail("no sample")) };
+            prop_assert_eq!((found.pid, found.time_ns), (pid, time_ns));
+            prop_assert_eq!(found.chain().collect::<Vec<_>>(), chain);
+        }
+    }
+}
