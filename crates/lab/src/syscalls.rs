@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
@@ -87,6 +88,18 @@ impl Mapping {
         Ok(pages.iter().filter(|&&p| p & 1 != 0).count())
     }
 
+    /// How many of its pages lie on each NUMA node; only those that were touched.
+    pub fn nodes(&self) -> io::Result<BTreeMap<i32, u64>> {
+        let offsets = (0..self.bytes).step_by(rustix::param::page_size());
+        // SAFETY: within the mapping.
+        let pages: Vec<_> = offsets.map(|at| unsafe { self.address.add(at) }).collect();
+        let mut nodes = BTreeMap::new();
+        for node in move_pages(&pages, std::ptr::null())?.into_iter().filter(|&n| n >= 0) {
+            *nodes.entry(node).or_insert(0) += 1;
+        }
+        Ok(nodes)
+    }
+
     /// Puts all its pages into our page table.
     pub fn touch(&self) {
         for at in (0..self.bytes).step_by(rustix::param::page_size()) {
@@ -104,16 +117,20 @@ impl Drop for Mapping {
     }
 }
 
+/// move_pages(2) of this process. Without nodes it moves nothing and tells where each page is.
+fn move_pages(pages: &[*mut libc::c_void], nodes: *const libc::c_int) -> io::Result<Vec<libc::c_int>> {
+    let mut status = vec![0; pages.len()];
+    // SAFETY: the kernel only looks at the addresses in `pages`; it reads as many of them as told, and writes as many statuses.
+    // `nodes` is null or, with no page at all, not read.
+    let done =
+        unsafe { libc::syscall(libc::SYS_move_pages, 0, pages.len(), pages.as_ptr(), nodes, status.as_mut_ptr(), 0) };
+    if done < 0 { Err(last_error()) } else { Ok(status) }
+}
+
 /// Puts pages that wait in per-CPU batches onto their LRU lists: move_pages does so first of all (mm/migrate.c, do_pages_move),
 /// even if it has nothing to move.
 pub fn drain_lru_batches() -> io::Result<()> {
-    let (pages, nodes, mut status): ([*const libc::c_void; 1], [libc::c_int; 1], [libc::c_int; 1]) =
-        ([std::ptr::null()], [0], [0]);
-    // SAFETY: the arrays outlive the call, and with a count of 0 the kernel reads and writes none of them.
-    let done = unsafe {
-        libc::syscall(libc::SYS_move_pages, 0, 0usize, pages.as_ptr(), nodes.as_ptr(), status.as_mut_ptr(), 0)
-    };
-    if done < 0 { Err(last_error()) } else { Ok(()) }
+    move_pages(&[], &0).map(drop)
 }
 
 /// The switches of `ethtool -K` that veth needs, from linux/ethtool.h.

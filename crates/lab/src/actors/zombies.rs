@@ -1,6 +1,7 @@
 //! Memory cgroups that stay after their removal, because a page charged to them lives on in a file.
 
 use super::join_cgroup;
+use crate::node;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::fs::{Advice, fadvise};
@@ -55,7 +56,10 @@ pub fn pin(pin: &Pin) -> Result<()> {
     fadvise(&open, 0, None, Advice::Random).with_context(|| file.display().to_string())?;
     let mut bytes = vec![b'z'; page];
     let mut home = members(&parent.join("home"))?;
-    for i in 0..*count {
+    let cores = node::allowed_cores()?;
+    for (i, core) in (0..*count).zip(cores.iter().cycle()) {
+        // From core to core, so that the pages lie on every NUMA node.
+        node::pin(None, &[*core])?;
         let child = parent.join(format!("{name}-{}", from + i));
         fs::create_dir(&child).with_context(|| format!("cannot make the cgroup {}", child.display()))?;
         // Opened at home, so that nothing but the page is charged to the child.

@@ -88,6 +88,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "count": count, "parent": parent.path(), "cgroup_version": version, "live_child": home.path(),
         "pattern": format!("{name}-*"), "first": format!("{name}-{first}"), "last": format!("{name}-{last}"),
         "bytes": {"file": in_ext4 * page, "shmem": in_tmpfs * page}, "files": files, "all_on_lists": drained,
+        "ext4_pages_on_nodes": mapping.nodes().ok(),
         "tracked_before": tracked_before, "tracked": tracked_memcgs(),
     });
     let truth = Truth::new(facts).expect(Expected::new("zombie-memcgs").severity("info")).forbid(&[
