@@ -78,11 +78,17 @@ fn load(types: &aya::Btf, hierarchy: u32) -> Result<Programs, Failure> {
     let queue = Queue::try_from(take("QUEUE")?)?;
     let mut control: Array<MapData, Control> = Array::try_from(take("CONTROL")?)?;
     control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
+    // All are verified, which takes a while, before the first begins to count.
+    for (name, _) in PROGRAMS {
+        program(&mut ebpf, name)?.load()?;
+    }
     for (name, tracepoint) in PROGRAMS {
-        let program: &mut RawTracePoint =
-            ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?.try_into()?;
-        program.load()?;
-        program.attach(tracepoint)?;
+        program(&mut ebpf, name)?.attach(tracepoint)?;
     }
     Ok(Programs { _ebpf: ebpf, queue, control, lost: [0; 3] })
+}
+
+fn program<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut RawTracePoint, Failure> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the BPF object has no program {name}"))?;
+    Ok(program.try_into()?)
 }
