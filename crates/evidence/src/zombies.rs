@@ -209,9 +209,10 @@ pub struct Hold {
 pub struct CgroupChurn {
     pub from: Time,
     pub to: Time,
-    /// The path of the parent, in the hierarchy with the memory controller.
+    /// The path of the parent, in the hierarchy with the memory controller. `*` for those that could only be counted, and for
+    /// what there were too many rows of.
     pub parent: String,
-    /// Their names with what changes folded: see [`crate::name_pattern`].
+    /// Their names with what changes folded: see [`crate::name_pattern`]. `*` without a maker also sums up rows beyond the limit.
     pub pattern: String,
     /// One of their names.
     pub example: String,

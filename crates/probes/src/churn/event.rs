@@ -24,6 +24,7 @@ pub(super) struct Process {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
+    pub at: Time,
     pub kind: Kind,
     /// The cgroup's.
     pub id: u64,
@@ -81,7 +82,7 @@ pub(super) fn parse(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
             format!("{}…{}", String::from_utf8_lossy(head), String::from_utf8_lossy(tail))
         }
     };
-    Some(Event { kind, id: long(bytes, 8), path, chain })
+    Some(Event { at: Time(long(bytes, 0)), kind, id: long(bytes, 8), path, chain })
 }
 
 fn word(bytes: &[u8; EVENT_BYTES], at: usize) -> u32 {

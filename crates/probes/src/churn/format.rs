@@ -42,7 +42,7 @@ impl Format {
     }
 }
 
-/// `	field:__data_loc char[] path;	offset:24;	size:4;	signed:0;`
+/// ` field:__data_loc char[] path; offset:24; size:4; signed:0;`
 fn parse_field(line: &str, name: &str) -> Option<Field> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;

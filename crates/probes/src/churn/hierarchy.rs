@@ -17,7 +17,7 @@ pub(super) fn of_memory(root: &Root) -> Result<u32, Blind> {
     }
 }
 
-/// `memory	4	20	1`: name, hierarchy, number, enabled.
+/// `memory 4 20 1`: name, hierarchy, number, enabled.
 fn memory_row(text: &str) -> Option<(u32, bool)> {
     let row = text.lines().find(|line| line.split_whitespace().next() == Some("memory"))?;
     let mut fields = row.split_whitespace().skip(1);

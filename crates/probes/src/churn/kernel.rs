@@ -67,9 +67,13 @@ fn load(types: &KernelTypes, bytes: &[u8], hierarchy: u32) -> Result<Programs, F
     let queue = object.map("QUEUE")?;
     let mut control: Array<MapData, Control> = object.map("CONTROL")?;
     control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
-    let mut attached = Vec::new();
+    // All are verified, which takes a while, before the first begins to count.
+    let mut programs = Vec::new();
     for (name, tracepoint) in PROGRAMS {
-        let program = object.program(name)?;
+        programs.push((object.program(name)?, tracepoint));
+    }
+    let mut attached = Vec::new();
+    for (program, tracepoint) in programs {
         let attach = program.attach_raw_tracepoint(tracepoint);
         attached.push(attach.map_err(|error| Failure::Call { call: "attaching to a tracepoint", error })?);
     }

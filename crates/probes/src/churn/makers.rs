@@ -120,10 +120,27 @@ fn command_line(bytes: &[u8]) -> Option<String> {
     (!command.is_empty()).then_some(command)
 }
 
-/// Whether a process may have been started for just these acts: it did few, and is gone or was started a moment ago.
-pub(super) fn is_passing(process: &Process, acts: u64, alive: Option<bool>, now: Time) -> bool {
-    let young = process.began.is_some_and(|began| now.since(began) < YOUNG);
-    acts <= FEW_ACTS && (young || alive == Some(false))
+/// What speaks for a process to have been started for just what it did.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Signs {
+    /// What it did or had others do.
+    pub acts: u64,
+    pub alive: Option<bool>,
+    /// Others of its name and parent did the like.
+    pub one_of_many: bool,
+    pub last_act: Time,
+    pub now: Time,
+}
+
+/// Whether a process may have been started for just these acts: it did few, and is gone, or about to go as others like it did.
+pub(super) fn is_passing(process: &Process, signs: Signs) -> bool {
+    let young = |at: Time| process.began.is_some_and(|began| at.since(began) < YOUNG);
+    let goes = match signs.alive {
+        Some(false) => true,
+        Some(true) => signs.one_of_many && young(signs.now),
+        None => young(signs.last_act),
+    };
+    goes && signs.acts <= FEW_ACTS
 }
 
 pub(super) fn is_go_between(process: &Process) -> bool {
@@ -180,11 +197,16 @@ mod tests {
     fn a_process_passes_if_it_does_little_and_is_gone_or_new() {
         let now = Time(10_000_000_000);
         let began = |at| Process { began: Some(Time(at)), ..process(50, "mkdir") };
-        assert!(is_passing(&began(9_000_000_000), 1, Some(true), now));
-        assert!(is_passing(&began(1), 2, Some(false), now));
-        assert!(!is_passing(&began(1), 1, Some(true), now), "it was there before");
-        assert!(!is_passing(&began(9_000_000_000), 500, Some(false), now), "one that made hundreds");
-        assert!(!is_passing(&process(50, "x"), 1, None, now), "nothing is known");
+        let gone = Signs { acts: 1, alive: Some(false), one_of_many: false, last_act: Time(2), now };
+        assert!(is_passing(&began(1), gone));
+        assert!(!is_passing(&began(1), Signs { acts: 500, ..gone }), "one that made hundreds");
+        let there = Signs { alive: Some(true), ..gone };
+        assert!(!is_passing(&began(9_000_000_000), there), "it may well stay");
+        assert!(is_passing(&began(9_000_000_000), Signs { one_of_many: true, ..there }));
+        assert!(!is_passing(&began(1), Signs { one_of_many: true, ..there }), "it was there before");
+        let unknown = Signs { alive: None, ..gone };
+        assert!(is_passing(&began(1), unknown), "it had just begun when it acted");
+        assert!(!is_passing(&process(50, "x"), unknown), "nothing is known");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use coroner_evidence::{CgroupChurn, Maker, Time, name_pattern};
 
 use super::event::{Event, Kind, Process};
-use super::makers::{INIT, Makers, is_go_between, is_passing, who_wanted_it};
+use super::makers::{INIT, Makers, Signs, is_go_between, is_passing, who_wanted_it};
 
 /// Rows for one stretch of time.
 pub(super) const MAX_ROWS: usize = 200;
@@ -53,6 +53,7 @@ struct Acts {
 #[derive(Debug, Default)]
 struct Actor {
     began: Option<Time>,
+    last: Time,
     made: u64,
     removed: u64,
 }
@@ -161,6 +162,7 @@ impl Tally {
             *actors += 1;
             Actor { began: actor.began, ..Actor::default() }
         });
+        entry.last = entry.last.max(event.at);
         match event.kind {
             Kind::Made => entry.made += 1,
             _ => entry.removed += 1,
@@ -204,12 +206,15 @@ impl Tally {
             }
         }
         let mut alive: HashMap<(u32, String), Option<bool>> = HashMap::new();
-        let mut passes = |process: &Process| {
+        let mut passes = |process: &Process, one_of_many: bool, last_act: Time| {
             let alive = *alive.entry((process.pid, process.comm.clone())).or_insert_with(|| makers.is_alive(process));
-            is_passing(process, acts.get(&process.pid).copied().unwrap_or(0), alive, now)
+            let acts = acts.get(&process.pid).copied().unwrap_or(0);
+            is_passing(process, Signs { acts, alive, one_of_many, last_act, now })
         };
         for (class, done) in classes {
+            let many = done.actors.len() > 1;
             for (pid, actor) in done.actors {
+                let mut passes = |process: &Process| passes(process, many && process.pid == pid, actor.last);
                 let itself = Process { pid, began: actor.began, comm: class.comm.clone() };
                 let chain: Vec<&Process> = std::iter::once(&itself).chain(&class.ancestors).collect();
                 let level = who_wanted_it(&chain, &mut passes);

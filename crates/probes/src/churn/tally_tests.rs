@@ -19,7 +19,13 @@ fn process(pid: u32, comm: &str) -> Process {
 }
 
 fn event(kind: Kind, path: &str, chain: &[(u32, &str)]) -> Event {
-    Event { kind, id: 7, path: path.to_owned(), chain: chain.iter().map(|(pid, comm)| process(*pid, comm)).collect() }
+    Event {
+        at: Time(6),
+        kind,
+        id: 7,
+        path: path.to_owned(),
+        chain: chain.iter().map(|(pid, comm)| process(*pid, comm)).collect(),
+    }
 }
 
 fn alive(dir: &Path, pid: u32, comm: &str) {

@@ -120,7 +120,7 @@ impl Tracepoints {
                 Record::Ended { pid } => self.processes.ended(pid),
                 Record::Happened { pid, kind, id, path } => {
                     let chain = if kind == Kind::Freed { Vec::new() } else { self.processes.chain(pid) };
-                    tell(Event { kind, id, path, chain });
+                    tell(Event { at, kind, id, path, chain });
                 }
             }
         }
