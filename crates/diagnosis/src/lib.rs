@@ -9,6 +9,7 @@ pub mod code;
 pub mod cores;
 pub mod finding;
 pub mod log_events;
+pub mod memcg_size;
 pub mod rules;
 pub mod words;
 pub mod zombies;

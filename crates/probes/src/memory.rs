@@ -149,12 +149,13 @@ mod tests {
         // 4.x has one allocstall, 6.x one for each zone.
         let dir = tree(
             "allocstall 5\nallocstall_normal 6\nnr_free_pages 7\npgfault 8\n",
-            "MemFree: 2 kB\nHugePages_Total: 3\n",
+            "MemFree: 2 kB\nPercpu: 1968 kB\nHugePages_Total: 3\n",
         );
         let mut evidence = Evidence::default();
         MemoryReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
         assert_eq!(evidence.counters.names(Source::Vmstat, ""), ["allocstall", "allocstall_normal", "pgfault"]);
         assert_eq!(evidence.counters.last(Source::Meminfo, "", "MemFree"), Some(2048));
+        assert_eq!(evidence.counters.last(Source::Meminfo, "", "Percpu"), Some(1968 * 1024));
         assert_eq!(evidence.counters.last(Source::Meminfo, "", "HugePages_Total"), Some(3));
         assert!(evidence.unseen.is_empty());
     }

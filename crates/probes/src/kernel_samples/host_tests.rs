@@ -133,6 +133,18 @@ fn reclaim_of_pages_is_not_taken_for_a_walk_over_cgroups() {
 }
 
 #[test]
+fn processes_that_begin_are_known_by_name_after_their_end() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let brief = dir.path().join("coroner-brief");
+    std::fs::copy("/bin/true", &brief).unwrap();
+    sample_until("its name is told", |tally| {
+        assert!(Command::new(&brief).status().unwrap().success());
+        tally.names.values().any(|name| name == "coroner-brief")
+    });
+}
+
+#[test]
 fn user_time_is_neither() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let child = shell("while :; do :; done", &[]);

@@ -21,7 +21,8 @@ mod ring;
 mod symbols;
 mod tally;
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use coroner_evidence::{CoreSet, Evidence, KernelSamples, TaskSamples, Time};
@@ -44,6 +45,9 @@ const DEEPEST_SAMPLE: usize = 32 + 130 * 8;
 
 const MOST_TASKS: usize = 8;
 const MOST_SYMBOLS: usize = 12;
+
+/// A process that had ended before its name could be asked for.
+const GONE: &str = "(gone)";
 
 /// Names of tasks are sought as long as these live; so many at each look.
 const NAMES_EACH_LOOK: usize = 256;
@@ -176,6 +180,7 @@ impl KernelSampler {
                     let held = throttled_since.take().map_or(0, |since| until.saturating_sub(since));
                     *held_back_ns = held_back_ns.saturating_add(held);
                 }
+                Some(Record::Named(pid, name)) => tally.name(pid, name),
                 Some(Record::Other) | None => {}
             });
         }
@@ -233,6 +238,7 @@ impl KernelSampler {
     }
 
     fn name_tasks(&mut self) {
+        let names = &self.tally.names;
         let nameless = self.tally.tasks.iter_mut().filter(|(_, task)| task.comm.is_none());
         for (&pid, task) in nameless.take(NAMES_EACH_LOOK) {
             task.comm = Some(match pid {
@@ -240,27 +246,45 @@ impl KernelSampler {
                 // perf_event_pid_type).
                 0 => "(idle task, or of another pid namespace)".to_owned(),
                 u32::MAX => "(exiting)".to_owned(),
-                _ => self.root.read_line(&format!("/proc/{pid}/comm")).unwrap_or_else(|| "(gone)".to_owned()),
+                _ => names.get(&pid).cloned().or_else(|| comm(&self.root, pid)).unwrap_or_else(|| GONE.to_owned()),
             });
         }
     }
 
+    /// Processes of one name that are gone by now are one row, with the pid of the one that did most.
     fn by_task(&self) -> Vec<TaskSamples> {
+        let weight = |task: &TaskSamples| task.memcg_walk.max(task.reclaim);
         let mut tasks: Vec<TaskSamples> = self
             .tally
             .tasks
             .iter()
-            .map(|(&pid, task)| TaskSamples {
-                pid,
-                comm: task.comm.clone().unwrap_or_default(),
-                memcg_walk: task.memcg_walk,
-                reclaim: task.reclaim,
+            .map(|(&pid, task)| {
+                let comm = task.comm.clone().unwrap_or_else(|| GONE.to_owned());
+                TaskSamples { pid, comm, memcg_walk: task.memcg_walk, reclaim: task.reclaim }
             })
             .collect();
-        tasks.sort_by_key(|task| (std::cmp::Reverse(task.memcg_walk.max(task.reclaim)), task.pid));
-        tasks.truncate(MOST_TASKS);
-        tasks
+        tasks.sort_by_key(|task| (Reverse(weight(task)), task.pid));
+        let mut rows: Vec<TaskSamples> = Vec::new();
+        let mut gone: HashMap<String, usize> = HashMap::new();
+        for task in tasks {
+            if comm(&self.root, task.pid).is_none() {
+                if let Some(&row) = gone.get(&task.comm) {
+                    rows[row].memcg_walk += task.memcg_walk;
+                    rows[row].reclaim += task.reclaim;
+                    continue;
+                }
+                gone.insert(task.comm.clone(), rows.len());
+            }
+            rows.push(task);
+        }
+        rows.sort_by_key(|task| (Reverse(weight(task)), task.pid));
+        rows.truncate(MOST_TASKS);
+        rows
     }
+}
+
+fn comm(root: &Root, pid: u32) -> Option<String> {
+    root.read_line(&format!("/proc/{pid}/comm"))
 }
 
 impl SampledCore {
@@ -311,6 +335,27 @@ mod tests {
         assert_eq!(allowed_rate(&root, 49), 25);
         std::fs::write(kernel.join("perf_event_max_sample_rate"), "0\n").unwrap();
         assert_eq!(allowed_rate(&root, 49), 1);
+    }
+
+    #[test]
+    fn processes_of_one_name_that_are_gone_are_one_row() {
+        let dir = tempfile::tempdir().unwrap();
+        for pid in [7, 8] {
+            std::fs::create_dir_all(dir.path().join(format!("proc/{pid}"))).unwrap();
+            std::fs::write(dir.path().join(format!("proc/{pid}/comm")), "cat\n").unwrap();
+        }
+        let mut sampler = KernelSampler::start(&Root::at(dir.path()), RATE_HZ, Time(1), &mut Evidence::default());
+        for (pid, walk) in [(7, 5), (8, 4), (9, 3), (10, 2), (11, 1), (12, 6)] {
+            let task = tally::TaskTally { memcg_walk: walk, ..tally::TaskTally::default() };
+            sampler.tally.tasks.insert(pid, task);
+        }
+        for pid in 9..=11 {
+            sampler.tally.name(pid, b"cat");
+        }
+        sampler.name_tasks();
+        let rows = sampler.by_task();
+        let rows: Vec<_> = rows.iter().map(|t| (t.pid, t.comm.as_str(), t.memcg_walk)).collect();
+        assert_eq!(rows, [(9, "cat", 6), (12, GONE, 6), (7, "cat", 5), (8, "cat", 4)]);
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use super::ring::HEADER;
 
 const LOST: u32 = 2;
+const COMM: u32 = 3;
 const THROTTLE: u32 = 5;
 const UNTHROTTLE: u32 = 6;
 const SAMPLE: u32 = 9;
 
 /// From here up (to -1) a number in a chain is not an address but says what the next ones are: PERF_CONTEXT_MAX.
 const CONTEXT_MARKS: u64 = -4095i64 as u64;
+
+/// TASK_COMM_LEN, less its zero.
+const LONGEST_COMM: usize = 15;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Record<'a> {
@@ -19,6 +23,8 @@ pub(super) enum Record<'a> {
     Throttled(u64),
     /// … and went on at this one.
     Unthrottled(u64),
+    /// A process is called so from now on.
+    Named(u32, &'a [u8]),
     Other,
 }
 
@@ -64,6 +70,13 @@ pub(super) fn parse(record: &[u8]) -> Option<Record<'_>> {
         LOST => Record::Lost(field(1)?),
         THROTTLE => Record::Throttled(field(0)?),
         UNTHROTTLE => Record::Unthrottled(field(0)?),
+        COMM => {
+            let (pid, thread) = (half(body.get(..4)?)?, half(body.get(4..8)?)?);
+            let name = body.get(8..)?;
+            let name = &name[..name.iter().position(|&b| b == 0).unwrap_or(name.len()).min(LONGEST_COMM)];
+            // Threads may be called otherwise than their process.
+            if pid == thread && !name.is_empty() { Record::Named(pid, name) } else { Record::Other }
+        }
         _ => Record::Other,
     })
 }
@@ -103,7 +116,14 @@ pub(super) mod tests {
         assert_eq!(parse(&record(LOST, &words(&[1, 17]))), Some(Record::Lost(17)));
         assert_eq!(parse(&record(THROTTLE, &words(&[99, 1, 1]))), Some(Record::Throttled(99)));
         assert_eq!(parse(&record(UNTHROTTLE, &words(&[100, 1, 1]))), Some(Record::Unthrottled(100)));
-        assert_eq!(parse(&record(3, &[1])), Some(Record::Other));
+        assert_eq!(parse(&record(1, &[1])), Some(Record::Other));
+        let named = |pid: u32, thread: u32| {
+            let mut body = [pid.to_ne_bytes(), thread.to_ne_bytes()].concat();
+            body.extend_from_slice(b"cat\0\0\0\0\0");
+            record(COMM, &body)
+        };
+        assert_eq!(parse(&named(7, 7)), Some(Record::Named(7, b"cat")));
+        assert_eq!(parse(&named(7, 8)), Some(Record::Other));
     }
 
     #[test]

@@ -23,6 +23,7 @@ const READ_FORMAT_LOST: u64 = 1 << 4;
 
 const DISABLED: u64 = 1 << 0;
 const EXCLUDE_USER: u64 = 1 << 4;
+const COMM: u64 = 1 << 9;
 const FREQUENCY: u64 = 1 << 10;
 const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const USE_CLOCKID: u64 = 1 << 25;
@@ -206,7 +207,8 @@ fn open_event(core: u32, rate_hz: u32, read_format: u64) -> io::Result<OwnedFd> 
         sample_type: SAMPLE_TYPE,
         read_format,
         // Not exclude_idle: it would also drop interrupts served by an idle core.
-        flags: DISABLED | EXCLUDE_USER | FREQUENCY | EXCLUDE_CALLCHAIN_USER | USE_CLOCKID,
+        // With a record of each exec: who reads statistics is often gone before we could ask for its name.
+        flags: DISABLED | EXCLUDE_USER | COMM | FREQUENCY | EXCLUDE_CALLCHAIN_USER | USE_CLOCKID,
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
     };

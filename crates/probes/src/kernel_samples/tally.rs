@@ -19,6 +19,8 @@ pub(super) struct Tally {
     pub tasks: HashMap<u32, TaskTally>,
     /// Innermost addresses of both.
     pub innermost: HashMap<u64, u64>,
+    /// What processes are called that began while we sample. Few of them matter, so the table is simply emptied when full.
+    pub names: HashMap<u32, String>,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +81,15 @@ impl Tally {
             make_room(&mut self.innermost, MAX_ADDRESSES, |&samples| samples);
             *self.innermost.entry(address).or_default() += 1;
         }
+    }
+}
+
+impl Tally {
+    pub fn name(&mut self, pid: u32, name: &[u8]) {
+        if self.names.len() >= MAX_TASKS {
+            self.names.clear();
+        }
+        self.names.insert(pid, String::from_utf8_lossy(name).into_owned());
     }
 }
 
