@@ -119,6 +119,7 @@ fn empty<'e>(class: folding::Class) -> Group<'e> {
         pinned_otherwise: Vec::new(),
         makers: Vec::new(),
         churn: None,
+        held_is_partial: false,
         rest_of: class.rest_of,
     }
 }

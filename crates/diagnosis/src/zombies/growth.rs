@@ -73,9 +73,12 @@ pub fn growth(evidence: &Evidence) -> Growth {
     let known = dying
         .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
         .or_else(|| rise(&censuses).filter(|_| censuses.len() >= 2))
+        .or_else(|| between(&evidence.zombie_scans))
         .or_else(|| of("dying").chain(of("tracked")).find_map(rise));
     let Some((by, from)) = known else { return Growth::TooShort };
-    let over = window.map_or(Duration::ZERO, |w| w.to.since(from));
+    let last_scan = evidence.zombie_scans.iter().map(|s| s.at).max();
+    let end = window.map(|w| w.to).max(last_scan);
+    let over = end.map_or(Duration::ZERO, |end| end.since(from));
     let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
     if over >= Duration::from_secs(1) && by >= enough {
         Growth::Growing { by, over }
@@ -84,6 +87,14 @@ pub fn growth(evidence: &Evidence) -> Growth {
     } else {
         Growth::TooShort
     }
+}
+
+/// By how much the scans' counts rose, if several looked in the same way.
+fn between(scans: &[ZombieScan]) -> Option<(u64, Time)> {
+    let last = scans.iter().max_by_key(|s| s.at)?;
+    let alike = scans.iter().filter(|s| s.method == last.method && s.truncated.is_none());
+    let points: Vec<Point> = alike.filter_map(|s| Some(Point { at: s.at, value: s.dead? })).collect();
+    rise(&points).filter(|_| points.len() >= 2)
 }
 
 /// By how much a series rose, and since when.

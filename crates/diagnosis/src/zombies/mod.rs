@@ -67,6 +67,8 @@ pub struct Group<'e> {
     pub makers: Vec<MakerShare>,
     /// What was made, removed and freed of this group while it was watched.
     pub churn: Option<Churn>,
+    /// `held` is not all that they hold: of some the bytes cannot be told.
+    pub held_is_partial: bool,
     /// So many small groups were put together here; 0 for a group of its own.
     pub rest_of: u64,
 }
