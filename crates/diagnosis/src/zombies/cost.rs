@@ -427,3 +427,6 @@ fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|c| c.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

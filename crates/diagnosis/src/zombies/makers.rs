@@ -202,3 +202,99 @@ pub fn group_of(groups: &[Group<'_>], parent: &str, pattern: &str) -> Option<usi
         .or_else(|| own().find(|(_, g)| covers(&g.parent, &g.pattern, parent, pattern)))
         .map(|(i, _)| i)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, start, watched};
+    use crate::zombies::report;
+    use crate::zombies::test_scan::scan;
+    use coroner_evidence::Unit;
+
+    fn maker(pid: u32, comm: &str, cgroup: &str) -> Option<Maker> {
+        Some(Maker {
+            pid,
+            comm: comm.into(),
+            via: None,
+            processes: 1,
+            command: None,
+            parent_pid: Some(4000),
+            parent_comm: Some("bash".into()),
+            cgroup: Some(cgroup.into()),
+        })
+    }
+
+    fn row(parent: &str, pattern: &str, born: u64, maker: Option<Maker>) -> CgroupChurn {
+        CgroupChurn {
+            from: start(120),
+            to: END,
+            parent: parent.into(),
+            pattern: pattern.into(),
+            example: pattern.replace('*', "1"),
+            born,
+            removed: born,
+            freed: 0,
+            maker,
+        }
+    }
+
+    #[test]
+    fn churn_goes_to_the_group_it_is_of() {
+        let uid = |i: usize| format!("{i:08x}-1111-2222-3333-444455556666");
+        let mut paths: Vec<String> = (0..500).map(|_| "/system.slice/ecs.service".to_owned()).collect();
+        paths.extend((0..120).map(|i| format!("/kubepods/burstable/pod{}/{i:064x}", uid(i / 3))));
+        let mut evidence = Evidence { zombie_scans: vec![scan(paths)], ..watched(5) };
+        let freed = CgroupChurn { freed: 3, removed: 0, ..row("/system.slice", "ecs.service", 0, None) };
+        evidence.cgroup_churn = vec![
+            row("/system.slice", "ecs.service", 10, maker(1, "systemd", "/init.scope")),
+            row(
+                &format!("/kubepods/burstable/pod{}", uid(77)),
+                "*",
+                4,
+                maker(900, "runc", "/system.slice/containerd.service"),
+            ),
+            row("/elsewhere", "x*", 50, maker(70, "loop", "/batch")),
+            freed,
+        ];
+        evidence.units = [0, 0]
+            .map(|restarts| Unit { name: "ecs.service".into(), restarts: Some(restarts), ..Unit::default() })
+            .into();
+        let report = report(&evidence).unwrap();
+        let [ecs, pods] = &report.groups[..] else { panic!("{:?}", report.groups.len()) };
+        assert_eq!(ecs.makers[0].name(), "systemd[1], of init.scope");
+        assert_eq!((ecs.makers[0].born, ecs.makers[0].per_minute), (10, 5.0));
+        // systemd counts no restart, and yet it churns.
+        assert_eq!(ecs.makers[0].made_unit.as_deref(), Some("ecs.service"));
+        assert_eq!(ecs.makers[0].made_unit_restarts, Some(0));
+        let churn = ecs.churn.unwrap();
+        assert_eq!((churn.born, churn.removed, churn.freed), (10, 10, 3));
+        assert_eq!((ecs.first_death, ecs.last_death), (Some(start(120)), Some(END)));
+        assert_eq!(pods.makers[0].unit.as_deref(), Some("containerd.service"));
+        // Who left nothing behind is told all the same, the busiest first.
+        assert_eq!(report.makers[0].name(), "loop[70]");
+        assert_eq!(report.makers.iter().map(|m| m.born).sum::<u64>(), 64);
+    }
+
+    #[test]
+    fn many_short_lived_processes_are_one_maker() {
+        let mut evidence = watched(5);
+        evidence.cgroup_churn =
+            (0..300).map(|i| row("/p", "z*", 1, maker(5000 + i, "mkdir", "/system.slice/cron.service"))).collect();
+        let shares = shares(&evidence);
+        assert_eq!(shares.len(), 1);
+        assert_eq!(shares[0].name(), "mkdir (300 processes) started by bash[4000], of cron.service");
+        let through = Maker { via: Some("mkdir, rmdir".into()), processes: 300, ..maker(4000, "bash", "/x").unwrap() };
+        evidence.cgroup_churn = vec![row("/p", "z*", 300, Some(through))];
+        let share = &super::shares(&evidence)[0];
+        assert_eq!((share.name().as_str(), share.processes), ("bash[4000] through mkdir, rmdir", 300));
+    }
+
+    #[test]
+    fn rows_that_stand_for_many_are_of_no_group() {
+        let mut evidence = Evidence { zombie_scans: vec![scan((0..30).map(|i| format!("/p/{i}")))], ..watched(5) };
+        evidence.cgroup_churn = vec![row("*", "*", 7, None)];
+        let report = report(&evidence).unwrap();
+        assert!(report.groups[0].makers.is_empty());
+        assert_eq!(report.makers[0].born, 7);
+    }
+}
