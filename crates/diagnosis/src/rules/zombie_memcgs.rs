@@ -234,7 +234,8 @@ fn per_hour(by: u64, over: Duration) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
-    use coroner_evidence::{CrowdedParent, Source, Time};
+    use crate::zombies::test_scan::{file, pin, scan};
+    use coroner_evidence::{CgroupChurn, CrowdedParent, Held, Maker, Node, Source, Time};
 
     fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
         CgroupCensus {
@@ -356,5 +357,90 @@ mod tests {
         let mut evidence = with(50, 500);
         evidence.cgroup_censuses[0].truncated = true;
         cannot_tell(examine(&evidence));
+    }
+
+    /// 500 dead of one unit, kept by files it left, made by systemd.
+    fn by_name() -> Evidence {
+        let mut evidence = with(50, 500);
+        let mut scan = scan((0..500).map(|_| "/system.slice/ecs.service"));
+        for i in 0..500 {
+            pin(&mut scan, file(Some(&format!("/dev/shm/ecs-{i}")), "tmpfs"), i..i + 1, 8192);
+        }
+        for zombie in &mut scan.zombies {
+            zombie.held = Held { swap_backed: 8192, ..Held::default() };
+        }
+        evidence.zombie_scans = vec![scan];
+        evidence.cgroup_churn = vec![CgroupChurn {
+            from: start(60),
+            to: END,
+            parent: "/system.slice".into(),
+            pattern: "ecs.service".into(),
+            example: "ecs.service".into(),
+            born: 30,
+            removed: 30,
+            freed: 0,
+            maker: Some(Maker {
+                pid: 1,
+                comm: "systemd".into(),
+                via: None,
+                processes: 1,
+                command: None,
+                parent_pid: None,
+                parent_comm: None,
+                cgroup: Some("/init.scope".into()),
+            }),
+        }];
+        evidence.node = Some(Node { kernel: Some("6.18.44".into()), ..Node::default() });
+        evidence
+    }
+
+    #[test]
+    fn a_scan_names_the_unit_its_files_and_its_maker() {
+        let evidence = by_name();
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Warning, "as without a scan");
+        assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
+        for words in [
+            "500 died below /system.slice as ecs.service; they hold 3.9 MiB, kept by /dev/shm/ecs-* (tmpfs, 500 files, 3.9 MiB)",
+            "Made by systemd[1], of init.scope for ecs.service, 30 per minute",
+            "reading statistics does not walk the dead",
+        ] {
+            assert!(f.detail.contains(words), "{words}: {}", f.detail);
+        }
+        assert_eq!(fact(&f, "dead as /system.slice/ecs.service"), 500);
+        assert_eq!(fact(&f, "held by /system.slice/ecs.service"), 500 * 8192);
+        assert_eq!(fact(&f, "of that in /dev/shm/ecs-*"), 500 * 8192);
+        assert_eq!(fact(&f, "made by systemd[1]"), 30);
+        for words in ["systemctl disable --now ecs.service", "/dev/shm/ecs-*", "stops the growth and frees nothing"] {
+            assert!(f.remedy.contains(words), "{words}: {}", f.remedy);
+        }
+        assert!(!f.remedy.contains("drop_caches"), "it would free nothing: {}", f.remedy);
+    }
+
+    #[test]
+    fn a_parent_is_the_subject_where_no_unit_is() {
+        let mut evidence = by_name();
+        evidence.cgroup_churn.clear();
+        evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch/job-{i}")))];
+        let f = one(examine(&evidence));
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
+        assert!(f.remedy.contains("coroner zombies --watch") && f.remedy.contains("drop_caches"), "{}", f.remedy);
+        // Nobody has most of them.
+        evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch{}/job-{i}", ["a", "b", "c"][i % 3])))];
+        let f = one(examine(&evidence));
+        assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
+        assert!(f.detail.contains("167 died below /batcha as job-*"), "{}", f.detail);
+        assert_eq!(f.remedy, REMEDY);
+    }
+
+    #[test]
+    fn a_scan_counts_where_the_census_cannot() {
+        let mut evidence = by_name();
+        evidence.cgroup_censuses[0].dying = None;
+        let f = one(examine(&evidence));
+        assert_eq!(fact(&f, "dead memory cgroups"), 500);
+        assert_eq!(f.evidence[0].source, "bpf-test-run");
+        evidence.cgroup_censuses.clear();
+        assert_eq!(fact(&one(examine(&evidence)), "live"), 50);
     }
 }

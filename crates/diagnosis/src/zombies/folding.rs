@@ -471,4 +471,4 @@ pub fn covers(parent: &str, pattern: &str, other_parent: &str, other_pattern: &s
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -73,9 +73,12 @@ pub fn growth(evidence: &Evidence) -> Growth {
     let known = dying
         .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
         .or_else(|| rise(&censuses).filter(|_| censuses.len() >= 2))
+        .or_else(|| between(&evidence.zombie_scans))
         .or_else(|| of("dying").chain(of("tracked")).find_map(rise));
     let Some((by, from)) = known else { return Growth::TooShort };
-    let over = window.map_or(Duration::ZERO, |w| w.to.since(from));
+    let last_scan = evidence.zombie_scans.iter().map(|s| s.at).max();
+    let end = window.map(|w| w.to).max(last_scan);
+    let over = end.map_or(Duration::ZERO, |end| end.since(from));
     let enough = if over >= LONG_WINDOW { GROWTH_IN_LONG_WINDOW } else { GROWTH };
     if over >= Duration::from_secs(1) && by >= enough {
         Growth::Growing { by, over }
@@ -84,6 +87,14 @@ pub fn growth(evidence: &Evidence) -> Growth {
     } else {
         Growth::TooShort
     }
+}
+
+/// By how much the scans' counts rose, if several looked in the same way.
+fn between(scans: &[ZombieScan]) -> Option<(u64, Time)> {
+    let last = scans.iter().max_by_key(|s| s.at)?;
+    let alike = scans.iter().filter(|s| s.method == last.method && s.truncated.is_none());
+    let points: Vec<Point> = alike.filter_map(|s| Some(Point { at: s.at, value: s.dead? })).collect();
+    rise(&points).filter(|_| points.len() >= 2)
 }
 
 /// By how much a series rose, and since when.
@@ -220,4 +231,89 @@ fn between_scans(
         }
     }
     Some((more.into_iter().map(Some).collect(), over))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, start, watched};
+    use crate::zombies::report;
+    use crate::zombies::test_scan::{born, scan};
+    use coroner_evidence::{CgroupChurn, ZombieMethod};
+
+    fn rates(evidence: &Evidence) -> (Option<PerHour>, Option<PerHour>) {
+        let report = report(evidence).unwrap();
+        (report.groups[0].per_hour, report.per_hour)
+    }
+
+    const BOOT: Duration = Duration::from_nanos(END.0);
+
+    #[test]
+    fn exact_births_of_the_last_hour_are_the_rate() {
+        let mut scan = scan((0..100).map(|i| format!("/p/z{i}")));
+        for (i, zombie) in scan.zombies.iter_mut().enumerate() {
+            zombie.born = born(start(if i < 70 { 7200 } else { 1800 }), true);
+        }
+        let mut evidence = Evidence { zombie_scans: vec![scan], ..watched(5) };
+        let by_births = Some(PerHour { value: 30.0, from: RateFrom::Births { over: HOUR } });
+        assert_eq!(rates(&evidence), (by_births, by_births));
+        // One that is only a bound spoils it: it may be much older.
+        evidence.zombie_scans[0].zombies[99].born = born(start(1800), false);
+        assert_eq!(rates(&evidence).0.unwrap().from, RateFrom::SinceBoot { over: BOOT });
+        // A young node has no whole hour.
+        let mut young = evidence.clone();
+        young.zombie_scans[0].zombies.truncate(99);
+        young.clocks[0].boot_ns = 2_400_000_000_000;
+        let rate = rates(&young).0.unwrap();
+        assert_eq!((rate.value.round(), rate.from.over().as_secs()), (44.0, 2400));
+    }
+
+    #[test]
+    fn two_scans_tell_what_came_and_what_went() {
+        let now = scan((0..100).map(|i| format!("/p/z{i}")));
+        let mut before = ZombieScan { at: start(600), ..scan((0..70).map(|i| format!("/p/z{i}"))) };
+        // Ten of them were freed since.
+        for zombie in &mut before.zombies[..10] {
+            zombie.serial += 5_000;
+        }
+        before.dead = Some(70);
+        let mut evidence = Evidence { zombie_scans: vec![before, now], ..watched(5) };
+        let watched_rate =
+            |n: f64| Some(PerHour { value: n * 6.0, from: RateFrom::Watched { over: Duration::from_secs(600) } });
+        assert_eq!(rates(&evidence), (watched_rate(30.0), watched_rate(30.0)));
+        assert_eq!(growth(&evidence), Growth::Growing { by: 30, over: Duration::from_secs(600) });
+        // Half a minute says nothing.
+        evidence.zombie_scans[0].at = start(30);
+        assert_eq!(rates(&evidence).0.unwrap().from.as_str(), "since-boot");
+        // Nor does a scan that was made in another way.
+        evidence.zombie_scans[0].at = start(600);
+        evidence.zombie_scans[0].method = ZombieMethod::Count;
+        assert_eq!(rates(&evidence).0.unwrap().from.as_str(), "since-boot");
+    }
+
+    #[test]
+    fn churn_tells_the_rate_where_births_do_not() {
+        let row = |from: u64, removed, freed| CgroupChurn {
+            from: start(from),
+            to: start(from - 60),
+            parent: "/p".into(),
+            pattern: "z*".into(),
+            example: "z1".into(),
+            born: 0,
+            removed,
+            freed,
+            maker: None,
+        };
+        let mut evidence = Evidence { zombie_scans: vec![scan((0..100).map(|i| format!("/p/z{i}")))], ..watched(5) };
+        evidence.cgroup_churn = vec![row(300, 50, 0), row(240, 0, 40)];
+        let rate = rates(&evidence).0.unwrap();
+        assert_eq!((rate.value, rate.from), (300.0, RateFrom::Watched { over: Duration::from_secs(120) }));
+    }
+
+    #[test]
+    fn without_anything_there_is_no_rate() {
+        let mut evidence = Evidence { zombie_scans: vec![scan(["/p/z1"])], ..watched(5) };
+        evidence.clocks.clear();
+        assert_eq!(rates(&evidence), (None, None));
+    }
 }

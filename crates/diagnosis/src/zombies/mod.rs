@@ -94,3 +94,6 @@ pub fn report(evidence: &Evidence) -> Option<Report<'_>> {
         per_hour: growth::of_all(evidence, scan),
     })
 }
+
+#[cfg(test)]
+pub(crate) mod test_scan;

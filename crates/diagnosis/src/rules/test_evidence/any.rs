@@ -1,8 +1,9 @@
 use crate::log_events::patterns::tests::SAMPLES;
 use crate::rules;
 use coroner_evidence::{
-    CgroupCensus, CoreSet, CoreTicks, CoreTimes, Counters, CrowdedParent, Evidence, LogLine, MapSource, Nic, NicQueue,
-    QueueKind, Source, StatRead, Time, Unit,
+    Born, CgroupCensus, CgroupChurn, Clocks, CoreSet, CoreTicks, CoreTimes, Counters, CrowdedParent, DeadBelow,
+    Evidence, Held, Hold, KernelSamples, LogLine, Maker, MapSource, Nic, NicQueue, Node, PinningFile, QueueKind,
+    Source, StatRead, SymbolSamples, TaskSamples, Time, TriedInVain, Unit, Zombie, ZombieMethod, ZombieScan,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -152,16 +153,112 @@ prop_compose! {
     }
 }
 
+fn path() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => "(/(system.slice|pod[0-9a-f]{8}|[a-z]{2,4}|ecs.service)){1,3}(/[a-z]{1,3}[0-9]{0,2}(\\.scope)?)?",
+        1 => select(SUBJECTS).prop_map(str::to_owned),
+        1 => "\\PC{0,12}",
+    ]
+}
+
+prop_compose! {
+    fn held()(
+        file in number(), swap_backed in number(), unevictable in number(), anonymous in option::of(number()),
+        shmem in option::of(number()), kernel in option::of(number()), swap in option::of(number()),
+    ) -> Held {
+        Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap }
+    }
+}
+
+prop_compose! {
+    fn zombie()(
+        id in number(), path in path(), held in held(), born in option::of((time(), any::<bool>())), serial in number(),
+    ) -> Zombie {
+        let born = born.map(|(at, exact)| Born { at, exact });
+        Zombie { id, path, references: Some(1), held, born, directory_lives: false, serial }
+    }
+}
+
+prop_compose! {
+    fn pinning_file()(
+        path in option::of(path()), filesystem in select(&["tmpfs", "ext4", "bdev", ""][..]), deleted in any::<bool>(),
+        bytes in number(), zombies in number(),
+    ) -> PinningFile {
+        PinningFile {
+            path, seen_by: None, mounted: true, filesystem: filesystem.to_owned(), device: (8, 1), inode: bytes,
+            size: bytes, deleted, bytes, zombies,
+        }
+    }
+}
+
+prop_compose! {
+    fn zombie_scan()(
+        at in time(), method in select(&ZombieMethod::ALL[..]), version in 0u8..3, counts in option::of((number(), number())),
+        zombies in vec(zombie(), 0..60), files in vec(pinning_file(), 0..8), holds in vec((0u32..70, 0u32..9, number()), 0..60),
+        below in vec((path(), option::of(number()), option::of(held())), 0..6), truncated in option::of("why"),
+    ) -> ZombieScan {
+        let (dead, live) = counts.unzip();
+        let holds = holds.into_iter().map(|(zombie, file, bytes)| Hold { zombie, file, bytes }).collect();
+        let below = below.into_iter().map(|(parent, dead, held)| DeadBelow { parent, dead, held }).collect();
+        let why = TriedInVain { method: "bpf".to_owned(), why: "no BTF".to_owned(), how_to_see: "root".to_owned() };
+        ZombieScan {
+            at, took_ns: at.0, method, version, tracked: dead, live, dead, leaving: 1, zombies, below, files, holds,
+            files_unseen: None, truncated, instead_of: vec![why],
+        }
+    }
+}
+
+prop_compose! {
+    fn churn()(
+        from in time(), to in time(), parent in path(), pattern in select(&["*", "ecs.service", "a*"][..]),
+        born in number(), removed in number(), freed in number(), pid in option::of(any::<u32>()),
+    ) -> CgroupChurn {
+        let maker = pid.map(|pid| Maker {
+            pid, comm: "mkdir".to_owned(), via: None, processes: born, command: None, parent_pid: Some(7),
+            parent_comm: None, cgroup: Some(parent.clone()),
+        });
+        CgroupChurn {
+            from, to, parent, pattern: pattern.to_owned(), example: "x".to_owned(), born, removed, freed, maker,
+        }
+    }
+}
+
+prop_compose! {
+    fn kernel_samples()(
+        from in time(), to in time(), rate_hz in prop_oneof![Just(0u32), Just(99), any::<u32>()], kernel in number(),
+        memcg_walk in number(), reclaim in number(), lost in number(),
+    ) -> KernelSamples {
+        let task = TaskSamples { pid: 7, comm: "kswapd0".to_owned(), memcg_walk, reclaim };
+        let symbol = SymbolSamples { symbol: "mem_cgroup_iter".to_owned(), samples: reclaim };
+        KernelSamples {
+            from, to, rate_hz, cores: 2, kernel, memcg_walk, reclaim, lost, by_task: vec![task; 2], by_symbol: vec![symbol; 2],
+        }
+    }
+}
+
+prop_compose! {
+    fn dead()(
+        zombie_scans in vec(zombie_scan(), 0..3), cgroup_churn in vec(churn(), 0..6),
+        kernel_samples in vec(kernel_samples(), 0..3), clocks in vec((time(), number(), number()), 0..2),
+        kernel in option::of(select(&["5.4.0-216-generic", "6.18.44", "4.4", "x", ""][..])),
+    ) -> Evidence {
+        let clocks = clocks.into_iter().map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns }).collect();
+        let node = kernel.map(|kernel| Node { kernel: Some(kernel.to_owned()), ..Node::default() });
+        Evidence { zombie_scans, cgroup_churn, kernel_samples, clocks, node, ..Evidence::default() }
+    }
+}
+
 prop_compose! {
     fn evidence()(
         looks in vec(time(), 0..4), counters in counters(), log in vec(line(), 0..40), units in vec(unit(), 0..8),
         cgroup_censuses in vec(census(), 0..3), stat_reads in vec(stat_read(), 0..3), nics in vec(nic(), 0..3),
+        dead in dead(),
     ) -> Evidence {
         let core_times = looks
             .into_iter()
             .map(|at| CoreTimes { at, cores: vec![CoreTicks { core: 0, idle: at.0, ..CoreTicks::default() }] })
             .collect();
-        Evidence { core_times, counters, log, units, cgroup_censuses, stat_reads, nics, ..Evidence::default() }
+        Evidence { core_times, counters, log, units, cgroup_censuses, stat_reads, nics, ..dead }
     }
 }
 
@@ -170,6 +267,18 @@ proptest! {
 
     #[test]
     fn any_evidence_gets_an_answer_and_every_finding_is_whole(evidence in evidence()) {
+        if let Some(report) = crate::zombies::report(&evidence) {
+            prop_assert!(report.groups.len() <= 20);
+            if !report.scan.zombies.is_empty() {
+                let dead: Option<u64> = report.groups.iter().map(|g| g.dead).sum();
+                prop_assert_eq!(dead, Some(report.scan.zombies.len() as u64), "none is lost");
+            }
+            for group in &report.groups {
+                prop_assert!(group.per_hour.is_none_or(|rate| rate.value.is_finite()));
+            }
+            prop_assert_eq!(report.cost.lines.len(), 5);
+            prop_assert!(!report.cost.matters.is_empty() && !report.cost.matters.contains("NaN"));
+        }
         for rule in rules::ALL {
             let answer = (rule.examine)(&evidence);
             match &answer {

@@ -46,7 +46,7 @@ pub fn detail(report: &Report<'_>) -> String {
         text.push_str(&format!("{}. ", why.unwrap_or_default()));
     }
     // Whoever makes cgroups of which none is dead is not the culprit.
-    let makers: Vec<String> = report.groups.iter().flat_map(|g| &g.makers).take(MAKERS).map(maker_words).collect();
+    let makers: Vec<String> = report.groups.iter().flat_map(known_makers).take(MAKERS).map(maker_words).collect();
     if !makers.is_empty() {
         text.push_str(&format!("Made by {}. ", makers.join("; ")));
     }
@@ -56,6 +56,10 @@ pub fn detail(report: &Report<'_>) -> String {
         text.push_str(&words);
     }
     text
+}
+
+fn known_makers<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g MakerShare> {
+    group.makers.iter().filter(|m| m.maker.is_some())
 }
 
 fn group_words(group: &Group<'_>) -> String {
@@ -122,7 +126,7 @@ pub fn facts(report: &Report<'_>) -> Vec<Fact> {
                 method,
             ));
         }
-        for maker in group.makers.iter().take(MAKERS) {
+        for maker in known_makers(group).take(MAKERS) {
             let source = "tracepoint cgroup_mkdir";
             facts.push(Fact::new(format!("made by {}", maker.name()), maker.born, "cgroups", source));
         }
@@ -136,7 +140,7 @@ pub fn facts(report: &Report<'_>) -> Vec<Fact> {
 /// Concrete where it is known whom to stop and what to delete.
 pub fn remedy(report: &Report<'_>) -> Option<String> {
     let group = dominant(report)?;
-    let who = match (&group.unit, group.makers.first()) {
+    let who = match (&group.unit, known_makers(group).next()) {
         (Some(unit), _) => format!(
             "{unit} (`systemctl status {unit}`, then `systemctl disable --now {unit}` if the node can do without it)"
         ),
