@@ -24,11 +24,7 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
     let mut out = wrap(&headline(report, evidence), width, 0);
     let held = held_words(&report.held);
     if report.scan.dead != Some(0) && !held.is_empty() {
-        out.push_str(&wrap(
-            &format!("They hold {} that nobody can use: {held}.", bytes(report.held.total())),
-            width,
-            0,
-        ));
+        out.push_str(&wrap(&format!("They hold {}: {held}.", bytes(report.held.total())), width, 0));
     }
     if let Some(truncated) = &report.scan.truncated {
         out.push_str(&wrap(&format!("Not all of them were reached: {}.", printable(truncated)), width, 0));
@@ -176,7 +172,7 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
     };
     for other in &group.pinned_otherwise {
         let amount = other.bytes.map(|b| format!("{}  ", bytes(b))).unwrap_or_default();
-        let of = other.zombies.map(|n| format!(", {} of them", count(n))).unwrap_or_default();
+        let of = other.zombies.map(|n| format!(", {}", of_them(n))).unwrap_or_default();
         lines.push(format!("{amount}{}{of}", other.kind.as_str()));
     }
     if lines.is_empty() {
@@ -199,14 +195,23 @@ fn pin_words(pin: &Pin) -> String {
 }
 
 fn file_group_words(group: &FileGroup) -> String {
-    let files = if group.files == 1 { String::new() } else { format!(" {} files,", count(group.files)) };
+    let files = if group.files == 1 { String::new() } else { format!("{} files, ", count(group.files)) };
     let deleted = match group.deleted {
         0 => "",
         n if n == group.files => ", deleted but still open or mapped",
         _ => ", some deleted but still open or mapped",
     };
-    let of = if group.zombies == 1 { "1 of them".to_owned() } else { format!("{} of them", count(group.zombies)) };
-    format!("{} {}{files} ({}{deleted}), {of}", bytes(group.bytes), group.pattern, group.filesystem)
+    format!(
+        "{} {} ({files}{}{deleted}), {}",
+        bytes(group.bytes),
+        group.pattern,
+        group.filesystem,
+        of_them(group.zombies)
+    )
+}
+
+fn of_them(n: u64) -> String {
+    format!("{} of them", count(n))
 }
 
 /// Who was at work, whether or not it left something behind.
@@ -273,7 +278,8 @@ fn cost_text(report: &Report, width: usize) -> String {
     }
     for line in &report.cost.lines {
         let how = line.how_to_measure.as_ref().map(|h| format!(" To measure it: {h}.")).unwrap_or_default();
-        out.push_str(&wrap(&printable(&format!("- {}{how}", line.text)), width, 2));
+        let text = line.text.trim_end_matches('.');
+        out.push_str(&wrap(&printable(&format!("- {text}.{how}")), width, 2));
     }
     out
 }
