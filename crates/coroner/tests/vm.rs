@@ -68,7 +68,7 @@ impl Section<'_> {
 #[ignore = "slow tier: ./check vm boots the VMs and runs it"]
 fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
     let machines = Results::all();
-    println!("| kernel | scenario | live | recorded |\n|---|---|---|---|");
+    println!("\n| kernel | scenario | live | recorded |\n|---|---|---|---|");
     for machine in &machines {
         let mut scenarios = 0;
         for scenario in machine.sections("scenario") {
@@ -80,7 +80,8 @@ fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            println!("| {} | {} | {} | {} |", machine.name, scenario.first["scenario"], codes(live), codes(recorded));
+            let made = scenario.first["scenario"].as_str().unwrap_or("?");
+            println!("| {} | {made} | {} | {} |", machine.name, codes(live), codes(recorded));
             assert_truth(&scenario.truth(), live);
             assert_truth(&scenario.truth(), recorded);
             scenarios += 1;

@@ -4,7 +4,7 @@ use super::{Results, Section};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-pub const HEADER: &str = "| kernel | NUMA nodes | lists | method | dead, of the kernel's count | named | bytes in files, of | bytes in tmpfs, of | files, of |\n\
+pub const HEADER: &str = "\n| kernel | NUMA nodes | lists | method | dead, of the kernel's | named | bytes in files, of | bytes in tmpfs, of | files, of |\n\
                           |---|---|---|---|---|---|---|---|---|";
 
 pub fn assert_named(machine: &Results) {
@@ -58,10 +58,11 @@ impl<'r> Look<'r> {
         if self.name.starts_with("5.4.") && way == "test-run" {
             assert!(!said["method"].as_str().unwrap().starts_with("bpf-"), "{context}: {said:#}");
             assert_says_why(said, &context);
-            return self.row(said, None);
+            let kernels = assert_counts(said, way, section, &context);
+            return self.row(said, &kernels, None);
         }
         assert_eq!(said["method"], format!("bpf-{way}"), "{context}: {said:#}");
-        assert_counts(said, way, section, &context);
+        let kernels = assert_counts(said, way, section, &context);
 
         let group = self.group(said, &context);
         assert_eq!(group["dead"], self.truth["count"], "{context}: {group:#}");
@@ -89,7 +90,7 @@ impl<'r> Look<'r> {
         let expected = self.names();
         assert_eq!(distinct, expected.iter().map(String::as_str).collect(), "{context}");
         assert_eq!(names.len(), expected.len(), "{context}: one is listed twice");
-        self.row(said, Some((group, names.len())));
+        self.row(said, &kernels, Some((group, names.len())));
     }
 
     /// Without BPF the number is known everywhere; on v2 also where they are, and on kernels that add up exactly, what they hold.
@@ -99,7 +100,7 @@ impl<'r> Look<'r> {
         assert_eq!(said["schema"], "coroner.zombies/1", "{context}");
         assert!(!said["method"].as_str().unwrap().starts_with("bpf-"), "{context}: {said:#}");
         assert_says_why(said, &context);
-        assert_counts(said, "--no-bpf", section, &context);
+        let kernels = assert_counts(said, "--no-bpf", section, &context);
         assert!(said["zombies"].as_array().is_none_or(Vec::is_empty), "{context}: names without BPF: {said:#}");
 
         let parent = &self.truth["parent"];
@@ -117,7 +118,7 @@ impl<'r> Look<'r> {
         if self.number("/cgroup_version") == 2 {
             assert_eq!(group.map(|g| &g["dead"]), Some(&self.truth["count"]), "{context}: {said:#}");
         }
-        self.row(said, group.map(|g| (g, 0)));
+        self.row(said, &kernels, group.map(|g| (g, 0)));
     }
 
     fn group<'d>(&self, said: &'d Value, context: &str) -> &'d Value {
@@ -136,7 +137,7 @@ impl<'r> Look<'r> {
         names
     }
 
-    fn row(&self, said: &Value, group: Option<(&Value, usize)>) {
+    fn row(&self, said: &Value, kernels: &Value, group: Option<(&Value, usize)>) {
         let (bytes, files) = (&self.truth["bytes"], self.truth["files"].as_array().unwrap().len());
         let of = |part: &Value, whole: &Value| match part.as_u64() {
             Some(part) => format!("{part} of {whole}"),
@@ -145,7 +146,7 @@ impl<'r> Look<'r> {
         let (group, named) = group.unwrap_or((&Value::Null, 0));
         let found = group["pinned_by"].as_array().map_or(0, Vec::len);
         println!(
-            "| {} | {} | {} | {} | {} | {named} of {} | {} | {} | {found} of {files} |",
+            "| {} | {} | {} | {} | {} of {kernels} | {named} of {} | {} | {} | {found} of {files} |",
             self.name,
             self.nodes,
             self.lists,
@@ -158,8 +159,8 @@ impl<'r> Look<'r> {
     }
 }
 
-/// The count is the kernel's, which was taken right before and right after.
-fn assert_counts(said: &Value, way: &str, section: &Section, context: &str) {
+/// The count is the kernel's, which was taken right before and right after; the latter.
+fn assert_counts(said: &Value, way: &str, section: &Section, context: &str) -> Value {
     let at = section.rest.iter().position(|(what, _)| what.contains(way)).unwrap();
     let [(b, before), _, (a, after)] = &section.rest[at - 1..=at + 1] else { panic!("{context}: not three parts") };
     assert_eq!((b.as_str(), a.as_str()), ("before", "after"), "{context}");
@@ -168,6 +169,7 @@ fn assert_counts(said: &Value, way: &str, section: &Section, context: &str) {
         let range = number(before).min(number(after))..=number(before).max(number(after));
         assert!(range.contains(&number(said)), "{context}: {what}: {} said, the kernel: {range:?}", said[what]);
     }
+    after["dead"].clone()
 }
 
 /// What was tried before, and why it did not do.
