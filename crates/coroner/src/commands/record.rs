@@ -7,7 +7,6 @@ use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
 use crate::output::{print, warn};
-use anyhow::Context;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};

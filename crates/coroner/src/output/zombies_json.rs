@@ -1,7 +1,7 @@
 //! `coroner.zombies/1`, documented in docs/json.md.
 
 use super::diagnosis_json::timestamp;
-use coroner_diagnosis::zombies::{Group, MakerShare, PerHour, Pin, Report};
+use coroner_diagnosis::zombies::{Churn, Group, MakerShare, PerHour, Pin, Report};
 use coroner_evidence::{Born, Clocks, Evidence, Held, Time, Zombie};
 use serde_json::{Value, json};
 
@@ -35,7 +35,8 @@ pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value 
         "per_hour": report.per_hour.map(|p| rounded(p.value)),
         "per_hour_from": report.per_hour.map(|p| p.from.as_str()),
         "groups": report.groups.iter().map(|g| group(g, &times, wanted)).collect::<Vec<_>>(),
-        "makers": report.makers.iter().map(|m| maker(m, &times)).collect::<Vec<_>>(),
+        "makers": report.makers.iter().map(maker).collect::<Vec<_>>(),
+        "churn": report.churn.as_ref().map(|c| churn(c, &times)),
         "cost": cost(report),
         "files_unseen": scan.files_unseen,
         "truncated": scan.truncated,
@@ -61,6 +62,7 @@ fn group(group: &Group, times: &Times, wanted: &Wanted) -> Value {
         "groups_merged": group.rest_of,
         "dead": group.dead,
         "bytes": held(&group.held),
+        "bytes_are_partial": group.held_is_partial,
         "oldest": times.of_birth(group.oldest),
         "newest": times.of_birth(group.newest),
         "births_are_exact": group.newest.map(|b| b.exact),
@@ -76,7 +78,8 @@ fn group(group: &Group, times: &Times, wanted: &Wanted) -> Value {
         "pinned_otherwise": group.pinned_otherwise.iter().map(|o| json!({
             "what": o.kind.as_str(), "bytes": o.bytes, "dead": o.zombies,
         })).collect::<Vec<_>>(),
-        "makers": group.makers.iter().map(|m| maker(m, times)).collect::<Vec<_>>(),
+        "makers": group.makers.iter().map(maker).collect::<Vec<_>>(),
+        "churn": group.churn.as_ref().map(|c| churn(c, times)),
     })
 }
 
@@ -111,7 +114,7 @@ fn pin(pin: &Pin) -> Value {
     })
 }
 
-fn maker(share: &MakerShare, times: &Times) -> Value {
+fn maker(share: &MakerShare) -> Value {
     let maker = share.maker.as_ref();
     json!({
         "pid": maker.map(|m| m.pid),
@@ -121,16 +124,27 @@ fn maker(share: &MakerShare, times: &Times) -> Value {
         "parent_pid": maker.and_then(|m| m.parent_pid),
         "parent_comm": maker.and_then(|m| m.parent_comm.as_deref()),
         "cgroup": maker.and_then(|m| m.cgroup.as_deref()),
+        "processes": share.processes,
         "unit": share.unit,
+        "made_unit": share.made_unit,
+        "made_unit_restarts": share.made_unit_restarts,
         "parent": share.parent,
         "pattern": share.pattern,
         "example": share.example,
         "born": share.born,
         "removed": share.removed,
-        "freed": share.freed,
         "per_minute": rounded(share.per_minute),
-        "from": times.of(share.from),
-        "to": times.of(share.to),
+    })
+}
+
+/// What became of cgroups while they were watched.
+fn churn(churn: &Churn, times: &Times) -> Value {
+    json!({
+        "from": times.of(churn.from),
+        "to": times.of(churn.to),
+        "born": churn.born,
+        "removed": churn.removed,
+        "freed": churn.freed,
     })
 }
 
@@ -145,8 +159,8 @@ fn cost(report: &Report) -> Value {
             "reclaim_s": rounded(k.reclaim.as_secs_f64()),
             "memcg_walk_share": k.walk_share.map(rounded),
             "reclaim_share": k.reclaim_share.map(rounded),
-            "by_task": k.by_task.iter().map(|(comm, pid, samples)| json!({"comm": comm, "pid": pid, "samples": samples})).collect::<Vec<_>>(),
-            "by_symbol": k.by_symbol.iter().map(|(symbol, samples)| json!({"symbol": symbol, "samples": samples})).collect::<Vec<_>>(),
+            "by_task": k.by_task,
+            "by_symbol": k.by_symbol,
             "lost": k.lost,
         })
     });
@@ -156,9 +170,11 @@ fn cost(report: &Report) -> Value {
             "path": r.path, "ms": r.took_ns as f64 / 1e6, "cpu_ms": r.cpu_ns.map(|ns| ns as f64 / 1e6), "finished": r.finished,
         })),
         "kernel": kernel,
-        "structures": cost.structures.as_ref().map(|s| json!({
-            "slab_bytes": s.slab_bytes, "percpu_bytes": s.percpu_bytes, "estimate_bytes": s.estimate_bytes,
-        })),
+        "structures": {
+            "slab_bytes": cost.structures.slab_bytes,
+            "percpu_bytes": cost.structures.percpu_bytes,
+            "estimate_bytes": cost.structures.estimate_bytes,
+        },
         "ids": {"used": cost.ids.used, "limit": cost.ids.limit, "held_by_dead": cost.ids.dead_hold},
         "lines": cost.lines.iter().map(|l| json!({
             "kind": l.kind.as_str(), "measured": l.measured, "text": l.text, "how_to_measure": l.how_to_measure,

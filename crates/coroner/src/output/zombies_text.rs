@@ -24,7 +24,11 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
     let mut out = wrap(&headline(report, evidence), width, 0);
     let held = held_words(&report.held);
     if report.scan.dead != Some(0) && !held.is_empty() {
-        out.push_str(&wrap(&format!("They hold {} that nobody can use: {held}.", bytes(report.held.total())), width, 0));
+        out.push_str(&wrap(
+            &format!("They hold {} that nobody can use: {held}.", bytes(report.held.total())),
+            width,
+            0,
+        ));
     }
     if let Some(truncated) = &report.scan.truncated {
         out.push_str(&wrap(&format!("Not all of them were reached: {}.", printable(truncated)), width, 0));
@@ -74,13 +78,22 @@ fn headline(report: &Report, evidence: &Evidence) -> String {
     place.push(format!("cgroup v{}", scan.version));
     let how = match scan.method {
         ZombieMethod::BpfTestRun | ZombieMethod::BpfPageFaults => {
-            format!("told by the kernel's own lists ({}) in {}", scan.method.as_str(), duration_words(Duration::from_nanos(scan.took_ns)))
+            format!(
+                "told by the kernel's own lists ({}) in {}",
+                scan.method.as_str(),
+                duration_words(Duration::from_nanos(scan.took_ns))
+            )
         }
-        ZombieMethod::CgroupStat => "counted by cgroup.stat (cgroup-stat): parents, but no names and no files".to_owned(),
+        ZombieMethod::CgroupStat => {
+            "counted by cgroup.stat (cgroup-stat): parents, but no names and no files".to_owned()
+        }
         ZombieMethod::MemoryStat => {
-            "by what memory.stat of parents cannot explain (memory-stat): bytes by parent, but no names and no files".to_owned()
+            "by what memory.stat of parents cannot explain (memory-stat): bytes by parent, but no names and no files"
+                .to_owned()
         }
-        ZombieMethod::Count => "what the kernel tracks less the directories there are (count): no names, no parents, no files".to_owned(),
+        ZombieMethod::Count => {
+            "what the kernel tracks less the directories there are (count): no names, no parents, no files".to_owned()
+        }
     };
     let mut text = format!("{what}, {} · {how}.", place.join(", "));
     match (report.growth, report.per_hour) {
@@ -95,7 +108,9 @@ fn headline(report: &Report, evidence: &Evidence) -> String {
                 _ => format!(" {}.", capital(&rate_words(rate.value, rate.from))),
             });
         }
-        (Growth::Steady { over }, _) => text.push_str(&format!(" Not growing in the {} we watched.", duration_words(over))),
+        (Growth::Steady { over }, _) => {
+            text.push_str(&format!(" Not growing in the {} we watched.", duration_words(over)))
+        }
         _ => {}
     }
     text
@@ -120,7 +135,8 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
         name.push_str(&format!("  ({})", printable(&owner.join(", "))));
     }
     let mut out = format!("{}  {name}\n", bold(&dead));
-    let mut facts = vec![format!("hold {}", bytes(group.held.total()))];
+    let at_least = if group.held_is_partial { "at least " } else { "" };
+    let mut facts = vec![format!("hold {at_least}{}", bytes(group.held.total()))];
     let kinds = held_words(&group.held);
     if !kinds.is_empty() {
         facts[0].push_str(&format!(": {kinds}"));
@@ -210,11 +226,14 @@ fn makers_text(report: &Report, width: usize, shown: &Shown) -> String {
     if makers.len() > most {
         out.push_str(&format!("  and {} more (--all shows them)\n", makers.len() - most));
     }
-    let freed = report.makers.iter().map(|m| m.freed).fold(0, u64::saturating_add);
-    let removed = report.makers.iter().map(|m| m.removed).fold(0, u64::saturating_add);
-    if removed > 0 {
+    if let Some(churn) = report.churn.filter(|c| c.removed > 0) {
         out.push_str(&wrap(
-            &format!("{} removed, {} freed by the kernel meanwhile; what is removed and not freed becomes a zombie.", count(removed), count(freed)),
+            &format!(
+                "Within {}: {} removed, {} freed by the kernel. What is removed and not freed is a zombie.",
+                duration_words(churn.over()),
+                count(churn.removed),
+                count(churn.freed)
+            ),
             width,
             2,
         ));
@@ -223,22 +242,23 @@ fn makers_text(report: &Report, width: usize, shown: &Shown) -> String {
 }
 
 fn maker_words(share: &MakerShare, with_place: bool) -> String {
-    let Some(maker) = &share.maker else { return String::new() };
-    let mut text = format!("{}[{}]", maker.comm, maker.pid);
-    if let Some(via) = &maker.via {
-        text.push_str(&format!(" through {via}"));
-    }
-    if let Some(unit) = &share.unit {
-        text.push_str(&format!(", {unit}"));
-    }
-    text.push_str(&format!(": {} born, {} removed, {} a minute", count(share.born), count(share.removed), tenths(share.per_minute)));
+    let mut text = format!(
+        "{}: {} born, {} removed, {} a minute",
+        share.name(),
+        count(share.born),
+        count(share.removed),
+        tenths(share.per_minute)
+    );
     if with_place {
         text.push_str(&format!(", below {} as {}", share.parent, share.pattern));
     }
-    if let Some(command) = maker.command.as_deref().filter(|c| *c != maker.comm) {
+    if let (Some(unit), Some(0)) = (&share.made_unit, share.made_unit_restarts) {
+        text.push_str(&format!(" ({unit}; systemd counts no restart of it)"));
+    }
+    if let Some(maker) = &share.maker
+        && let Some(command) = maker.command.as_deref().filter(|c| *c != maker.comm)
+    {
         text.push_str(&format!(" · {command}"));
-    } else if let (Some(pid), Some(comm)) = (maker.parent_pid, &maker.parent_comm) {
-        text.push_str(&format!(" · started by {comm}[{pid}]"));
     }
     text
 }
@@ -262,9 +282,11 @@ fn list_text(zombies: &[Zombie], now: Time) -> String {
     if zombies.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n{}", bold("Each of them, oldest first"), dim("        id       holds        age  path\n"));
+    let mut out =
+        format!("\n{}\n{}", bold("Each of them, oldest first"), dim("        id       holds        age  path\n"));
     for z in zombies {
-        let age = z.born.map_or_else(|| "?".to_owned(), |b| format!("{}{}", if b.exact { "" } else { "≥ " }, ago(now, b.at)));
+        let age =
+            z.born.map_or_else(|| "?".to_owned(), |b| format!("{}{}", if b.exact { "" } else { "≥ " }, ago(now, b.at)));
         out.push_str(&format!("{:>10}  {:>10}  {age:>9}  {}\n", z.id, bytes(z.held.total()), printable(&z.path)));
     }
     out
@@ -338,7 +360,9 @@ fn rate_words(per_hour: f64, from: RateFrom) -> String {
     match from {
         RateFrom::Births { over } => format!("{rate} more each hour (by births in the last {})", duration_words(over)),
         RateFrom::Watched { over } => format!("{rate} more each hour (watched for {})", duration_words(over)),
-        RateFrom::SinceBoot { over } => format!("{rate} each hour on average in the {} since boot", duration_words(over)),
+        RateFrom::SinceBoot { over } => {
+            format!("{rate} each hour on average in the {} since boot", duration_words(over))
+        }
     }
 }
 
@@ -353,8 +377,10 @@ fn capital(text: &str) -> String {
 
 /// For a progress line: who was seen at work last.
 pub fn at_work(seen: &Evidence) -> Option<String> {
-    let (born, removed) =
-        seen.cgroup_churn.iter().fold((0u64, 0u64), |(b, r), c| (b.saturating_add(c.born), r.saturating_add(c.removed)));
+    let (born, removed) = seen
+        .cgroup_churn
+        .iter()
+        .fold((0u64, 0u64), |(b, r), c| (b.saturating_add(c.born), r.saturating_add(c.removed)));
     let maker = seen.cgroup_churn.iter().filter(|c| c.maker.is_some()).max_by_key(|c| c.born)?.maker.as_ref()?;
     Some(format!(
         "{} made, {} removed, most by {}[{}]",
@@ -364,4 +390,3 @@ pub fn at_work(seen: &Evidence) -> Option<String> {
         maker.pid
     ))
 }
-

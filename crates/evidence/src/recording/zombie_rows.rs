@@ -124,10 +124,11 @@ fn files_unseen_with<'a>(unseen: Option<&'a str>, left_out: &[PinningFile]) -> O
 fn insert_below(tx: &Transaction<'_>, scan_id: i64, items: &[DeadBelow]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&ZOMBIES_BELOW.insert())?;
     for DeadBelow { parent, dead, held } in items {
-        let [file, swap_backed, unevictable, anonymous, shmem, kernel, swap] = held.as_ref().map_or([None; 7], |held| {
-            let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
-            [Some(file), Some(swap_backed), Some(unevictable), anonymous, shmem, kernel, swap]
-        });
+        let [file, swap_backed, unevictable, anonymous, shmem, kernel, swap] =
+            held.as_ref().map_or([None; 7], |held| {
+                let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
+                [Some(file), Some(swap_backed), Some(unevictable), anonymous, shmem, kernel, swap]
+            });
         insert.execute(params![
             scan_id,
             parent,
@@ -306,7 +307,16 @@ pub fn insert_cgroup_churn(tx: &Transaction<'_>, items: &[CgroupChurn]) -> rusql
     for CgroupChurn { from, to, parent, pattern, example, born, removed, freed, maker } in items {
         let maker = maker.as_ref().map(|maker| {
             let Maker { pid, comm, via, processes, command, parent_pid, parent_comm, cgroup } = maker;
-            (pid, comm, via.as_ref(), command.as_ref(), *parent_pid, parent_comm.as_ref(), cgroup.as_ref(), U64(*processes))
+            (
+                pid,
+                comm,
+                via.as_ref(),
+                command.as_ref(),
+                *parent_pid,
+                parent_comm.as_ref(),
+                cgroup.as_ref(),
+                U64(*processes),
+            )
         });
         insert.execute(params![
             from,

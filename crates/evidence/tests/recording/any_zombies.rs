@@ -59,7 +59,7 @@ fn file() -> impl Strategy<Value = PinningFile> {
 }
 
 pub fn zombie_scan() -> impl Strategy<Value = ZombieScan> {
-    let below = (text(), of(number()), held()).prop_map(|(parent, dead, held)| DeadBelow { parent, dead, held });
+    let below = (text(), of(number()), of(held())).prop_map(|(parent, dead, held)| DeadBelow { parent, dead, held });
     let tried = (text(), text(), text()).prop_map(|(method, why, how_to_see)| TriedInVain { method, why, how_to_see });
     let method = prop::sample::select(ZombieMethod::ALL.to_vec());
     let hold = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), number());
@@ -106,8 +106,9 @@ pub fn zombie_scan() -> impl Strategy<Value = ZombieScan> {
 
 pub fn cgroup_churn() -> impl Strategy<Value = CgroupChurn> {
     let texts = (text(), of(text()), of(text()), of(text()), of(text()));
-    let maker = (any::<u32>(), any::<Option<u32>>(), texts).prop_map(
-        |(pid, parent_pid, (comm, via, command, parent_comm, cgroup))| Maker {
+    let maker = (any::<u32>(), any::<Option<u32>>(), number(), texts).prop_map(
+        |(pid, parent_pid, processes, (comm, via, command, parent_comm, cgroup))| Maker {
+            processes,
             pid,
             comm,
             via,

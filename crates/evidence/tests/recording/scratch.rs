@@ -111,6 +111,7 @@ pub fn scan_of(at: Time, count: u64, files: u64, path: impl Fn(u64) -> String) -
 
 pub fn churn(from: Time, to: Time) -> CgroupChurn {
     let maker = Maker {
+        processes: 7,
         pid: 812,
         comm: "ecs-init".into(),
         via: Some("mkdir".into()),

@@ -177,7 +177,7 @@ fn people_with_only_sqlite3_see_the_dead_and_who_makes_them() {
         zombies: Vec::new(),
         files: Vec::new(),
         holds: Vec::new(),
-        below: vec![DeadBelow { parent: "/ecs".into(), dead: Some(300), held }; 2],
+        below: vec![DeadBelow { parent: "/ecs".into(), dead: Some(300), held: Some(held) }; 2],
         truncated: Some("out of time".into()),
         ..by_name.clone()
     };

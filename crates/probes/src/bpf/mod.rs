@@ -21,8 +21,8 @@ mod object;
 mod program;
 mod syscalls;
 
-pub(crate) use committed::bpf_object;
 pub use blind::{Blind, Reason, Standing};
+pub(crate) use committed::bpf_object;
 pub use kernel_types::KernelTypes;
 pub use object::{Failure, Object};
 pub use program::{Attached, Program};

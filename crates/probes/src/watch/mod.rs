@@ -320,8 +320,7 @@ impl Watch {
     }
 
     fn name_zombies(&self, evidence: &mut Evidence) {
-        let options =
-            LookOptions { root: self.root.clone(), bpf: Bpf::Best, pins: true, time_limit: ZOMBIES_LIMIT };
+        let options = LookOptions { root: self.root.clone(), bpf: Bpf::Best, pins: true, time_limit: ZOMBIES_LIMIT };
         if let Some(scan) = look(&options, evidence) {
             evidence.zombie_scans.push(scan);
         }

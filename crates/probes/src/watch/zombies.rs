@@ -129,8 +129,7 @@ impl ZombieWatch {
 }
 
 fn scan(options: &ZombieWatchOptions, pins: bool, evidence: &mut Evidence) {
-    let options =
-        LookOptions { root: options.root.clone(), bpf: options.bpf, pins, time_limit: SCAN_LIMIT };
+    let options = LookOptions { root: options.root.clone(), bpf: options.bpf, pins, time_limit: SCAN_LIMIT };
     if let Some(scan) = look(&options, evidence) {
         evidence.zombie_scans.push(scan);
     }

@@ -80,8 +80,8 @@ impl Which {
 impl Kernel {
     pub fn load(root: &Root, choice: Choice) -> Result<Kernel, Blind> {
         let standing = Standing::check(root)?;
-        let types =
-            KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).map_err(|e| standing.no_btf(&e))?;
+        let types = KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)])
+            .map_err(|e| standing.no_btf(&e))?;
         let nodes = possible_nodes(&root.read_line("/sys/devices/system/node/possible").unwrap_or_default());
         let load =
             |method| load_object(&types, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
@@ -245,7 +245,8 @@ mod tests {
     #[test]
     fn the_verifier_bears_as_many_nodes_as_we_claim() {
         let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
-        let types = KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).unwrap();
+        let types =
+            KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).unwrap();
         for method in [Method::TestRun, Method::PageFaults] {
             let started = Instant::now();
             // Loaded only: this machine has no lists where the last would be.
