@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
         for words in [
             "500 died below /system.slice as ecs.service; they hold 3.9 MiB, kept by /dev/shm/ecs-* (tmpfs, 500 files, 3.9 MiB)",
-            "Made by systemd[1], of init.scope for ecs.service, 30 per minute",
+            "Made by systemd[1] of init.scope for ecs.service, 30 per minute",
             "reading statistics does not walk the dead",
         ] {
             assert!(f.detail.contains(words), "{words}: {}", f.detail);

@@ -4,7 +4,9 @@
 
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
-use coroner_evidence::{Evidence, KernelSamples, Source, StatRead, Unseen, ZombieScan, probe};
+use coroner_evidence::{
+    Evidence, KernelSamples, Source, StatRead, SymbolSamples, TaskSamples, Unseen, ZombieScan, probe,
+};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,8 +39,7 @@ pub struct Cost {
     pub stats_read: Option<StatRead>,
     /// Samples of the kernel over what was watched.
     pub kernel: Option<KernelWork>,
-    /// `None` if nothing is known of it.
-    pub structures: Option<Structures>,
+    pub structures: Structures,
     pub ids: Ids,
     /// One for each kind, for people.
     pub lines: Vec<CostLine>,
@@ -90,9 +91,9 @@ pub struct KernelWork {
     /// Shares of the system time; `None` if there was none.
     pub walk_share: Option<f64>,
     pub reclaim_share: Option<f64>,
-    /// Who did it (command, pid, samples) and in which functions, most first.
-    pub by_task: Vec<(String, u32, u64)>,
-    pub by_symbol: Vec<(String, u64)>,
+    /// Who did it and in which functions, most first.
+    pub by_task: Vec<TaskSamples>,
+    pub by_symbol: Vec<SymbolSamples>,
     /// Samples that the kernel had no room for: the times are at least that much.
     pub lost: u64,
 }
@@ -196,25 +197,29 @@ fn kernel_work(samples: &[KernelSamples]) -> Option<KernelWork> {
         work.walk_share = Some(work.memcg_walk.as_secs_f64() / work.system.as_secs_f64());
         work.reclaim_share = Some(work.reclaim.as_secs_f64() / work.system.as_secs_f64());
     }
-    // A sample may be in both.
-    let task = |((pid, comm), (walk, reclaim)): ((u32, &str), (u64, u64))| (comm.to_owned(), pid, walk.max(reclaim));
+    let task = |((pid, comm), (memcg_walk, reclaim)): ((u32, &str), _)| TaskSamples {
+        pid,
+        comm: comm.to_owned(),
+        memcg_walk,
+        reclaim,
+    };
     work.by_task = tasks.into_iter().map(task).collect();
-    work.by_task.sort_by_key(|(_, pid, samples)| (Reverse(*samples), *pid));
-    work.by_symbol = symbols.into_iter().map(|(symbol, samples)| (symbol.to_owned(), samples)).collect();
-    work.by_symbol.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    // A sample may be in both.
+    work.by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
+    work.by_symbol = symbols.into_iter().map(|(s, samples)| SymbolSamples { symbol: s.to_owned(), samples }).collect();
+    work.by_symbol.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.symbol.cmp(&b.symbol)));
     Some(work)
 }
 
-fn structures(evidence: &Evidence, scan: &ZombieScan) -> Option<Structures> {
+fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     let counters = &evidence.counters;
     let caches = counters.subjects(Source::Slab);
     let slab = caches.iter().filter_map(|cache| counters.last(Source::Slab, cache, "bytes"));
-    let structures = Structures {
+    Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
         estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(BYTES_EACH)),
-    };
-    (structures != Structures::default()).then_some(structures)
+    }
 }
 
 fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
@@ -312,11 +317,11 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
         duration_words(work.memcg_walk),
         duration_words(work.over)
     );
-    if let Some((comm, pid, _)) = work.by_task.first().filter(|_| !work.memcg_walk.is_zero()) {
-        text.push_str(&format!(", most of it by {comm}[{pid}]"));
+    if let Some(task) = work.by_task.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(", most of it by {}[{}]", task.comm, task.pid));
     }
-    if let Some((symbol, _)) = work.by_symbol.first().filter(|_| !work.memcg_walk.is_zero()) {
-        text.push_str(&format!(" in {symbol}"));
+    if let Some(symbol) = work.by_symbol.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(" in {}", symbol.symbol));
     }
     if work.lost > 0 {
         text.push_str(&format!("; {} samples were lost, so it is at least that", count(work.lost)));
@@ -325,7 +330,7 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 }
 
 fn memory_line(cost: &Cost) -> CostLine {
-    let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures.unwrap_or_default();
+    let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
     let estimate =
         estimate_bytes.map(|n| format!("their structures take about {} or more (28 KiB each with 2 cores)", bytes(n)));
     let mut parts = Vec::new();

@@ -203,8 +203,8 @@ fn between_scans(
     let over = scan.at.since(earlier.at);
     if scan.zombies.is_empty() {
         let then = |group: &Group<'_>| {
-            let before = earlier.below.iter().filter(|b| covers_path(&group.parent, &b.parent));
-            let before: u64 = before.fold(Some(0u64), |sum, b| Some(sum?.saturating_add(b.dead?)))?;
+            let mut before = earlier.below.iter().filter(|b| covers_path(&group.parent, &b.parent));
+            let before = before.try_fold(0u64, |sum, b| Some(sum.saturating_add(b.dead?)))?;
             Some(group.dead?.saturating_sub(before))
         };
         return Some((groups.iter().map(|g| then(g).filter(|_| g.rest_of == 0)).collect(), over));

@@ -36,7 +36,7 @@ pub fn detail(report: &Report<'_>) -> String {
     }
     let rest = &report.groups[report.groups.len().min(GROUPS)..];
     if !rest.is_empty() {
-        let dead = rest.iter().fold(Some(0u64), |sum, g| Some(sum?.saturating_add(g.dead?)));
+        let dead = rest.iter().try_fold(0u64, |sum, g| Some(sum.saturating_add(g.dead?)));
         let dead = dead.map(|dead| format!("{} more ", count(dead))).unwrap_or_default();
         text.push_str(&format!("{dead}in {}. ", plural(rest.len() as u64, "other group", "other groups")));
     }

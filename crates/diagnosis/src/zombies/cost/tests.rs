@@ -1,7 +1,7 @@
 use super::*;
 use crate::rules::test_evidence::{END, start, watched};
 use crate::zombies::test_scan::scan;
-use coroner_evidence::{Node, SymbolSamples, TaskSamples};
+use coroner_evidence::Node;
 
 fn on(kernel: &str, version: u8, dead: usize) -> (Evidence, ZombieScan) {
     let node = Node { kernel: Some(kernel.to_owned()), ..Node::default() };
@@ -136,8 +136,8 @@ fn memory_is_measured_where_the_kernel_tells() {
     evidence.counters.push(Source::Slab, "mem_cgroup_per_node", "bytes", END, 1 << 20);
     let told = cost(&evidence, &scan);
     assert!(line(&told, CostKind::Memory).measured);
-    assert_eq!(told.structures.unwrap().slab_bytes, Some(3 << 20));
-    assert_eq!(told.structures.unwrap().percpu_bytes, Some(50 << 20));
+    assert_eq!(told.structures.slab_bytes, Some(3 << 20));
+    assert_eq!(told.structures.percpu_bytes, Some(50 << 20));
 }
 
 #[test]
