@@ -14,6 +14,7 @@
 //! ```
 
 mod blind;
+mod kernel_file;
 mod kernel_types;
 mod locked_memory;
 mod object;

@@ -4,6 +4,7 @@
 //! has one. But the kernel keeps a dead css in its parent's list of children, and its name, until the last reference goes. So a
 //! small BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
 
+mod file_names;
 mod found;
 mod jiffies;
 mod kernel;
