@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod count;
+mod file_names;
 mod found;
 mod jiffies;
 mod kernel;
