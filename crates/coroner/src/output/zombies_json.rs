@@ -170,9 +170,11 @@ fn cost(report: &Report) -> Value {
             "path": r.path, "ms": r.took_ns as f64 / 1e6, "cpu_ms": r.cpu_ns.map(|ns| ns as f64 / 1e6), "finished": r.finished,
         })),
         "kernel": kernel,
-        "structures": cost.structures.map(|s| json!({
-            "slab_bytes": s.slab_bytes, "percpu_bytes": s.percpu_bytes, "estimate_bytes": s.estimate_bytes,
-        })),
+        "structures": {
+            "slab_bytes": cost.structures.slab_bytes,
+            "percpu_bytes": cost.structures.percpu_bytes,
+            "estimate_bytes": cost.structures.estimate_bytes,
+        },
         "ids": {"used": cost.ids.used, "limit": cost.ids.limit, "held_by_dead": cost.ids.dead_hold},
         "lines": cost.lines.iter().map(|l| json!({
             "kind": l.kind.as_str(), "measured": l.measured, "text": l.text, "how_to_measure": l.how_to_measure,

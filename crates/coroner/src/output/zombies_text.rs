@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Groups, files and makers that are shown unless all are asked for.
 const GROUPS: usize = 10;
-const FILES: usize = 4;
+const FILES: usize = 5;
 const MAKERS: usize = 5;
 
 pub struct Shown {
@@ -167,7 +167,12 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
         lines.extend(group.pinned_by.iter().map(pin_words));
         0
     } else {
-        lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
+        // A few files are told one by one, many by directory and kind of name.
+        if group.pinned_by.len() <= FILES {
+            lines.extend(group.pinned_by.iter().map(pin_words));
+        } else {
+            lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
+        }
         group.pinned_in.len().saturating_sub(FILES)
     };
     for other in &group.pinned_otherwise {
@@ -191,7 +196,8 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
 fn pin_words(pin: &Pin) -> String {
     let seen_by = pin.file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
     let unmounted = if pin.file.mounted || pin.file.path.is_none() { "" } else { ", path within its file system" };
-    format!("{}  {} ({}{seen_by}{unmounted})", bytes(pin.bytes), pin.file.name(), pin.file.filesystem)
+    let file = pin.file;
+    format!("{} {} ({}{seen_by}{unmounted}), {}", bytes(pin.bytes), file.name(), file.filesystem, of_them(pin.zombies))
 }
 
 fn file_group_words(group: &FileGroup) -> String {
