@@ -105,7 +105,6 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         otherwise[group as usize].add(&zombie.held, in_files, in_shared_memory, any, has_dead_child);
     }
 
-    let classes = Classes::of(&scan.files);
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
@@ -118,23 +117,82 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *bytes = bytes.saturating_add(hold.bytes);
             *zombies += 1;
         }
-        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
-        let mut places = vec![None; classes.names.len()];
         // The scan has the biggest first: equals stay in its order.
         touched.sort_unstable();
+        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
         for &at in &touched {
             let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
-            let file = &scan.files[at as usize];
-            pins.push(Pin { file, bytes, zombies });
-            classes.add(&mut places, at, file, bytes, zombies);
+            pins.push(Pin { file: &scan.files[at as usize], bytes, zombies });
         }
         pins.sort_by_key(|pin| Reverse(pin.bytes));
+        group.pinned_in = places(&pins);
         group.pinned_by = pins;
-        group.pinned_in = places.into_iter().flatten().collect();
-        group
-            .pinned_in
-            .sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
         group.pinned_otherwise = tally.told();
+    }
+}
+
+/// So few files are told one by one, and so is one that holds this part of all.
+const FEW: usize = 5;
+const BIG: u64 = 5;
+
+/// Files by directory and name pattern; those without a path by file system.
+fn places(pins: &[Pin<'_>]) -> Vec<FileGroup> {
+    let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
+    let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
+    let nameless = |file: &PinningFile| match file.filesystem == PinningFile::BLOCK_DEVICES {
+        true => file.name(),
+        false => {
+            format!("files of {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
+        }
+    };
+    let named = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| Some((pin, pin.file.path.as_deref()?)));
+    let folding = folding::fold(named().map(|(pin, path)| {
+        let (parent, name) = split(path);
+        Item { parent, name, count: 1, bytes: pin.bytes }
+    }));
+    let mut places: Vec<Option<FileGroup>> = vec![None; folding.classes.len()];
+    for ((pin, path), class) in named().zip(folding.class_of) {
+        let place = places[class as usize].get_or_insert_with(|| FileGroup::empty(pin.file));
+        place.add(pin);
+        place.pattern = match place.files {
+            1 => path.to_owned(),
+            _ => {
+                let class = &folding.classes[class as usize];
+                join_path(&class.parent, &class.pattern)
+            }
+        };
+    }
+    let mut places: Vec<FileGroup> = places.into_iter().flatten().collect();
+    for pin in pins.iter().filter(|pin| is_alone(pin) || pin.file.path.is_none()) {
+        let name = pin.file.path.clone().unwrap_or_else(|| nameless(pin.file));
+        let known = places.iter().position(|p| pin.file.path.is_none() && p.pattern == name);
+        let at = known.unwrap_or_else(|| {
+            places.push(FileGroup { pattern: name, ..FileGroup::empty(pin.file) });
+            places.len() - 1
+        });
+        places[at].add(pin);
+    }
+    places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
+    places
+}
+
+impl FileGroup {
+    fn empty(file: &PinningFile) -> FileGroup {
+        FileGroup {
+            pattern: String::new(),
+            filesystem: file.filesystem.clone(),
+            files: 0,
+            deleted: 0,
+            bytes: 0,
+            zombies: 0,
+        }
+    }
+
+    fn add(&mut self, pin: &Pin<'_>) {
+        self.files += 1;
+        self.deleted += u64::from(pin.file.deleted);
+        self.bytes = self.bytes.saturating_add(pin.bytes);
+        self.zombies = self.zombies.saturating_add(pin.zombies);
     }
 }
 
@@ -145,69 +203,6 @@ pub fn without_files(group: &mut Group<'_>) {
     group.pinned_otherwise = tally.told();
     for otherwise in &mut group.pinned_otherwise {
         otherwise.zombies = None;
-    }
-}
-
-/// Files by directory and name pattern; those without a path by file system.
-struct Classes {
-    names: Vec<String>,
-    of: Vec<u32>,
-}
-
-impl Classes {
-    fn of(files: &[PinningFile]) -> Classes {
-        // A file without a path is folded as if its file system were its directory; no path has such a parent.
-        let nameless: Vec<Option<String>> = files
-            .iter()
-            .map(|file| match file.path {
-                Some(_) => None,
-                None if file.filesystem == PinningFile::BLOCK_DEVICES => Some(file.name()),
-                None => Some(format!(
-                    "files of {} {}:{} whose names are gone",
-                    file.filesystem, file.device.0, file.device.1
-                )),
-            })
-            .collect();
-        let named: Vec<usize> = (0..files.len()).filter(|&i| nameless[i].is_none()).collect();
-        let folding = folding::fold(named.iter().map(|&i| {
-            let (parent, name) = split(files[i].path.as_deref().unwrap_or(""));
-            Item { parent, name, count: 1, bytes: files[i].bytes }
-        }));
-        let mut names: Vec<String> =
-            folding.classes.iter().map(|class| join_path(&class.parent, &class.pattern)).collect();
-        let mut of = vec![0u32; files.len()];
-        for (&i, class) in named.iter().zip(folding.class_of) {
-            of[i] = class;
-        }
-        for (i, nameless) in nameless.into_iter().enumerate() {
-            let Some(name) = nameless else { continue };
-            let class = names.iter().position(|n| *n == name).unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
-            });
-            of[i] = class as u32;
-        }
-        Classes { names, of }
-    }
-
-    fn add(&self, places: &mut [Option<FileGroup>], at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
-        let class = self.of[at as usize] as usize;
-        let place = places[class].get_or_insert_with(|| FileGroup {
-            pattern: String::new(),
-            filesystem: file.filesystem.clone(),
-            files: 0,
-            deleted: 0,
-            bytes: 0,
-            zombies: 0,
-        });
-        place.files += 1;
-        place.pattern.clone_from(match &file.path {
-            Some(path) if place.files == 1 => path,
-            _ => &self.names[class],
-        });
-        place.deleted += u64::from(file.deleted);
-        place.bytes = place.bytes.saturating_add(bytes);
-        place.zombies = place.zombies.saturating_add(zombies);
     }
 }
 
