@@ -7,7 +7,7 @@ use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, Report, cost::BYTES_EACH};
+use crate::zombies::{self, Growth, Report, cost::bytes_each};
 use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ fn finding(
 ) -> Finding {
     let Counts { dead, live, .. } = *counts;
     let growth = zombies::growth::growth(evidence);
-    let memory = dead.saturating_mul(BYTES_EACH);
+    let memory = dead.saturating_mul(bytes_each(evidence, Some(dead.saturating_add(live))));
     // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
     let crowded = census.map_or(&[][..], |c| &c.crowded);
     let parent =
@@ -259,14 +259,15 @@ mod tests {
 
     #[test]
     fn the_incident_is_critical_with_exact_numbers() {
-        let f = one(examine(&with(240, 68_440)));
+        let node = Node { cores: Some(96), kernel: Some("5.4.0-1103-aws".into()), ..Node::default() };
+        let f = one(examine(&Evidence { node: Some(node), ..with(240, 68_440) }));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
         assert_eq!(fact(&f, "dead memory cgroups"), 68_440);
         assert_eq!(fact(&f, "tracked by the kernel"), 68_680);
         assert_eq!(fact(&f, "live"), 240);
         assert!(f.title.contains("68,440"));
-        assert!(f.detail.contains("1.8 GiB"), "{}", f.detail);
+        assert!(f.detail.contains("17.9 GiB"), "280 KB each with 96 cores: {}", f.detail);
         assert!(
             f.remedy.contains("stops the growth and frees nothing") || f.remedy.contains("Stopping it stops"),
             "{}",

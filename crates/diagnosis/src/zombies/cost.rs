@@ -2,6 +2,7 @@
 //!
 //! What we measured elsewhere says where to look; it never stands for a measurement here.
 
+use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
 use coroner_evidence::{
@@ -21,9 +22,6 @@ const DEAD_GIVE_IDS_BACK: Version = (4, 7);
 /// Before this, v1 memory.numa_stat walked every cgroup, the dead included; v2 and memory.stat until 5.2 (mm/memcontrol.c).
 const V1_STATS_WALK_BEFORE: Version = (5, 8);
 const V2_STATS_WALK_BEFORE: Version = (5, 2);
-
-/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
-pub const BYTES_EACH: u64 = 28 * 1024;
 
 /// Booting leaves about 40; so few are not felt on any kernel.
 const TOO_FEW: u64 = 100;
@@ -218,7 +216,7 @@ fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
-        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(BYTES_EACH)),
+        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(bytes_each(evidence, scan.tracked))),
     }
 }
 
@@ -251,6 +249,14 @@ fn not_measured(kind: CostKind, what: &str, blind: Option<&Unseen>, otherwise: &
 
 fn measured(kind: CostKind, text: String) -> CostLine {
     CostLine { kind, measured: true, text, how_to_measure: None }
+}
+
+/// About what one dead cgroup takes of the kernel's memory for its own structures.
+pub fn bytes_each(evidence: &Evidence, tracked: Option<u64>) -> u64 {
+    let node = evidence.node.as_ref();
+    let cores = node.and_then(|n| n.cores).unwrap_or(1);
+    let each = MemcgSize::estimate(node.and_then(|n| n.kernel.as_deref()), cores, 1);
+    tracked.map_or(each, |tracked| each.at_most(evidence, tracked)).total()
 }
 
 fn read_words(read: &StatRead) -> String {
@@ -331,8 +337,8 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 
 fn memory_line(cost: &Cost) -> CostLine {
     let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
-    let estimate =
-        estimate_bytes.map(|n| format!("their structures take about {} or more (28 KiB each with 2 cores)", bytes(n)));
+    let estimate = estimate_bytes
+        .map(|n| format!("their structures take about {} (by what one takes on kernels we measured)", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
         parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
