@@ -2,6 +2,7 @@
 //!
 //! What we measured elsewhere says where to look; it never stands for a measurement here.
 
+use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
 use coroner_evidence::{
@@ -21,9 +22,6 @@ const DEAD_GIVE_IDS_BACK: Version = (4, 7);
 /// Before this, v1 memory.numa_stat walked every cgroup, the dead included; v2 and memory.stat until 5.2 (mm/memcontrol.c).
 const V1_STATS_WALK_BEFORE: Version = (5, 8);
 const V2_STATS_WALK_BEFORE: Version = (5, 2);
-
-/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
-pub const BYTES_EACH: u64 = 28 * 1024;
 
 /// Booting leaves about 40; so few are not felt on any kernel.
 const TOO_FEW: u64 = 100;
@@ -116,7 +114,7 @@ pub struct Structures {
     pub slab_bytes: Option<u64>,
     /// All per-CPU memory of the kernel; most of it is of cgroups where these are many.
     pub percpu_bytes: Option<u64>,
-    /// For the dead, from what one took where we measured it: not measured here.
+    /// For the dead, from what one takes on kernels where we measured it ([`MemcgSize`]); no more than the node admits.
     pub estimate_bytes: Option<u64>,
 }
 
@@ -218,8 +216,17 @@ fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
-        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(BYTES_EACH)),
+        estimate_bytes: estimate(evidence, scan),
     }
+}
+
+/// How many NUMA nodes there are is not known: one makes it too small rather than too large.
+fn estimate(evidence: &Evidence, scan: &ZombieScan) -> Option<u64> {
+    let node = evidence.node.as_ref()?;
+    let each = MemcgSize::estimate(node.kernel.as_deref(), node.cores?, 1);
+    let dead = scan.dead?;
+    let each = each.at_most(evidence, scan.tracked.unwrap_or(dead));
+    Some(dead.saturating_mul(each.total()))
 }
 
 fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
@@ -331,8 +338,7 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 
 fn memory_line(cost: &Cost) -> CostLine {
     let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
-    let estimate =
-        estimate_bytes.map(|n| format!("their structures take about {} or more (28 KiB each with 2 cores)", bytes(n)));
+    let estimate = estimate_bytes.map(|n| format!("; by an estimate the structures of the dead take {}", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
         parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
@@ -340,20 +346,14 @@ fn memory_line(cost: &Cost) -> CostLine {
     if let Some(percpu) = percpu_bytes {
         parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));
     }
-    if parts.is_empty() {
-        let mut line = not_measured(
-            CostKind::Memory,
-            "Memory of their structures",
-            None,
-            "look at Percpu in /proc/meminfo (from 5.1) and at /proc/slabinfo",
-        );
-        if let Some(estimate) = estimate {
-            line.text.push_str(&format!("; by what we measured elsewhere {estimate}"));
-        }
-        return line;
-    }
-    let estimate = estimate.map(|e| format!("; by what we measured elsewhere {e}")).unwrap_or_default();
-    measured(CostKind::Memory, format!("{}{estimate}", parts.join(", ")))
+    let mut line = if parts.is_empty() {
+        let how = "look at Percpu in /proc/meminfo (from 5.1) and at /sys/kernel/slab";
+        not_measured(CostKind::Memory, "Memory of their structures", None, how)
+    } else {
+        measured(CostKind::Memory, parts.join(", "))
+    };
+    line.text.push_str(&estimate.unwrap_or_default());
+    line
 }
 
 fn ids_line(cost: &Cost, release: Option<&str>) -> CostLine {

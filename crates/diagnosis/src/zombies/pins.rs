@@ -19,8 +19,10 @@ pub struct Pin<'e> {
 /// Files of one directory whose names are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileGroup {
-    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names.
+    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names, and of the rest.
     pub pattern: String,
+    /// The name of one of them, the biggest.
+    pub example: String,
     pub filesystem: String,
     pub files: u64,
     /// Of these, removed but still open or mapped.
@@ -36,7 +38,7 @@ pub enum OtherwiseKind {
     Anonymous,
     /// mlocked and SHM_LOCKed pages, ramfs: their files cannot be told.
     Unevictable,
-    /// Page cache whose file could not be told.
+    /// Page cache whose file could not be told: of a long list only the first pages are looked at.
     File,
     /// tmpfs or shared memory whose file could not be told.
     SharedMemory,
@@ -55,8 +57,8 @@ impl OtherwiseKind {
         match self {
             OtherwiseKind::Anonymous => "anonymous memory",
             OtherwiseKind::Unevictable => "locked memory",
-            OtherwiseKind::File => "page cache of unknown files",
-            OtherwiseKind::SharedMemory => "shared memory of unknown files",
+            OtherwiseKind::File => "page cache of files not looked up",
+            OtherwiseKind::SharedMemory => "shared memory of files not looked up",
             OtherwiseKind::SwapBacked => "anonymous or shared memory",
             OtherwiseKind::Kernel => "kernel memory",
             OtherwiseKind::Swap => "swap",
@@ -119,7 +121,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *zombies += 1;
         }
         let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
-        let mut places = vec![None; classes.names.len()];
+        let mut places: Vec<(u32, FileGroup)> = Vec::new();
         // The scan has the biggest first: equals stay in its order.
         touched.sort_unstable();
         for &at in &touched {
@@ -130,7 +132,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         }
         pins.sort_by_key(|pin| Reverse(pin.bytes));
         group.pinned_by = pins;
-        group.pinned_in = places.into_iter().flatten().collect();
+        group.pinned_in = places.into_iter().map(|(_, place)| place).collect();
         group
             .pinned_in
             .sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
@@ -173,8 +175,11 @@ impl Classes {
             let (parent, name) = split(files[i].path.as_deref().unwrap_or(""));
             Item { parent, name, count: 1, bytes: files[i].bytes }
         }));
-        let mut names: Vec<String> =
-            folding.classes.iter().map(|class| join_path(&class.parent, &class.pattern)).collect();
+        let name = |class: &folding::Class| match class.rest_of {
+            0 => join_path(&class.parent, &class.pattern),
+            _ => format!("other files below {}", class.parent),
+        };
+        let mut names: Vec<String> = folding.classes.iter().map(name).collect();
         let mut of = vec![0u32; files.len()];
         for (&i, class) in named.iter().zip(folding.class_of) {
             of[i] = class;
@@ -190,21 +195,22 @@ impl Classes {
         Classes { names, of }
     }
 
-    fn add(&self, places: &mut [Option<FileGroup>], at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
-        let class = self.of[at as usize] as usize;
-        let place = places[class].get_or_insert_with(|| FileGroup {
-            pattern: String::new(),
-            filesystem: file.filesystem.clone(),
-            files: 0,
-            deleted: 0,
-            bytes: 0,
-            zombies: 0,
-        });
+    /// A few places at most: one for each class and file system. The first of each is its example.
+    fn add(&self, places: &mut Vec<(u32, FileGroup)>, at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
+        let class = self.of[at as usize];
+        let same = |(of, place): &(u32, FileGroup)| *of == class && place.filesystem == file.filesystem;
+        let Some(known) = places.iter().position(same) else {
+            let name = || file.path.clone().unwrap_or_else(|| self.names[class as usize].clone());
+            let (filesystem, deleted) = (file.filesystem.clone(), u64::from(file.deleted));
+            let place =
+                FileGroup { pattern: name(), example: file.name(), filesystem, files: 1, deleted, bytes, zombies };
+            return places.push((class, place));
+        };
+        let place = &mut places[known].1;
+        if place.files == 1 {
+            place.pattern.clone_from(&self.names[class as usize]);
+        }
         place.files += 1;
-        place.pattern.clone_from(match &file.path {
-            Some(path) if place.files == 1 => path,
-            _ => &self.names[class],
-        });
         place.deleted += u64::from(file.deleted);
         place.bytes = place.bytes.saturating_add(bytes);
         place.zombies = place.zombies.saturating_add(zombies);
