@@ -114,7 +114,7 @@ pub struct Structures {
     pub slab_bytes: Option<u64>,
     /// All per-CPU memory of the kernel; most of it is of cgroups where these are many.
     pub percpu_bytes: Option<u64>,
-    /// For the dead, from what one took where we measured it: not measured here.
+    /// For the dead, from what one takes on kernels where we measured it ([`MemcgSize`]); no more than the node admits.
     pub estimate_bytes: Option<u64>,
 }
 
@@ -216,8 +216,17 @@ fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
-        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(bytes_each(evidence, scan.tracked))),
+        estimate_bytes: estimate(evidence, scan),
     }
+}
+
+/// How many NUMA nodes there are is not known: one makes it too small rather than too large.
+fn estimate(evidence: &Evidence, scan: &ZombieScan) -> Option<u64> {
+    let node = evidence.node.as_ref()?;
+    let each = MemcgSize::estimate(node.kernel.as_deref(), node.cores?, 1);
+    let dead = scan.dead?;
+    let each = each.at_most(evidence, scan.tracked.unwrap_or(dead));
+    Some(dead.saturating_mul(each.total()))
 }
 
 fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
@@ -249,14 +258,6 @@ fn not_measured(kind: CostKind, what: &str, blind: Option<&Unseen>, otherwise: &
 
 fn measured(kind: CostKind, text: String) -> CostLine {
     CostLine { kind, measured: true, text, how_to_measure: None }
-}
-
-/// About what one dead cgroup takes of the kernel's memory for its own structures.
-pub fn bytes_each(evidence: &Evidence, tracked: Option<u64>) -> u64 {
-    let node = evidence.node.as_ref();
-    let cores = node.and_then(|n| n.cores).unwrap_or(1);
-    let each = MemcgSize::estimate(node.and_then(|n| n.kernel.as_deref()), cores, 1);
-    tracked.map_or(each, |tracked| each.at_most(evidence, tracked)).total()
 }
 
 fn read_words(read: &StatRead) -> String {
@@ -337,8 +338,7 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 
 fn memory_line(cost: &Cost) -> CostLine {
     let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
-    let estimate = estimate_bytes
-        .map(|n| format!("their structures take about {} (by what one takes on kernels we measured)", bytes(n)));
+    let estimate = estimate_bytes.map(|n| format!("; by an estimate the structures of the dead take {}", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
         parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
@@ -346,20 +346,14 @@ fn memory_line(cost: &Cost) -> CostLine {
     if let Some(percpu) = percpu_bytes {
         parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));
     }
-    if parts.is_empty() {
-        let mut line = not_measured(
-            CostKind::Memory,
-            "Memory of their structures",
-            None,
-            "look at Percpu in /proc/meminfo (from 5.1) and at /proc/slabinfo",
-        );
-        if let Some(estimate) = estimate {
-            line.text.push_str(&format!("; by what we measured elsewhere {estimate}"));
-        }
-        return line;
-    }
-    let estimate = estimate.map(|e| format!("; by what we measured elsewhere {e}")).unwrap_or_default();
-    measured(CostKind::Memory, format!("{}{estimate}", parts.join(", ")))
+    let mut line = if parts.is_empty() {
+        let how = "look at Percpu in /proc/meminfo (from 5.1) and at /sys/kernel/slab";
+        not_measured(CostKind::Memory, "Memory of their structures", None, how)
+    } else {
+        measured(CostKind::Memory, parts.join(", "))
+    };
+    line.text.push_str(&estimate.unwrap_or_default());
+    line
 }
 
 fn ids_line(cost: &Cost, release: Option<&str>) -> CostLine {

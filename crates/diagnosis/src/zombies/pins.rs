@@ -19,8 +19,10 @@ pub struct Pin<'e> {
 /// Files of one directory whose names are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileGroup {
-    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names.
+    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names, and of the rest.
     pub pattern: String,
+    /// The name of one of them, the biggest.
+    pub example: String,
     pub filesystem: String,
     pub files: u64,
     /// Of these, removed but still open or mapped.
@@ -36,7 +38,7 @@ pub enum OtherwiseKind {
     Anonymous,
     /// mlocked and SHM_LOCKed pages, ramfs: their files cannot be told.
     Unevictable,
-    /// Page cache whose file could not be told.
+    /// Page cache whose file could not be told: of a long list only the first pages are looked at.
     File,
     /// tmpfs or shared memory whose file could not be told.
     SharedMemory,
@@ -55,8 +57,8 @@ impl OtherwiseKind {
         match self {
             OtherwiseKind::Anonymous => "anonymous memory",
             OtherwiseKind::Unevictable => "locked memory",
-            OtherwiseKind::File => "page cache of unknown files",
-            OtherwiseKind::SharedMemory => "shared memory of unknown files",
+            OtherwiseKind::File => "page cache of files not looked up",
+            OtherwiseKind::SharedMemory => "shared memory of files not looked up",
             OtherwiseKind::SwapBacked => "anonymous or shared memory",
             OtherwiseKind::Kernel => "kernel memory",
             OtherwiseKind::Swap => "swap",
@@ -105,6 +107,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         otherwise[group as usize].add(&zombie.held, in_files, in_shared_memory, any, has_dead_child);
     }
 
+    let classes = Classes::of(&scan.files);
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
@@ -117,82 +120,23 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *bytes = bytes.saturating_add(hold.bytes);
             *zombies += 1;
         }
+        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
+        let mut places: Vec<(u32, FileGroup)> = Vec::new();
         // The scan has the biggest first: equals stay in its order.
         touched.sort_unstable();
-        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
         for &at in &touched {
             let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
-            pins.push(Pin { file: &scan.files[at as usize], bytes, zombies });
+            let file = &scan.files[at as usize];
+            pins.push(Pin { file, bytes, zombies });
+            classes.add(&mut places, at, file, bytes, zombies);
         }
         pins.sort_by_key(|pin| Reverse(pin.bytes));
-        group.pinned_in = places(&pins);
         group.pinned_by = pins;
+        group.pinned_in = places.into_iter().map(|(_, place)| place).collect();
+        group
+            .pinned_in
+            .sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
         group.pinned_otherwise = tally.told();
-    }
-}
-
-/// So few files are told one by one, and so is one that holds this part of all.
-const FEW: usize = 5;
-const BIG: u64 = 5;
-
-/// Files by directory and name pattern; those without a path by file system.
-fn places(pins: &[Pin<'_>]) -> Vec<FileGroup> {
-    let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
-    let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
-    let nameless = |file: &PinningFile| match file.filesystem == PinningFile::BLOCK_DEVICES {
-        true => file.name(),
-        false => {
-            format!("files of {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
-        }
-    };
-    let named = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| Some((pin, pin.file.path.as_deref()?)));
-    let folding = folding::fold(named().map(|(pin, path)| {
-        let (parent, name) = split(path);
-        Item { parent, name, count: 1, bytes: pin.bytes }
-    }));
-    let mut places: Vec<Option<FileGroup>> = vec![None; folding.classes.len()];
-    for ((pin, path), class) in named().zip(folding.class_of) {
-        let place = places[class as usize].get_or_insert_with(|| FileGroup::empty(pin.file));
-        place.add(pin);
-        place.pattern = match place.files {
-            1 => path.to_owned(),
-            _ => {
-                let class = &folding.classes[class as usize];
-                join_path(&class.parent, &class.pattern)
-            }
-        };
-    }
-    let mut places: Vec<FileGroup> = places.into_iter().flatten().collect();
-    for pin in pins.iter().filter(|pin| is_alone(pin) || pin.file.path.is_none()) {
-        let name = pin.file.path.clone().unwrap_or_else(|| nameless(pin.file));
-        let known = places.iter().position(|p| pin.file.path.is_none() && p.pattern == name);
-        let at = known.unwrap_or_else(|| {
-            places.push(FileGroup { pattern: name, ..FileGroup::empty(pin.file) });
-            places.len() - 1
-        });
-        places[at].add(pin);
-    }
-    places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
-    places
-}
-
-impl FileGroup {
-    fn empty(file: &PinningFile) -> FileGroup {
-        FileGroup {
-            pattern: String::new(),
-            filesystem: file.filesystem.clone(),
-            files: 0,
-            deleted: 0,
-            bytes: 0,
-            zombies: 0,
-        }
-    }
-
-    fn add(&mut self, pin: &Pin<'_>) {
-        self.files += 1;
-        self.deleted += u64::from(pin.file.deleted);
-        self.bytes = self.bytes.saturating_add(pin.bytes);
-        self.zombies = self.zombies.saturating_add(pin.zombies);
     }
 }
 
@@ -203,6 +147,73 @@ pub fn without_files(group: &mut Group<'_>) {
     group.pinned_otherwise = tally.told();
     for otherwise in &mut group.pinned_otherwise {
         otherwise.zombies = None;
+    }
+}
+
+/// Files by directory and name pattern; those without a path by file system.
+struct Classes {
+    names: Vec<String>,
+    of: Vec<u32>,
+}
+
+impl Classes {
+    fn of(files: &[PinningFile]) -> Classes {
+        // A file without a path is folded as if its file system were its directory; no path has such a parent.
+        let nameless: Vec<Option<String>> = files
+            .iter()
+            .map(|file| match file.path {
+                Some(_) => None,
+                None if file.filesystem == PinningFile::BLOCK_DEVICES => Some(file.name()),
+                None => Some(format!(
+                    "files of {} {}:{} whose names are gone",
+                    file.filesystem, file.device.0, file.device.1
+                )),
+            })
+            .collect();
+        let named: Vec<usize> = (0..files.len()).filter(|&i| nameless[i].is_none()).collect();
+        let folding = folding::fold(named.iter().map(|&i| {
+            let (parent, name) = split(files[i].path.as_deref().unwrap_or(""));
+            Item { parent, name, count: 1, bytes: files[i].bytes }
+        }));
+        let name = |class: &folding::Class| match class.rest_of {
+            0 => join_path(&class.parent, &class.pattern),
+            _ => format!("other files below {}", class.parent),
+        };
+        let mut names: Vec<String> = folding.classes.iter().map(name).collect();
+        let mut of = vec![0u32; files.len()];
+        for (&i, class) in named.iter().zip(folding.class_of) {
+            of[i] = class;
+        }
+        for (i, nameless) in nameless.into_iter().enumerate() {
+            let Some(name) = nameless else { continue };
+            let class = names.iter().position(|n| *n == name).unwrap_or_else(|| {
+                names.push(name);
+                names.len() - 1
+            });
+            of[i] = class as u32;
+        }
+        Classes { names, of }
+    }
+
+    /// A few places at most: one for each class and file system. The first of each is its example.
+    fn add(&self, places: &mut Vec<(u32, FileGroup)>, at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
+        let class = self.of[at as usize];
+        let same = |(of, place): &(u32, FileGroup)| *of == class && place.filesystem == file.filesystem;
+        let Some(known) = places.iter().position(same) else {
+            let name = || file.path.clone().unwrap_or_else(|| self.names[class as usize].clone());
+            let (filesystem, deleted) = (file.filesystem.clone(), u64::from(file.deleted));
+            let place =
+                FileGroup { pattern: name(), example: file.name(), filesystem, files: 1, deleted, bytes, zombies };
+            return places.push((class, place));
+        };
+        let place = &mut places[known].1;
+        if place.files == 1 {
+            place.pattern.clone_from(&self.names[class as usize]);
+        }
+        place.files += 1;
+        place.deleted += u64::from(file.deleted);
+        place.bytes = place.bytes.saturating_add(bytes);
+        place.zombies = place.zombies.saturating_add(zombies);
     }
 }
 

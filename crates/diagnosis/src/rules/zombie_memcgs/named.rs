@@ -3,7 +3,7 @@
 use crate::finding::{Fact, Subject, SubjectKind};
 use crate::words::{bytes, count, list, plural, rate};
 use crate::zombies::groups::join_path;
-use crate::zombies::{Group, MakerShare, PerHour, RateFrom, Report};
+use crate::zombies::{FileGroup, Group, MakerShare, PerHour, RateFrom, Report};
 use std::time::Duration;
 
 /// Groups, files and makers that a person is told.
@@ -156,13 +156,21 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     let mut text = format!("First stop who makes them: {who}. Stopping it stops the growth and frees nothing. ");
     text.push_str("Those already there go only when the memory that keeps them goes: ");
     let mut ways = Vec::new();
+    // Never a pattern to delete: it may cover what others need. One file, or one of them and where the others are listed.
     let of = |shared: bool| {
         let files = group.pinned_in.iter().filter(move |f| (f.filesystem == "tmpfs") == shared);
-        files.map(|f| f.pattern.clone()).collect::<Vec<_>>()
+        let words = |f: &FileGroup| match f.files {
+            1 => f.example.clone(),
+            n => format!("{} files such as {}", count(n), f.example),
+        };
+        files.map(words).collect::<Vec<_>>()
     };
     let (shared, cached) = (of(true), of(false));
     if !shared.is_empty() {
-        ways.push(format!("delete, once nobody uses them (`fuser -v`), {}", list(&shared, FILES)));
+        ways.push(format!(
+            "delete, once nobody uses them (`fuser -v FILE`), {} (`coroner zombies --all` lists each)",
+            list(&shared, FILES)
+        ));
     }
     if !cached.is_empty() || group.held.file > 0 {
         let of = if cached.is_empty() { String::new() } else { format!(" of {}", list(&cached, FILES)) };
