@@ -15,6 +15,8 @@ mod slots;
 
 #[cfg(test)]
 mod host_tests;
+#[cfg(test)]
+mod swap_tests;
 
 use std::time::Duration;
 
