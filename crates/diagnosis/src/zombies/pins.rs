@@ -107,7 +107,6 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         otherwise[group as usize].add(&zombie.held, in_files, in_shared_memory, any, has_dead_child);
     }
 
-    let classes = Classes::of(&scan.files);
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
@@ -120,23 +119,87 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *bytes = bytes.saturating_add(hold.bytes);
             *zombies += 1;
         }
-        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
-        let mut places: Vec<(u32, FileGroup)> = Vec::new();
         // The scan has the biggest first: equals stay in its order.
         touched.sort_unstable();
+        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
         for &at in &touched {
             let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
-            let file = &scan.files[at as usize];
-            pins.push(Pin { file, bytes, zombies });
-            classes.add(&mut places, at, file, bytes, zombies);
+            pins.push(Pin { file: &scan.files[at as usize], bytes, zombies });
         }
         pins.sort_by_key(|pin| Reverse(pin.bytes));
+        group.pinned_in = places(&pins);
         group.pinned_by = pins;
-        group.pinned_in = places.into_iter().map(|(_, place)| place).collect();
-        group
-            .pinned_in
-            .sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
         group.pinned_otherwise = tally.told();
+    }
+}
+
+/// So few files are told one by one, and so is one that holds more than this part of all.
+const FEW: usize = 5;
+const BIG: u64 = 5;
+
+/// Files by directory, name pattern and file system; those without a path by file system.
+fn places(pins: &[Pin<'_>]) -> Vec<FileGroup> {
+    let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
+    let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
+    let folded = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| Some((pin, pin.file.path.as_deref()?)));
+    let folding = folding::fold(folded().map(|(pin, path)| {
+        let (parent, name) = split(path);
+        Item { parent, name, count: 1, bytes: pin.bytes }
+    }));
+    let pattern = |class: u32| match &folding.classes[class as usize] {
+        class if class.rest_of > 0 => format!("other files below {}", class.parent),
+        class => join_path(&class.parent, &class.pattern),
+    };
+    // A few at most: one for each class and file system.
+    let mut places: Vec<(Option<u32>, FileGroup)> = Vec::new();
+    for ((pin, path), &class) in folded().zip(&folding.class_of) {
+        let same =
+            |(of, place): &&mut (Option<u32>, FileGroup)| *of == Some(class) && place.filesystem == pin.file.filesystem;
+        match places.iter_mut().find(same) {
+            Some((_, place)) => {
+                if place.files == 1 {
+                    place.pattern = pattern(class);
+                }
+                place.add(pin);
+            }
+            None => places.push((Some(class), FileGroup::of(pin, path.to_owned()))),
+        }
+    }
+    for pin in pins.iter().filter(|pin| is_alone(pin) || pin.file.path.is_none()) {
+        let name = match &pin.file.path {
+            Some(path) => path.clone(),
+            None => nameless(pin.file),
+        };
+        match places.iter_mut().find(|(_, place)| pin.file.path.is_none() && place.pattern == name) {
+            Some((_, place)) => place.add(pin),
+            None => places.push((None, FileGroup::of(pin, name))),
+        }
+    }
+    let mut places: Vec<FileGroup> = places.into_iter().map(|(_, place)| place).collect();
+    places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
+    places
+}
+
+fn nameless(file: &PinningFile) -> String {
+    if file.filesystem == PinningFile::BLOCK_DEVICES {
+        return file.name();
+    }
+    format!("files of {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
+}
+
+impl FileGroup {
+    fn of(pin: &Pin<'_>, pattern: String) -> FileGroup {
+        let (example, filesystem) = (pin.file.name(), pin.file.filesystem.clone());
+        let mut group = FileGroup { pattern, example, filesystem, files: 0, deleted: 0, bytes: 0, zombies: 0 };
+        group.add(pin);
+        group
+    }
+
+    fn add(&mut self, pin: &Pin<'_>) {
+        self.files += 1;
+        self.deleted += u64::from(pin.file.deleted);
+        self.bytes = self.bytes.saturating_add(pin.bytes);
+        self.zombies = self.zombies.saturating_add(pin.zombies);
     }
 }
 
@@ -147,73 +210,6 @@ pub fn without_files(group: &mut Group<'_>) {
     group.pinned_otherwise = tally.told();
     for otherwise in &mut group.pinned_otherwise {
         otherwise.zombies = None;
-    }
-}
-
-/// Files by directory and name pattern; those without a path by file system.
-struct Classes {
-    names: Vec<String>,
-    of: Vec<u32>,
-}
-
-impl Classes {
-    fn of(files: &[PinningFile]) -> Classes {
-        // A file without a path is folded as if its file system were its directory; no path has such a parent.
-        let nameless: Vec<Option<String>> = files
-            .iter()
-            .map(|file| match file.path {
-                Some(_) => None,
-                None if file.filesystem == PinningFile::BLOCK_DEVICES => Some(file.name()),
-                None => Some(format!(
-                    "files of {} {}:{} whose names are gone",
-                    file.filesystem, file.device.0, file.device.1
-                )),
-            })
-            .collect();
-        let named: Vec<usize> = (0..files.len()).filter(|&i| nameless[i].is_none()).collect();
-        let folding = folding::fold(named.iter().map(|&i| {
-            let (parent, name) = split(files[i].path.as_deref().unwrap_or(""));
-            Item { parent, name, count: 1, bytes: files[i].bytes }
-        }));
-        let name = |class: &folding::Class| match class.rest_of {
-            0 => join_path(&class.parent, &class.pattern),
-            _ => format!("other files below {}", class.parent),
-        };
-        let mut names: Vec<String> = folding.classes.iter().map(name).collect();
-        let mut of = vec![0u32; files.len()];
-        for (&i, class) in named.iter().zip(folding.class_of) {
-            of[i] = class;
-        }
-        for (i, nameless) in nameless.into_iter().enumerate() {
-            let Some(name) = nameless else { continue };
-            let class = names.iter().position(|n| *n == name).unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
-            });
-            of[i] = class as u32;
-        }
-        Classes { names, of }
-    }
-
-    /// A few places at most: one for each class and file system. The first of each is its example.
-    fn add(&self, places: &mut Vec<(u32, FileGroup)>, at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
-        let class = self.of[at as usize];
-        let same = |(of, place): &(u32, FileGroup)| *of == class && place.filesystem == file.filesystem;
-        let Some(known) = places.iter().position(same) else {
-            let name = || file.path.clone().unwrap_or_else(|| self.names[class as usize].clone());
-            let (filesystem, deleted) = (file.filesystem.clone(), u64::from(file.deleted));
-            let place =
-                FileGroup { pattern: name(), example: file.name(), filesystem, files: 1, deleted, bytes, zombies };
-            return places.push((class, place));
-        };
-        let place = &mut places[known].1;
-        if place.files == 1 {
-            place.pattern.clone_from(&self.names[class as usize]);
-        }
-        place.files += 1;
-        place.deleted += u64::from(file.deleted);
-        place.bytes = place.bytes.saturating_add(bytes);
-        place.zombies = place.zombies.saturating_add(zombies);
     }
 }
 
