@@ -28,7 +28,7 @@ pub struct FileGroup {
     /// Of these, removed but still open or mapped.
     pub deleted: u64,
     pub bytes: u64,
-    /// Dead cgroups that are held by them; one that is held by several files counts for each.
+    /// Dead cgroups that are held by them, each once.
     pub zombies: u64,
 }
 
@@ -110,6 +110,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
     let classes = Classes::of(&scan.files);
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
+    let mut place_of: Vec<usize> = vec![0; scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
         let mut touched: Vec<u32> = Vec::new();
         for hold in &holds {
@@ -128,8 +129,9 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
             let file = &scan.files[at as usize];
             pins.push(Pin { file, bytes, zombies });
-            classes.add(&mut places, at, file, bytes, zombies);
+            place_of[at as usize] = classes.add(&mut places, at, file, bytes);
         }
+        count_zombies(&holds, &place_of, &mut places);
         pins.sort_by_key(|pin| Reverse(pin.bytes));
         group.pinned_by = pins;
         group.pinned_in = places.into_iter().map(|(_, place)| place).collect();
@@ -195,16 +197,17 @@ impl Classes {
         Classes { names, of }
     }
 
-    /// A few places at most: one for each class and file system. The first of each is its example.
-    fn add(&self, places: &mut Vec<(u32, FileGroup)>, at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
+    /// Gives the place of a file. A few at most: one for each class and file system. The first file of each is its example.
+    fn add(&self, places: &mut Vec<(u32, FileGroup)>, at: u32, file: &PinningFile, bytes: u64) -> usize {
         let class = self.of[at as usize];
         let same = |(of, place): &(u32, FileGroup)| *of == class && place.filesystem == file.filesystem;
         let Some(known) = places.iter().position(same) else {
             let name = || file.path.clone().unwrap_or_else(|| self.names[class as usize].clone());
             let (filesystem, deleted) = (file.filesystem.clone(), u64::from(file.deleted));
             let place =
-                FileGroup { pattern: name(), example: file.name(), filesystem, files: 1, deleted, bytes, zombies };
-            return places.push((class, place));
+                FileGroup { pattern: name(), example: file.name(), filesystem, files: 1, deleted, bytes, zombies: 0 };
+            places.push((class, place));
+            return places.len() - 1;
         };
         let place = &mut places[known].1;
         if place.files == 1 {
@@ -213,7 +216,19 @@ impl Classes {
         place.files += 1;
         place.deleted += u64::from(file.deleted);
         place.bytes = place.bytes.saturating_add(bytes);
-        place.zombies = place.zombies.saturating_add(zombies);
+        known
+    }
+}
+
+/// How many zombies each place holds. The holds are ordered by zombie, so one that several files hold is met in a row.
+fn count_zombies(holds: &[Hold], place_of: &[usize], places: &mut [(u32, FileGroup)]) {
+    let mut last: Vec<Option<u32>> = vec![None; places.len()];
+    for hold in holds {
+        let place = place_of[hold.file as usize];
+        if last[place] != Some(hold.zombie) {
+            last[place] = Some(hold.zombie);
+            places[place].1.zombies += 1;
+        }
     }
 }
 
