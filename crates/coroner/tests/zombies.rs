@@ -142,29 +142,32 @@ fn whoever_makes_and_removes_cgroups_is_named_while_it_is_watched() {
         assert!(maker["per_minute"].as_f64() >= Some(100.0), "{maker:#}");
     }
     // Ctrl-C tells what was seen by then.
-    let mut watch = Command::new(CORONER)
+    let watch = Command::new(CORONER)
         .args(["zombies", "--watch", "10m"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let threads = format!("/proc/{}/task", watch.id());
+    let mut watch = Loop(watch);
+    let threads = format!("/proc/{}/task", watch.0.id());
     let is_watching = || {
         let threads = std::fs::read_dir(&threads).unwrap().flatten();
-        threads.into_iter().any(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name == "churn\n"))
+        threads
+            .into_iter()
+            .any(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name == "coroner-churn\n"))
     };
     wait_until("it watches", is_watching);
     let made = || std::fs::read_to_string(&made).ok().and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
     let before = made();
     wait_until("some cgroups came and went", || made() > before + 20);
     rustix::process::kill_process(
-        rustix::process::Pid::from_raw(watch.id() as i32).unwrap(),
+        rustix::process::Pid::from_raw(watch.0.id() as i32).unwrap(),
         rustix::process::Signal::INT,
     )
     .unwrap();
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut watch.stdout.take().unwrap(), &mut text).unwrap();
-    assert!(watch.wait().unwrap().success());
+    std::io::Read::read_to_string(&mut watch.0.stdout.take().unwrap(), &mut text).unwrap();
+    assert!(watch.0.wait().unwrap().success());
     assert!(text.contains(&format!("sh[{pid}] through mkdir")), "{text}");
 }
 

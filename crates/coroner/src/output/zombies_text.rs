@@ -167,12 +167,7 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
         lines.extend(group.pinned_by.iter().map(pin_words));
         0
     } else {
-        // A few files are told one by one, many by directory and kind of name.
-        if group.pinned_by.len() <= FILES {
-            lines.extend(group.pinned_by.iter().map(pin_words));
-        } else {
-            lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
-        }
+        lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
         group.pinned_in.len().saturating_sub(FILES)
     };
     for other in &group.pinned_otherwise {

@@ -25,6 +25,8 @@ mod host_tests;
 mod look_host_tests;
 #[cfg(test)]
 mod look_tests;
+#[cfg(test)]
+mod swap_tests;
 
 use std::time::Duration;
 
