@@ -290,7 +290,7 @@ fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     }
 }
 
-const SAMPLE_IT: &str = "watch as root while memory is short: the kernel is sampled then";
+const SAMPLE_IT: &str = "`coroner zombies --watch` as root, while memory is short";
 
 fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     let Some(work) = &cost.kernel else {
