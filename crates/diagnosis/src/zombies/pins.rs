@@ -28,7 +28,7 @@ pub struct FileGroup {
     /// Of these, removed but still open or mapped.
     pub deleted: u64,
     pub bytes: u64,
-    /// Dead cgroups that are held by them; one that is held by several files counts for each.
+    /// Dead cgroups that are held by them, each once.
     pub zombies: u64,
 }
 
@@ -109,6 +109,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
 
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
+    let mut place_of: Vec<usize> = vec![0; scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
         let mut touched: Vec<u32> = Vec::new();
         for hold in &holds {
@@ -120,15 +121,21 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *zombies += 1;
         }
         // The scan has the biggest first: equals stay in its order.
-        touched.sort_unstable();
-        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
-        for &at in &touched {
-            let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
-            pins.push(Pin { file: &scan.files[at as usize], bytes, zombies });
+        touched.sort_unstable_by_key(|&at| (Reverse(sums[at as usize].0), at));
+        let pin = |&at: &u32| Pin {
+            file: &scan.files[at as usize],
+            bytes: sums[at as usize].0,
+            zombies: sums[at as usize].1,
+        };
+        group.pinned_by = touched.iter().map(pin).collect();
+        let (mut places, place_of_pin) = places(&group.pinned_by);
+        for (&at, place) in touched.iter().zip(place_of_pin) {
+            sums[at as usize] = (0, 0);
+            place_of[at as usize] = place;
         }
-        pins.sort_by_key(|pin| Reverse(pin.bytes));
-        group.pinned_in = places(&pins);
-        group.pinned_by = pins;
+        count_zombies(&holds, &place_of, &mut places);
+        places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
+        group.pinned_in = places;
         group.pinned_otherwise = tally.told();
     }
 }
@@ -137,12 +144,12 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
 const FEW: usize = 5;
 const BIG: u64 = 5;
 
-/// Files by directory, name pattern and file system; those without a path by file system.
-fn places(pins: &[Pin<'_>]) -> Vec<FileGroup> {
+/// Files by directory, name pattern and file system; those without a path by file system. And for each pin its place among these.
+fn places(pins: &[Pin<'_>]) -> (Vec<FileGroup>, Vec<usize>) {
     let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
     let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
-    let folded = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| Some((pin, pin.file.path.as_deref()?)));
-    let folding = folding::fold(folded().map(|(pin, path)| {
+    let folded = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| pin.file.path.as_deref().zip(Some(pin)));
+    let folding = folding::fold(folded().map(|(path, pin)| {
         let (parent, name) = split(path);
         Item { parent, name, count: 1, bytes: pin.bytes }
     }));
@@ -150,34 +157,41 @@ fn places(pins: &[Pin<'_>]) -> Vec<FileGroup> {
         class if class.rest_of > 0 => format!("other files below {}", class.parent),
         class => join_path(&class.parent, &class.pattern),
     };
+    let mut class_of = folding.class_of.iter().copied();
     // A few at most: one for each class and file system.
     let mut places: Vec<(Option<u32>, FileGroup)> = Vec::new();
-    for ((pin, path), &class) in folded().zip(&folding.class_of) {
-        let same =
-            |(of, place): &&mut (Option<u32>, FileGroup)| *of == Some(class) && place.filesystem == pin.file.filesystem;
-        match places.iter_mut().find(same) {
-            Some((_, place)) => {
-                if place.files == 1 {
-                    place.pattern = pattern(class);
-                }
-                place.add(pin);
-            }
-            None => places.push((Some(class), FileGroup::of(pin, path.to_owned()))),
-        }
-    }
-    for pin in pins.iter().filter(|pin| is_alone(pin) || pin.file.path.is_none()) {
-        let name = match &pin.file.path {
-            Some(path) => path.clone(),
-            None => nameless(pin.file),
+    let mut place_of_pin = Vec::with_capacity(pins.len());
+    for pin in pins {
+        let class = if is_alone(pin) || pin.file.path.is_none() { None } else { class_of.next() };
+        let name = || pin.file.path.clone().unwrap_or_else(|| nameless(pin.file));
+        let same = |(of, place): &(Option<u32>, FileGroup)| match class {
+            Some(_) => *of == class && place.filesystem == pin.file.filesystem,
+            None => pin.file.path.is_none() && place.pattern == name(),
         };
-        match places.iter_mut().find(|(_, place)| pin.file.path.is_none() && place.pattern == name) {
-            Some((_, place)) => place.add(pin),
-            None => places.push((None, FileGroup::of(pin, name))),
+        let known = places.iter().position(same);
+        if let Some(place) = known.map(|known| &mut places[known].1) {
+            if let (1, Some(class)) = (place.files, class) {
+                place.pattern = pattern(class);
+            }
+            place.add(pin);
+        } else {
+            places.push((class, FileGroup::of(pin, name())));
+        }
+        place_of_pin.push(known.unwrap_or(places.len() - 1));
+    }
+    (places.into_iter().map(|(_, place)| place).collect(), place_of_pin)
+}
+
+/// How many zombies each place holds. The holds are ordered by zombie, so one that several files hold is met in a row.
+fn count_zombies(holds: &[Hold], place_of: &[usize], places: &mut [FileGroup]) {
+    let mut last: Vec<Option<u32>> = vec![None; places.len()];
+    for hold in holds {
+        let place = place_of[hold.file as usize];
+        if last[place] != Some(hold.zombie) {
+            last[place] = Some(hold.zombie);
+            places[place].zombies += 1;
         }
     }
-    let mut places: Vec<FileGroup> = places.into_iter().map(|(_, place)| place).collect();
-    places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
-    places
 }
 
 fn nameless(file: &PinningFile) -> String {
@@ -199,7 +213,6 @@ impl FileGroup {
         self.files += 1;
         self.deleted += u64::from(pin.file.deleted);
         self.bytes = self.bytes.saturating_add(pin.bytes);
-        self.zombies = self.zombies.saturating_add(pin.zombies);
     }
 }
 

@@ -70,6 +70,17 @@ fn files_are_told_biggest_first_and_by_place() {
 }
 
 #[test]
+fn one_that_many_files_keep_counts_once() {
+    let mut scan = scan((0..3).map(|i| format!("/p/z{i}")));
+    for i in 0..50 {
+        pin(&mut scan, file(Some(&format!("/lib/f{i}")), "ext4"), 0..2, 64);
+    }
+    let evidence = with(scan);
+    let place = &of(&evidence).groups[0].pinned_in[0];
+    assert_eq!((place.pattern.as_str(), place.files, place.zombies), ("/lib/f*", 50, 2));
+}
+
+#[test]
 fn files_of_many_places_keep_their_file_system() {
     let mut scan = scan((0..100).map(|i| format!("/p/z{i}")));
     for i in 0..100 {
