@@ -6,8 +6,9 @@
 use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::memcg_size::MemcgSize;
 use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, Report};
+use crate::zombies::{self, Growth, Report, cost};
 use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
 use std::time::Duration;
 
@@ -22,9 +23,6 @@ const DEAD_PER_LIVE: u64 = 2;
 /// What a walk over all of them costs is felt: 5,000 took 1.4 s of reclaim on Linux 6.18, 10,000 took 0.7 s per statistics read on
 /// kernels before 5.8 (both measured); and it has been going on for long.
 const TOO_MANY: u64 = 10_000;
-
-/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
-const BYTES_EACH: u64 = 28 * 1024;
 
 /// How those that a scan named are told.
 mod named;
@@ -123,9 +121,9 @@ fn finding(
     let Counts { dead, live, .. } = *counts;
     let growth = zombies::growth::growth(evidence);
     // A scan comes with a better estimate.
-    let (memory, more) = match report.and_then(|r| r.cost.structures.estimate_bytes) {
+    let (memory, more) = match cost::estimate(evidence, dead, counts.tracked) {
         Some(estimate) => (estimate, ""),
-        None => (dead.saturating_mul(BYTES_EACH), ", more on nodes with many cores"),
+        None => (dead.saturating_mul(MemcgSize::estimate(None, 1, 1).total()), ", more on nodes with many cores"),
     };
     // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
     let crowded = census.map_or(&[][..], |c| &c.crowded);
@@ -273,7 +271,7 @@ mod tests {
         assert_eq!(fact(&f, "tracked by the kernel"), 68_680);
         assert_eq!(fact(&f, "live"), 240);
         assert!(f.title.contains("68,440"));
-        assert!(f.detail.contains("1.8 GiB"), "{}", f.detail);
+        assert!(f.detail.contains("1.0 GiB"), "{}", f.detail);
         assert!(
             f.remedy.contains("stops the growth and frees nothing") || f.remedy.contains("Stopping it stops"),
             "{}",

@@ -216,16 +216,15 @@ fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
-        estimate_bytes: estimate(evidence, scan),
+        estimate_bytes: scan.dead.and_then(|dead| estimate(evidence, dead, scan.tracked)),
     }
 }
 
-/// How many NUMA nodes there are is not known: one makes it too small rather than too large.
-fn estimate(evidence: &Evidence, scan: &ZombieScan) -> Option<u64> {
+/// What the structures of so many dead take. How many NUMA nodes there are is not known: one makes it too small rather than too large.
+pub(crate) fn estimate(evidence: &Evidence, dead: u64, tracked: Option<u64>) -> Option<u64> {
     let node = evidence.node.as_ref()?;
     let each = MemcgSize::estimate(node.kernel.as_deref(), node.cores?, 1);
-    let dead = scan.dead?;
-    let each = each.at_most(evidence, scan.tracked.unwrap_or(dead));
+    let each = each.at_most(evidence, tracked.unwrap_or(dead));
     Some(dead.saturating_mul(each.total()))
 }
 
