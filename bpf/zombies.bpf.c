@@ -467,7 +467,8 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		w->state = state = w->looking ? LOOK : ARRIVE;
 	} else if (state == BACK && w->named > depth) {
 		w->named = depth;
-		if (!dead && depth > 0) {
+		/* Also one that is dead: it may have been alive when we came, and was not told then. */
+		if (depth > 0) {
 			slot->kind = ANCESTOR;
 			tell_name(w, slot, (u64)READ(struct cgroup, CSS_WORD(head, cgroup), kn));
 		}

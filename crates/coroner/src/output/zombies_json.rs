@@ -31,7 +31,8 @@ pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value 
         "live": scan.live,
         "dead": scan.dead,
         "leaving": scan.leaving,
-        "bytes": held(&report.held),
+        // Without groups nobody knows what they hold.
+        "bytes": (!report.groups.is_empty() || scan.dead == Some(0)).then(|| held(&report.held)),
         "per_hour": report.per_hour.map(|p| rounded(p.value)),
         "per_hour_from": report.per_hour.map(|p| p.from.as_str()),
         "groups": report.groups.iter().map(|g| group(g, &times, wanted)).collect::<Vec<_>>(),

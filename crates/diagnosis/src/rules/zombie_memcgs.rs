@@ -30,8 +30,11 @@ mod named;
 pub fn examine(evidence: &Evidence) -> Answer {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     let report = zombies::report(evidence);
-    // A scan counts for itself where the census cannot.
-    let counted = census.and_then(Counts::of_census).or_else(|| report.as_ref().and_then(Counts::of_scan));
+    // Where a scan named them its count is told, so that the groups add up to it; else the census counts.
+    let scanned = || report.as_ref().and_then(Counts::of_scan);
+    let named = report.as_ref().is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none());
+    let counted = if named { scanned() } else { None };
+    let counted = counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned);
     let Some(counts) = counted else { return not_counted(evidence, census) };
     let Counts { dead, live, .. } = counts;
     if dead < WORTH_KNOWING {

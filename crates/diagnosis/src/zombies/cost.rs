@@ -300,7 +300,7 @@ fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     if work.reclaim.is_zero() {
         let text =
             format!("No core was found in memory reclaim in the {over} of sampling: what it would cost is not known");
-        return CostLine { kind: CostKind::Reclaim, measured: true, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
+        return CostLine { kind: CostKind::Reclaim, measured: false, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
     }
     measured(
         CostKind::Reclaim,
@@ -340,7 +340,7 @@ fn memory_line(cost: &Cost) -> CostLine {
     let estimate = estimate_bytes.map(|n| format!("; by an estimate the structures of the dead take {}", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
-        parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
+        parts.push(format!("{} in slab caches of memory cgroups alone (a part of what they take)", bytes(slab)));
     }
     if let Some(percpu) = percpu_bytes {
         parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));

@@ -62,6 +62,11 @@ pub struct Churn {
 }
 
 impl Churn {
+    /// Removed and not freed, beyond what is just on its way.
+    pub fn leaks(&self) -> bool {
+        self.removed.saturating_sub(self.freed) > self.removed / 10
+    }
+
     pub fn over(&self) -> Duration {
         self.to.since(self.from)
     }
@@ -85,7 +90,14 @@ impl Churn {
 
 /// All that was watched.
 pub fn churn(evidence: &Evidence) -> Option<Churn> {
-    Churn::sum(evidence.cgroup_churn.iter())
+    let mut churn = Churn::sum(evidence.cgroup_churn.iter())?;
+    // Quiet stretches have no rows, but were watched as well.
+    let clocks = || evidence.clocks.iter().map(|c| c.at);
+    let looks = evidence.window().map(|w| (w.from, w.to)).or_else(|| Some((clocks().min()?, clocks().max()?)));
+    if let Some((from, to)) = looks {
+        (churn.from, churn.to) = (churn.from.min(from), churn.to.max(to));
+    }
+    Some(churn)
 }
 
 /// All who made or removed cgroups, by what they made; most births first.
@@ -178,9 +190,16 @@ pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
     for (group, rows) in groups.iter_mut().zip(rows) {
         group.churn = Churn::sum(rows.iter().copied());
         let deaths = || rows.iter().filter(|row| row.removed > 0);
-        group.first_death = deaths().map(|row| row.from).min();
+        // Within a row's stretch of time nobody knows when: at its end at the latest.
+        group.first_death = deaths().map(|row| row.to).min();
         group.last_death = deaths().map(|row| row.to).max();
     }
+}
+
+/// Put together of what has no more in common than its depth: whoever acts at that depth need not have to do with it.
+fn is_catch_all(group: &Group<'_>) -> bool {
+    let any_parent = group.parent.split('/').any(|part| part == "*");
+    any_parent || group.pattern == "*" && (group.parent == "/" || group.parent.contains('*'))
 }
 
 /// The group that churn is of: the same parent and pattern before one that merely covers them, the rest never.
@@ -190,8 +209,8 @@ pub fn group_of(groups: &[Group<'_>], parent: &str, pattern: &str) -> Option<usi
     let alike = |g: &Group<'_>| g.pattern == pattern || name_pattern(&g.pattern) == pattern;
     own()
         .find(|(_, g)| g.parent == parent && alike(g))
-        .or_else(|| own().find(|(_, g)| covers_path(&g.parent, parent) && alike(g)))
-        .or_else(|| own().find(|(_, g)| covers(&g.parent, &g.pattern, parent, pattern)))
+        .or_else(|| own().find(|(_, g)| !is_catch_all(g) && covers_path(&g.parent, parent) && alike(g)))
+        .or_else(|| own().find(|(_, g)| !is_catch_all(g) && covers(&g.parent, &g.pattern, parent, pattern)))
         .map(|(i, _)| i)
 }
 
@@ -260,7 +279,11 @@ mod tests {
         assert_eq!(ecs.makers[0].made_unit_restarts, Some(0));
         let churn = ecs.churn.unwrap();
         assert_eq!((churn.born, churn.removed, churn.freed), (10, 10, 3));
-        assert_eq!((ecs.first_death, ecs.last_death), (Some(start(120)), Some(END)));
+        assert_eq!(
+            (ecs.first_death, ecs.last_death),
+            (Some(END), Some(END)),
+            "within the row: at its end at the latest"
+        );
         assert_eq!(pods.makers[0].unit.as_deref(), Some("containerd.service"));
         // Who left nothing behind is told all the same, the busiest first.
         assert_eq!(report.makers[0].name(), "loop[70]");

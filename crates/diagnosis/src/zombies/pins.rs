@@ -57,8 +57,8 @@ impl OtherwiseKind {
         match self {
             OtherwiseKind::Anonymous => "anonymous memory",
             OtherwiseKind::Unevictable => "locked memory",
-            OtherwiseKind::File => "page cache of files not looked up",
-            OtherwiseKind::SharedMemory => "shared memory of files not looked up",
+            OtherwiseKind::File => "page cache of other files",
+            OtherwiseKind::SharedMemory => "shared memory of other files",
             OtherwiseKind::SwapBacked => "anonymous or shared memory",
             OtherwiseKind::Kernel => "kernel memory",
             OtherwiseKind::Swap => "swap",

@@ -221,9 +221,14 @@ impl Found {
     }
 }
 
+/// Stands for a parent that nobody can name any more: never told as the root.
+const UNKNOWN: &str = "?";
+
 /// Paths of parents, each put together once.
 struct Paths<'f> {
     found: &'f Found,
+    /// The serial number of the root: the smallest, as it was made first.
+    root: u64,
     known: HashMap<u64, Rc<str>>,
     /// The parent that was asked for last: siblings mostly follow each other.
     last: Option<(u64, Rc<str>)>,
@@ -231,7 +236,8 @@ struct Paths<'f> {
 
 impl<'f> Paths<'f> {
     fn new(found: &'f Found) -> Paths<'f> {
-        Paths { found, known: HashMap::new(), last: None }
+        let parents = found.dead.iter().map(|c| c.parent).chain(found.ancestors.values().map(|(parent, _)| *parent));
+        Paths { found, root: parents.min().unwrap_or(0), known: HashMap::new(), last: None }
     }
 
     fn below(&mut self, parent: u64, name: Name) -> String {
@@ -270,7 +276,13 @@ impl<'f> Paths<'f> {
             }
             let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
             let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
-            let Some((parent, name)) = up else { break };
+            let Some((parent, name)) = up else {
+                // It went while we walked, and took with it what it was below.
+                if at != self.root {
+                    base = UNKNOWN.into();
+                }
+                break;
+            };
             names.push(name);
             at = parent;
         }
@@ -311,6 +323,17 @@ mod tests {
 
     fn v1() -> WalkCounts {
         WalkCounts { knows_kernel_memory: true, ..WalkCounts::default() }
+    }
+
+    #[test]
+    fn a_parent_that_went_is_not_told_as_the_root() {
+        let mut found = Found::default();
+        found.add(Told::Ancestor { serial: 2, parent: 1, name: b"a" });
+        found.add(Told::Dead(dead(3, 2, "known")));
+        found.add(Told::Dead(dead(9, 7, "lost")));
+        found.sort();
+        let paths: Vec<String> = found.zombies(&v1(), None).0.into_iter().map(|z| z.path).collect();
+        assert_eq!(paths, ["/a/known", "?/lost"]);
     }
 
     #[test]

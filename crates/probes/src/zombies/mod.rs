@@ -230,7 +230,7 @@ impl Walker {
             Ended::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
             Ended::Done if counts.unreadable => Some("a cgroup's memory could not be read".to_owned()),
             Ended::Done if counts.too_deep > 0 => {
-                Some(format!("{} cgroups lie deeper than the walk goes", counts.too_deep))
+                Some(format!("what is below {} cgroups lies deeper than the walk goes (63 levels)", counts.too_deep))
             }
             Ended::Done => None,
         };

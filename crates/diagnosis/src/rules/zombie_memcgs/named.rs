@@ -58,8 +58,10 @@ pub fn detail(report: &Report<'_>) -> String {
     text
 }
 
+/// Whoever makes cgroups that the kernel frees at once is not the culprit.
 fn known_makers<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g MakerShare> {
-    group.makers.iter().filter(|m| m.maker.is_some())
+    let leaks = group.churn.is_some_and(|churn| churn.leaks());
+    group.makers.iter().filter(move |m| leaks && m.maker.is_some())
 }
 
 fn group_words(group: &Group<'_>) -> String {
@@ -97,13 +99,14 @@ fn maker_words(share: &MakerShare) -> String {
         _ => "",
     };
     let minute = Duration::from_secs(60);
-    format!("{}{for_unit}, {}{restarts}", share.name(), rate(share.per_minute, minute))
+    let what = join_path(&share.parent, &share.pattern);
+    format!("{}{for_unit}, {}{restarts} ({what})", share.name(), rate(share.per_minute, minute))
 }
 
 fn births_words(rate: PerHour) -> Option<String> {
     match rate.from {
         RateFrom::Births { .. } => {
-            Some(format!("Of the dead, {} per hour were born lately. ", count(rate.value.round() as u64)))
+            Some(format!("Of the dead, {} were born within the last hour. ", count(rate.value.round() as u64)))
         }
         _ => None,
     }
