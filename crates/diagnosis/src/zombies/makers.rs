@@ -199,7 +199,7 @@ pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
 /// Put together of what has no more in common than its depth: whoever acts at that depth need not have to do with it.
 fn is_catch_all(group: &Group<'_>) -> bool {
     let any_parent = group.parent.split('/').any(|part| part == "*");
-    any_parent || group.pattern == "*" && (group.parent == "/" || group.parent.contains('*'))
+    any_parent || group.pattern == "*" && group.parent == "/"
 }
 
 /// The group that churn is of: the same parent and pattern before one that merely covers them, the rest never.
