@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define CSS_RELEASED (1 << 2)
 #define CSS_DYING (1 << 4)
 
-#define STEPS 2       /* steps of one program; it then calls itself, at most 33 times. More would only cost the verifier time */
+#define STEPS 4       /* steps of one program; it then calls itself, at most 33 times. Eight walk 5 % faster and take the verifier twice as long */
 #define DEPTH 64      /* levels of cgroups; deeper ones are counted, not entered. A power of two */
 #define NAME 256      /* kernfs and file names have at most 255 bytes */
 #define LISTS 5       /* NR_LRU_LISTS */
@@ -121,8 +121,8 @@ struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2); __type(k
 #ifdef PAGE_FAULTS
 #define PROGRAM SEC("perf_event")
 /* User space takes one value with each call: so let it hold many batches. */
-struct batches { struct batch batches[8]; };
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 5); __type(key, u32); __type(value, struct batches); } OUT SEC(".maps");
+struct batches { struct batch batches[4]; };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 9); __type(key, u32); __type(value, struct batches); } OUT SEC(".maps");
 #else
 #define PROGRAM SEC("raw_tp/cgroup_mkdir")
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 1 << 18); } OUT SEC(".maps");
@@ -131,7 +131,7 @@ struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 1 << 18); } OUT
 INLINE struct batch *take_batch(struct control *control)
 {
 #ifdef PAGE_FAULTS
-	u32 number = control->batches, index = number / 8;
+	u32 number = control->batches, index = number / 4;
 	struct batches *batches = bpf_map_lookup_elem(&OUT, &index);
 	if (!batches)
 		return 0;
@@ -467,7 +467,8 @@ INLINE void step(struct walk *w, struct memcg_slot *slot)
 		w->state = state = w->looking ? LOOK : ARRIVE;
 	} else if (state == BACK && w->named > depth) {
 		w->named = depth;
-		if (!dead && depth > 0) {
+		/* Also one that is dead: it may have been alive when we came, and was not told then. */
+		if (depth > 0) {
 			slot->kind = ANCESTOR;
 			tell_name(w, slot, (u64)READ(struct cgroup, CSS_WORD(head, cgroup), kn));
 		}

@@ -235,7 +235,7 @@ pub struct Maker {
     /// How many processes acted.
     #[serde(default)]
     pub processes: u64,
-    /// Its whole command line, if it could still be read.
+    /// What it runs, without arguments, if it could still be read.
     pub command: Option<String>,
     pub parent_pid: Option<u32>,
     pub parent_comm: Option<String>,

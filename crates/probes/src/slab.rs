@@ -5,7 +5,7 @@
 //! `kmalloc-*`, which everybody uses and nobody can tell apart.
 //!
 //! Read from /sys/kernel/slab, cache by cache, not from /proc/slabinfo: that counts the free objects of *every* cache, on kernels
-//! before 6.9 all of them, with interrupts off: on a node with millions of cached dentries the observer would starve the very network
+//! before 6.10 all of them, with interrupts off: on a node with millions of cached dentries the observer would starve the very network
 //! it watches (mm/slub.c: count_partial).
 
 use coroner_evidence::{Evidence, Source, Time, probe};

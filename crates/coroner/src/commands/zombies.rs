@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
-    let watched = args.watch.or(args.duration);
+    // `--watch --for 30s` is as natural as `--watch 30s`.
+    let watched = args.duration.or(args.watch);
     let mut evidence = match &args.from {
         Some(file) => read_recording(file)?,
         None => look_at_node(&args, watched)?,
@@ -40,7 +41,8 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
         zombies_text::render(&report, &evidence, &shown)
     };
     print(&text)?;
-    Ok(Exit::NothingWrong)
+    let told = report.scan.dead.is_some() || !report.groups.is_empty();
+    Ok(if told { Exit::NothingWrong } else { Exit::CouldNotExamine })
 }
 
 fn look_at_node(args: &ZombiesArgs, watched: Option<Duration>) -> anyhow::Result<Evidence> {

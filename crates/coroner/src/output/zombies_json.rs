@@ -31,7 +31,8 @@ pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value 
         "live": scan.live,
         "dead": scan.dead,
         "leaving": scan.leaving,
-        "bytes": held(&report.held),
+        // Without groups nobody knows what they hold.
+        "bytes": (!report.groups.is_empty() || scan.dead == Some(0)).then(|| held(&report.held)),
         "per_hour": report.per_hour.map(|p| rounded(p.value)),
         "per_hour_from": report.per_hour.map(|p| p.from.as_str()),
         "groups": report.groups.iter().map(|g| group(g, &times, wanted)).collect::<Vec<_>>(),
@@ -170,9 +171,11 @@ fn cost(report: &Report) -> Value {
             "path": r.path, "ms": r.took_ns as f64 / 1e6, "cpu_ms": r.cpu_ns.map(|ns| ns as f64 / 1e6), "finished": r.finished,
         })),
         "kernel": kernel,
-        "structures": cost.structures.map(|s| json!({
-            "slab_bytes": s.slab_bytes, "percpu_bytes": s.percpu_bytes, "estimate_bytes": s.estimate_bytes,
-        })),
+        "structures": {
+            "slab_bytes": cost.structures.slab_bytes,
+            "percpu_bytes": cost.structures.percpu_bytes,
+            "estimate_bytes": cost.structures.estimate_bytes,
+        },
         "ids": {"used": cost.ids.used, "limit": cost.ids.limit, "held_by_dead": cost.ids.dead_hold},
         "lines": cost.lines.iter().map(|l| json!({
             "kind": l.kind.as_str(), "measured": l.measured, "text": l.text, "how_to_measure": l.how_to_measure,

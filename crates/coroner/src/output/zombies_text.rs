@@ -3,12 +3,12 @@
 use super::terminal::{bold, dim, good, printable, width, wrap};
 use coroner_diagnosis::words::{age_words, bytes, count, duration_words, plural};
 use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, Report};
-use coroner_evidence::{Born, Evidence, Held, Time, Zombie, ZombieMethod};
+use coroner_evidence::{Born, Evidence, Held, Time, Zombie, ZombieMethod, probe};
 use std::time::Duration;
 
 /// Groups, files and makers that are shown unless all are asked for.
 const GROUPS: usize = 10;
-const FILES: usize = 4;
+const FILES: usize = 5;
 const MAKERS: usize = 5;
 
 pub struct Shown {
@@ -42,9 +42,12 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
     if report.groups.len() > most {
         let rest = &report.groups[most..];
         let dead = rest.iter().filter_map(|g| g.dead).fold(0, u64::saturating_add);
-        out.push_str(&format!("\nand {} dead in {} smaller groups (--all shows them)\n", count(dead), rest.len()));
+        let dead =
+            if rest.iter().any(|g| g.dead.is_none()) { String::new() } else { format!("{} dead in ", count(dead)) };
+        let groups = plural(rest.len() as u64, "smaller group", "smaller groups");
+        out.push_str(&format!("\nand {dead}{groups} (--all shows them)\n"));
     }
-    out.push_str(&makers_text(report, width, shown));
+    out.push_str(&makers_text(report, evidence, width, shown));
     out.push_str(&cost_text(report, width));
     if shown.list {
         out.push_str(&list_text(&report.scan.zombies, report.scan.at));
@@ -141,7 +144,10 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
         facts.push(ages);
     }
     if let (Some(first), Some(last)) = (group.first_death, group.last_death) {
-        facts.push(format!("removed while we watched: {} to {} ago", ago(now, first), ago(now, last)));
+        facts.push(match (ago(now, first), ago(now, last)) {
+            (a, b) if a == b => format!("some removed {a} ago, while we watched"),
+            (a, b) => format!("some removed {a} to {b} ago, while we watched"),
+        });
     }
     if let Some(rate) = group.per_hour.filter(|r| r.value >= 0.05) {
         facts.push(rate_words(rate.value, rate.from));
@@ -162,28 +168,31 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
 }
 
 fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
-    let mut lines = Vec::new();
+    // The biggest first, whatever it is.
+    let mut lines: Vec<(u64, String)> = Vec::new();
     let left_out = if shown.all {
-        lines.extend(group.pinned_by.iter().map(pin_words));
+        lines.extend(group.pinned_by.iter().map(|pin| (pin.bytes, pin_words(pin))));
         0
     } else {
-        lines.extend(group.pinned_in.iter().take(FILES).map(file_group_words));
+        lines.extend(group.pinned_in.iter().take(FILES).map(|place| (place.bytes, file_group_words(place))));
         group.pinned_in.len().saturating_sub(FILES)
     };
     for other in &group.pinned_otherwise {
-        let amount = other.bytes.map(|b| format!("{}  ", bytes(b))).unwrap_or_default();
+        let amount = other.bytes.map(|b| format!("{} ", bytes(b))).unwrap_or_default();
         let of = other.zombies.map(|n| format!(", {}", of_them(n))).unwrap_or_default();
-        lines.push(format!("{amount}{}{of}", other.kind.as_str()));
+        lines.push((other.bytes.unwrap_or(0), format!("{amount}{}{of}", other.kind.as_str())));
     }
     if lines.is_empty() {
         return String::new();
     }
+    lines.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let mut out = "    kept by\n".to_owned();
-    for line in lines {
+    for (_, line) in lines {
         out.push_str(&wrap(&printable(&line), width, 6));
     }
     if left_out > 0 {
-        out.push_str(&format!("      and files in {left_out} more places (--all lists every file)\n"));
+        let places = plural(left_out as u64, "more place", "more places");
+        out.push_str(&format!("      and files in {places} (--all lists every file)\n"));
     }
     out
 }
@@ -191,7 +200,8 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
 fn pin_words(pin: &Pin) -> String {
     let seen_by = pin.file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
     let unmounted = if pin.file.mounted || pin.file.path.is_none() { "" } else { ", path within its file system" };
-    format!("{}  {} ({}{seen_by}{unmounted})", bytes(pin.bytes), pin.file.name(), pin.file.filesystem)
+    let file = pin.file;
+    format!("{} {} ({}{seen_by}{unmounted}), {}", bytes(pin.bytes), file.name(), file.filesystem, of_them(pin.zombies))
 }
 
 fn file_group_words(group: &FileGroup) -> String {
@@ -215,14 +225,19 @@ fn of_them(n: u64) -> String {
 }
 
 /// Who was at work, whether or not it left something behind.
-fn makers_text(report: &Report, width: usize, shown: &Shown) -> String {
+fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown) -> String {
     if !shown.watched {
         return String::new();
     }
     let mut out = format!("\n{}\n", bold("Who makes and removes cgroups"));
     let makers: Vec<&MakerShare> = report.makers.iter().filter(|m| m.maker.is_some()).collect();
-    if makers.is_empty() {
-        out.push_str("  Nobody made or removed one while we watched.\n");
+    match evidence.why_unseen(probe::CGROUP_CHURN) {
+        Some(unseen) if makers.is_empty() => {
+            let text = format!("Not seen: {}. To see it: {}.", unseen.why, unseen.how_to_see);
+            out.push_str(&wrap(&printable(&text), width, 2));
+        }
+        None if makers.is_empty() => out.push_str("  Nobody was seen to make or remove one.\n"),
+        _ => {}
     }
     let most = if shown.all { makers.len() } else { MAKERS };
     for maker in makers.iter().take(most) {
@@ -364,7 +379,10 @@ fn ago(now: Time, at: Time) -> String {
 fn rate_words(per_hour: f64, from: RateFrom) -> String {
     let rate = if per_hour >= 10.0 { count(per_hour.round() as u64) } else { tenths(per_hour) };
     match from {
-        RateFrom::Births { over } => format!("{rate} more each hour (by births in the last {})", duration_words(over)),
+        RateFrom::Births { over } if over < Duration::from_secs(3590) => {
+            format!("{rate} an hour by those born in the {} since boot", duration_words(over))
+        }
+        RateFrom::Births { .. } => format!("{rate} of them born within the last hour"),
         RateFrom::Watched { over } => format!("{rate} more each hour (watched for {})", duration_words(over)),
         RateFrom::SinceBoot { over } => {
             format!("{rate} each hour on average in the {} since boot", duration_words(over))

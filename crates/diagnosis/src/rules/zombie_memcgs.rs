@@ -6,8 +6,9 @@
 use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::memcg_size::MemcgSize;
 use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, Report, cost::BYTES_EACH};
+use crate::zombies::{self, Growth, Report, cost};
 use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
 use std::time::Duration;
 
@@ -29,8 +30,11 @@ mod named;
 pub fn examine(evidence: &Evidence) -> Answer {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     let report = zombies::report(evidence);
-    // A scan counts for itself where the census cannot.
-    let counted = census.and_then(Counts::of_census).or_else(|| report.as_ref().and_then(Counts::of_scan));
+    // Where a scan named them its count is told, so that the groups add up to it; else the census counts.
+    let scanned = || report.as_ref().and_then(Counts::of_scan);
+    let named = report.as_ref().is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none());
+    let counted = if named { scanned() } else { None };
+    let counted = counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned);
     let Some(counts) = counted else { return not_counted(evidence, census) };
     let Counts { dead, live, .. } = counts;
     if dead < WORTH_KNOWING {
@@ -119,7 +123,11 @@ fn finding(
 ) -> Finding {
     let Counts { dead, live, .. } = *counts;
     let growth = zombies::growth::growth(evidence);
-    let memory = dead.saturating_mul(BYTES_EACH);
+    // A scan comes with a better estimate.
+    let (memory, more) = match cost::estimate(evidence, dead, counts.tracked) {
+        Some(estimate) => (estimate, ""),
+        None => (dead.saturating_mul(MemcgSize::estimate(None, 1, 1).total()), ", more on nodes with many cores"),
+    };
     // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
     let crowded = census.map_or(&[][..], |c| &c.crowded);
     let parent =
@@ -127,7 +135,7 @@ fn finding(
 
     let mut detail = format!(
         "The kernel tracks {}; {} of them are alive. The others were removed, but memory that outlived them (page cache, files in tmpfs or \
-         /dev/shm, locked pages) keeps them. They cost kernel memory: about {} for their own structures alone, more on nodes with many cores. ",
+         /dev/shm, locked pages) keeps them. They cost kernel memory: about {} for their own structures alone{more}. ",
         counts.tracked.map_or_else(
             || format!("{} dead cgroups besides live ones", count(dead)),
             |t| format!("{} memory cgroups", count(t))
@@ -266,7 +274,7 @@ mod tests {
         assert_eq!(fact(&f, "tracked by the kernel"), 68_680);
         assert_eq!(fact(&f, "live"), 240);
         assert!(f.title.contains("68,440"));
-        assert!(f.detail.contains("1.8 GiB"), "{}", f.detail);
+        assert!(f.detail.contains("1.0 GiB"), "{}", f.detail);
         assert!(
             f.remedy.contains("stops the growth and frees nothing") || f.remedy.contains("Stopping it stops"),
             "{}",
@@ -402,7 +410,7 @@ mod tests {
         assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
         for words in [
             "500 died below /system.slice as ecs.service; they hold 3.9 MiB, kept by /dev/shm/ecs-* (tmpfs, 500 files, 3.9 MiB)",
-            "Made by systemd[1], of init.scope for ecs.service, 30 per minute",
+            "Made by systemd[1] of init.scope for ecs.service, 30 per minute",
             "reading statistics does not walk the dead",
         ] {
             assert!(f.detail.contains(words), "{words}: {}", f.detail);
@@ -411,10 +419,15 @@ mod tests {
         assert_eq!(fact(&f, "held by /system.slice/ecs.service"), 500 * 8192);
         assert_eq!(fact(&f, "of that in /dev/shm/ecs-*"), 500 * 8192);
         assert_eq!(fact(&f, "made by systemd[1]"), 30);
-        for words in ["systemctl disable --now ecs.service", "/dev/shm/ecs-*", "stops the growth and frees nothing"] {
+        for words in [
+            "systemctl disable --now ecs.service",
+            "500 files such as /dev/shm/ecs-0",
+            "stops the growth and frees nothing",
+        ] {
             assert!(f.remedy.contains(words), "{words}: {}", f.remedy);
         }
         assert!(!f.remedy.contains("drop_caches"), "it would free nothing: {}", f.remedy);
+        assert!(!f.remedy.contains('*'), "what a pattern covers may be in use: {}", f.remedy);
     }
 
     #[test]

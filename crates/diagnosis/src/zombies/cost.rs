@@ -2,9 +2,12 @@
 //!
 //! What we measured elsewhere says where to look; it never stands for a measurement here.
 
+use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
-use coroner_evidence::{Evidence, KernelSamples, Source, StatRead, Unseen, ZombieScan, probe};
+use coroner_evidence::{
+    Evidence, KernelSamples, Source, StatRead, SymbolSamples, TaskSamples, Unseen, ZombieScan, probe,
+};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,9 +23,6 @@ const DEAD_GIVE_IDS_BACK: Version = (4, 7);
 const V1_STATS_WALK_BEFORE: Version = (5, 8);
 const V2_STATS_WALK_BEFORE: Version = (5, 2);
 
-/// What one costs in kernel memory, measured with 2 cores (per-core statistics make it more with more cores).
-pub const BYTES_EACH: u64 = 28 * 1024;
-
 /// Booting leaves about 40; so few are not felt on any kernel.
 const TOO_FEW: u64 = 100;
 
@@ -37,8 +37,7 @@ pub struct Cost {
     pub stats_read: Option<StatRead>,
     /// Samples of the kernel over what was watched.
     pub kernel: Option<KernelWork>,
-    /// `None` if nothing is known of it.
-    pub structures: Option<Structures>,
+    pub structures: Structures,
     pub ids: Ids,
     /// One for each kind, for people.
     pub lines: Vec<CostLine>,
@@ -90,9 +89,9 @@ pub struct KernelWork {
     /// Shares of the system time; `None` if there was none.
     pub walk_share: Option<f64>,
     pub reclaim_share: Option<f64>,
-    /// Who did it (command, pid, samples) and in which functions, most first.
-    pub by_task: Vec<(String, u32, u64)>,
-    pub by_symbol: Vec<(String, u64)>,
+    /// Who did it and in which functions, most first.
+    pub by_task: Vec<TaskSamples>,
+    pub by_symbol: Vec<SymbolSamples>,
     /// Samples that the kernel had no room for: the times are at least that much.
     pub lost: u64,
 }
@@ -115,7 +114,7 @@ pub struct Structures {
     pub slab_bytes: Option<u64>,
     /// All per-CPU memory of the kernel; most of it is of cgroups where these are many.
     pub percpu_bytes: Option<u64>,
-    /// For the dead, from what one took where we measured it: not measured here.
+    /// For the dead, from what one takes on kernels where we measured it ([`MemcgSize`]); no more than the node admits.
     pub estimate_bytes: Option<u64>,
 }
 
@@ -196,25 +195,37 @@ fn kernel_work(samples: &[KernelSamples]) -> Option<KernelWork> {
         work.walk_share = Some(work.memcg_walk.as_secs_f64() / work.system.as_secs_f64());
         work.reclaim_share = Some(work.reclaim.as_secs_f64() / work.system.as_secs_f64());
     }
-    // A sample may be in both.
-    let task = |((pid, comm), (walk, reclaim)): ((u32, &str), (u64, u64))| (comm.to_owned(), pid, walk.max(reclaim));
+    let task = |((pid, comm), (memcg_walk, reclaim)): ((u32, &str), _)| TaskSamples {
+        pid,
+        comm: comm.to_owned(),
+        memcg_walk,
+        reclaim,
+    };
     work.by_task = tasks.into_iter().map(task).collect();
-    work.by_task.sort_by_key(|(_, pid, samples)| (Reverse(*samples), *pid));
-    work.by_symbol = symbols.into_iter().map(|(symbol, samples)| (symbol.to_owned(), samples)).collect();
-    work.by_symbol.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    // A sample may be in both.
+    work.by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
+    work.by_symbol = symbols.into_iter().map(|(s, samples)| SymbolSamples { symbol: s.to_owned(), samples }).collect();
+    work.by_symbol.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.symbol.cmp(&b.symbol)));
     Some(work)
 }
 
-fn structures(evidence: &Evidence, scan: &ZombieScan) -> Option<Structures> {
+fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     let counters = &evidence.counters;
     let caches = counters.subjects(Source::Slab);
     let slab = caches.iter().filter_map(|cache| counters.last(Source::Slab, cache, "bytes"));
-    let structures = Structures {
+    Structures {
         slab_bytes: slab.fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0).saturating_add(bytes))),
         percpu_bytes: counters.last(Source::Meminfo, "", "Percpu"),
-        estimate_bytes: scan.dead.map(|dead| dead.saturating_mul(BYTES_EACH)),
-    };
-    (structures != Structures::default()).then_some(structures)
+        estimate_bytes: scan.dead.and_then(|dead| estimate(evidence, dead, scan.tracked)),
+    }
+}
+
+/// What the structures of so many dead take. How many NUMA nodes there are is not known: one makes it too small rather than too large.
+pub(crate) fn estimate(evidence: &Evidence, dead: u64, tracked: Option<u64>) -> Option<u64> {
+    let node = evidence.node.as_ref()?;
+    let each = MemcgSize::estimate(node.kernel.as_deref(), node.cores?, 1);
+    let each = each.at_most(evidence, tracked.unwrap_or(dead));
+    Some(dead.saturating_mul(each.total()))
 }
 
 fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
@@ -278,7 +289,7 @@ fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     }
 }
 
-const SAMPLE_IT: &str = "watch as root while memory is short: the kernel is sampled then";
+const SAMPLE_IT: &str = "`coroner zombies --watch` as root, while memory is short";
 
 fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     let Some(work) = &cost.kernel else {
@@ -289,7 +300,7 @@ fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     if work.reclaim.is_zero() {
         let text =
             format!("No core was found in memory reclaim in the {over} of sampling: what it would cost is not known");
-        return CostLine { kind: CostKind::Reclaim, measured: true, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
+        return CostLine { kind: CostKind::Reclaim, measured: false, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
     }
     measured(
         CostKind::Reclaim,
@@ -312,11 +323,11 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
         duration_words(work.memcg_walk),
         duration_words(work.over)
     );
-    if let Some((comm, pid, _)) = work.by_task.first().filter(|_| !work.memcg_walk.is_zero()) {
-        text.push_str(&format!(", most of it by {comm}[{pid}]"));
+    if let Some(task) = work.by_task.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(", most of it by {}[{}]", task.comm, task.pid));
     }
-    if let Some((symbol, _)) = work.by_symbol.first().filter(|_| !work.memcg_walk.is_zero()) {
-        text.push_str(&format!(" in {symbol}"));
+    if let Some(symbol) = work.by_symbol.first().filter(|_| !work.memcg_walk.is_zero()) {
+        text.push_str(&format!(" in {}", symbol.symbol));
     }
     if work.lost > 0 {
         text.push_str(&format!("; {} samples were lost, so it is at least that", count(work.lost)));
@@ -325,30 +336,23 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 }
 
 fn memory_line(cost: &Cost) -> CostLine {
-    let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures.unwrap_or_default();
-    let estimate =
-        estimate_bytes.map(|n| format!("their structures take about {} or more (28 KiB each with 2 cores)", bytes(n)));
+    let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
+    let estimate = estimate_bytes.map(|n| format!("; by an estimate the structures of the dead take {}", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
-        parts.push(format!("{} in the slab caches of all memory cgroups", bytes(slab)));
+        parts.push(format!("{} in slab caches of memory cgroups alone (a part of what they take)", bytes(slab)));
     }
     if let Some(percpu) = percpu_bytes {
         parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));
     }
-    if parts.is_empty() {
-        let mut line = not_measured(
-            CostKind::Memory,
-            "Memory of their structures",
-            None,
-            "look at Percpu in /proc/meminfo (from 5.1) and at /proc/slabinfo",
-        );
-        if let Some(estimate) = estimate {
-            line.text.push_str(&format!("; by what we measured elsewhere {estimate}"));
-        }
-        return line;
-    }
-    let estimate = estimate.map(|e| format!("; by what we measured elsewhere {e}")).unwrap_or_default();
-    measured(CostKind::Memory, format!("{}{estimate}", parts.join(", ")))
+    let mut line = if parts.is_empty() {
+        let how = "look at Percpu in /proc/meminfo (from 5.1) and at /sys/kernel/slab";
+        not_measured(CostKind::Memory, "Memory of their structures", None, how)
+    } else {
+        measured(CostKind::Memory, parts.join(", "))
+    };
+    line.text.push_str(&estimate.unwrap_or_default());
+    line
 }
 
 fn ids_line(cost: &Cost, release: Option<&str>) -> CostLine {

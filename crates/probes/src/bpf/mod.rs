@@ -15,6 +15,7 @@
 
 mod blind;
 pub(crate) mod committed;
+mod kernel_file;
 mod kernel_types;
 mod locked_memory;
 mod object;

@@ -93,11 +93,11 @@ impl Object {
     }
 
     /// Puts a program into a map of programs, for bpf_tail_call. The kernel empties such a map when nobody has it open.
-    pub fn put_program(&self, map: &str, index: u32, program: &Program) -> Result<(), Failure> {
-        let (definition, map) = self.maps.get(map).ok_or_else(|| missing("map", map))?;
+    pub fn put_program(&self, name: &str, index: u32, program: &Program) -> Result<(), Failure> {
+        let (definition, map) = self.maps.get(name).ok_or_else(|| missing("map", name))?;
         let sizes = (definition.map_type(), definition.key_size(), definition.value_size());
         if sizes != (bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY as u32, 4, 4) {
-            return Err(missing("map of programs", "that name"));
+            return Err(missing("map", name));
         }
         let value = program.fd().as_raw_fd().to_ne_bytes();
         // SAFETY: the map was made with four bytes for the key and four for the value.
@@ -129,4 +129,65 @@ fn make_map(name: &str, definition: &aya_obj::Map) -> Result<MapData, Failure> {
         syscalls::freeze_map(map.fd().as_fd()).map_err(|error| Failure::Call { call: "BPF_MAP_FREEZE", error })?;
     }
     Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::maps::Array;
+    use coroner_lab::{Cgroup, HostLock};
+
+    /// Its program `walk` says by this map that it has run.
+    static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.test_run.o");
+
+    fn load() -> Result<Object, Failure> {
+        Object::load(&KernelTypes::of_running_kernel(&[OBJECT]).unwrap(), OBJECT, &[("NODES", &1u32.to_ne_bytes())])
+    }
+
+    #[test]
+    fn a_program_runs_at_a_raw_tracepoint_until_it_is_dropped() {
+        let Some(_lock) = HostLock::take_as_root() else { return };
+        let object = load().unwrap();
+        let mut walk: Array<MapData, [u64; 230]> = object.map("WALK").unwrap();
+        let runs = |walk: &Array<MapData, [u64; 230]>| walk.get(&0, 0).unwrap()[2];
+        let attached = object.program("walk").unwrap().attach_raw_tracepoint(c"cgroup_mkdir").unwrap();
+        assert_eq!(runs(&walk), 0);
+        let made = Cgroup::with_controller("memory", "coroner-test-tracepoint").unwrap();
+        assert!(runs(&walk) > 0, "the program outlives its handle while it is attached");
+        drop(attached);
+        walk.set(0, [0; 230], 0).unwrap();
+        let another = made.child("another").unwrap();
+        assert_eq!(runs(&walk), 0, "detached");
+        drop((another, made));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let Some(_lock) = HostLock::take_as_root() else { return };
+        let object = load().unwrap();
+        let none = object.map::<Array<MapData, u64>>("NONE").map(drop).unwrap_err();
+        assert!(none.to_string().contains("no map NONE"), "{none}");
+        assert!(object.map::<Array<MapData, u64>>("WALK").is_err(), "a value of another size");
+        assert!(object.program("none").unwrap_err().to_string().contains("no program none"));
+        let walk = object.program("walk").unwrap();
+        assert!(object.put_program("WALK", 0, &walk).is_err(), "a map of another kind");
+        let error = walk.attach_raw_tracepoint(c"no_such_tracepoint").map(drop).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        let types = KernelTypes::of_running_kernel(&[OBJECT]).unwrap();
+        assert!(Object::load(&types, OBJECT, &[("NO_SUCH_GLOBAL", &[0; 4])]).is_err());
+        assert!(Object::load(&types, &OBJECT[..100], &[]).is_err());
+    }
+
+    #[test]
+    fn the_verifiers_words_come_through() {
+        let Some(_lock) = HostLock::take_as_root() else { return };
+        let mut object = load().unwrap();
+        let key = object.parsed.programs["walk"].function_key();
+        let function = object.parsed.functions.get_mut(&key).unwrap();
+        // Only the last instruction, which leaves: without a value to return.
+        let last = function.instructions.len() - 1;
+        function.instructions.drain(..last);
+        let error = object.program("walk").map(drop).unwrap_err();
+        assert!(error.to_string().contains("R0 !read_ok"), "{error}");
+    }
 }

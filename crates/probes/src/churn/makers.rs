@@ -9,6 +9,7 @@ use coroner_evidence::{Maker, Time};
 
 use super::event::Process;
 use crate::Root;
+use crate::tasks::command_of;
 use crate::tasks::parse_membership;
 
 /// A process that did no more than this may have been started for just that.
@@ -17,8 +18,8 @@ pub(super) const FEW_ACTS: u64 = 8;
 /// One that is older acts on its own account.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// Command lines are cut to so many characters.
-const COMMAND_CHARS: usize = 200;
+/// Enough of a command line to find what an interpreter runs.
+const CMDLINE: u64 = 4096;
 
 /// Descriptions that are kept; then we begin anew.
 const MAX_KNOWN: usize = 1024;
@@ -88,8 +89,8 @@ impl Makers {
     fn command(&self, pid: u32) -> Option<String> {
         let mut bytes = Vec::new();
         let file = File::open(self.root.path(&format!("/proc/{pid}/cmdline"))).ok()?;
-        file.take(4 * COMMAND_CHARS as u64).read_to_end(&mut bytes).ok()?;
-        command_line(&bytes)
+        file.take(CMDLINE).read_to_end(&mut bytes).ok()?;
+        command_of(&bytes)
     }
 
     pub fn describe(&self, process: &Process, parent: Option<&Process>) -> Maker {
@@ -111,13 +112,6 @@ impl Makers {
             cgroup: cgroup.cloned(),
         }
     }
-}
-
-fn command_line(bytes: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(bytes);
-    let command: String =
-        text.trim_end_matches('\0').chars().take(COMMAND_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    (!command.is_empty()).then_some(command)
 }
 
 /// What speaks for a process to have been started for just what it did.
@@ -225,8 +219,7 @@ mod tests {
         makers.learn(&[child.clone(), shell.clone()]);
         let maker = makers.describe(&shell, None);
         assert_eq!(maker.cgroup.as_deref(), Some("/system.slice/ecs.service"));
-        let command = maker.command.unwrap();
-        assert!(command.starts_with("bash -c xxx") && command.chars().count() == COMMAND_CHARS, "{command}");
+        assert_eq!(maker.command.as_deref(), Some("bash -c"), "no arguments: they may hold secrets");
         let orphan = makers.describe(&child, Some(&shell));
         assert_eq!((orphan.command, orphan.cgroup.as_deref()), (None, Some("/system.slice/ecs.service")));
         assert_eq!(makers.is_alive(&shell), Some(true));
@@ -239,12 +232,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn any_command_line(bytes in proptest::collection::vec(any::<u8>(), 0..900)) {
-            let command = command_line(&bytes);
-            prop_assert!(command.is_none_or(|c| c.chars().count() <= COMMAND_CHARS && !c.is_empty()));
-        }
-
         #[test]
         fn any_chain(pids in proptest::collection::vec(0u32..6, 1..6), passing in any::<u8>()) {
             let chain: Vec<Process> = pids.iter().map(|pid| process(*pid, "x")).collect();

@@ -72,6 +72,9 @@ pub struct ChurnReader {
     lost: u64,
 }
 
+/// Of no process.
+const NO_PID: u32 = 0;
+
 const WHAT: &str = "who makes and removes memory cgroups";
 
 impl ChurnReader {
@@ -91,8 +94,11 @@ impl ChurnReader {
                 if !in_first_namespace {
                     reader.note_namespace(way);
                 }
-                let makers = Makers::new(root, way == Way::Perf || in_first_namespace);
-                match Watch::begin(source, makers) {
+                // perf tells pids as our own namespace has them, BPF as the node has.
+                let proc_is_theirs = way == Way::Perf || in_first_namespace;
+                // Elsewhere our number is that of somebody else on the node.
+                let own_pid = if proc_is_theirs { std::process::id() } else { NO_PID };
+                match Watch::begin(source, Makers::new(root, proc_is_theirs), own_pid) {
                     Ok(watch) => (reader.watch, reader.way) = (Some(watch), Some(way)),
                     Err(e) => {
                         reader.note(WHAT, format!("its thread does not start: {e}"), "free some memory and files")
@@ -276,12 +282,12 @@ const BUSY: Duration = Duration::from_millis(25);
 const MANY: usize = 1024;
 
 impl Watch {
-    fn begin(source: Source, makers: Makers) -> std::io::Result<Watch> {
+    fn begin(source: Source, makers: Makers, own_pid: u32) -> std::io::Result<Watch> {
         let fills = match &source {
             Source::Bpf(_) => None,
             Source::Perf(tracepoints) => Some(tracepoints.pollable()?),
         };
-        let tally = Tally::new(std::process::id());
+        let tally = Tally::new(own_pid);
         let state = Arc::new(Mutex::new(State { source, tally, makers, lost: 0, failed: None }));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (for_thread, until) = (Arc::clone(&state), Arc::clone(&stop));

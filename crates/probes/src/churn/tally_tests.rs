@@ -65,7 +65,7 @@ fn a_shells_children_are_the_shells_doing() {
     assert_eq!((row.parent.as_str(), row.pattern.as_str(), row.born, row.removed), ("/jobs", "agent-*", 300, 300));
     assert_eq!((maker.pid, maker.comm.as_str(), maker.processes), (40, "bash", 600));
     assert_eq!(maker.via.as_deref(), Some("mkdir, rmdir"));
-    assert_eq!(maker.command.as_deref(), Some("/usr/bin/bash --serve"));
+    assert_eq!(maker.command.as_deref(), Some("bash"), "no arguments: they may hold secrets");
     assert_eq!(maker.cgroup.as_deref(), Some("/system.slice/bash.service"));
     assert_eq!((maker.parent_pid, maker.parent_comm.as_deref()), (Some(1), Some("systemd")));
 }

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 
 use crate::Root;
 use crate::root::now;
+pub(crate) use command::command_of;
 use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
 use known::Known;

@@ -7,6 +7,7 @@ use crate::identity;
 use crate::kernel_samples::{KernelSampler, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::root::{Root, now};
+use crate::slab::SlabReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use coroner_evidence::{Evidence, Time};
 use std::time::Duration;
@@ -138,17 +139,23 @@ fn scan(options: &ZombieWatchOptions, pins: bool, evidence: &mut Evidence) {
 /// What the cost of the dead is measured by.
 struct Surroundings {
     memory: MemoryReader,
+    slab: SlabReader,
     cgroups: Cgroups,
 }
 
 impl Surroundings {
     fn new(root: &Root) -> Surroundings {
-        Surroundings { memory: MemoryReader::new(root), cgroups: Cgroups::new(root.clone()) }
+        Surroundings {
+            memory: MemoryReader::new(root),
+            slab: SlabReader::new(root),
+            cgroups: Cgroups::new(root.clone()),
+        }
     }
 
     fn look(&mut self, evidence: &mut Evidence) {
         evidence.clocks.push(read_clocks());
         self.memory.look(now(), evidence);
+        self.slab.look(now(), evidence);
     }
 
     fn time_stat_read(&mut self, evidence: &mut Evidence) {

@@ -157,7 +157,15 @@ impl Found {
     pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> (Vec<Zombie>, Vec<Place>) {
         // The kernel's counter includes descendants, all of which are dead, too; and each child holds a reference.
         let mut below: HashMap<u64, (u64, u64)> = HashMap::new();
-        for corpse in self.dead.iter().filter(|c| self.place_of(c.parent).is_some()) {
+        // Siblings mostly follow each other.
+        let mut parent = (0, false);
+        for corpse in &self.dead {
+            if parent.0 != corpse.parent {
+                parent = (corpse.parent, self.place_of(corpse.parent).is_some());
+            }
+            if !parent.1 {
+                continue;
+            }
             let (pages, children) = below.entry(corpse.parent).or_default();
             *pages = pages.saturating_add(corpse.kernel_charged);
             *children += 1;
@@ -184,7 +192,8 @@ impl Found {
             .map(|(c, born)| {
                 // What was charged for kernel memory stays in a dead memcg's counter when the kernel hands the memory to the
                 // parent (obj_cgroup, 5.9). Only what also holds a reference is really held.
-                let (of_children, children) = below.get(&c.place.serial).copied().unwrap_or_default();
+                let of_below = if below.is_empty() { None } else { below.get(&c.place.serial) };
+                let (of_children, children) = of_below.copied().unwrap_or_default();
                 let own = c.kernel_charged.saturating_sub(of_children);
                 // However much is in swap, it holds one reference: that of the memcg's id.
                 let accounted = c.pages().saturating_add(children).saturating_add(u64::from(c.swap > 0));
@@ -212,19 +221,34 @@ impl Found {
     }
 }
 
+/// Stands for a parent that nobody can name any more: never told as the root.
+const UNKNOWN: &str = "?";
+
 /// Paths of parents, each put together once.
 struct Paths<'f> {
     found: &'f Found,
+    /// The serial number of the root: the smallest, as it was made first.
+    root: u64,
     known: HashMap<u64, Rc<str>>,
+    /// The parent that was asked for last: siblings mostly follow each other.
+    last: Option<(u64, Rc<str>)>,
 }
 
 impl<'f> Paths<'f> {
     fn new(found: &'f Found) -> Paths<'f> {
-        Paths { found, known: HashMap::new() }
+        let parents = found.dead.iter().map(|c| c.parent).chain(found.ancestors.values().map(|(parent, _)| *parent));
+        Paths { found, root: parents.min().unwrap_or(0), known: HashMap::new(), last: None }
     }
 
     fn below(&mut self, parent: u64, name: Name) -> String {
-        let parent = self.of(parent);
+        let parent = match &self.last {
+            Some((serial, path)) if *serial == parent => path.clone(),
+            _ => {
+                let path = self.of(parent);
+                self.last = Some((parent, path.clone()));
+                path
+            }
+        };
         let name = self.text(name);
         let mut path = String::with_capacity(parent.len() + 1 + name.len());
         path.push_str(&parent);
@@ -252,7 +276,13 @@ impl<'f> Paths<'f> {
             }
             let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
             let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
-            let Some((parent, name)) = up else { break };
+            let Some((parent, name)) = up else {
+                // It went while we walked, and took with it what it was below.
+                if at != self.root {
+                    base = UNKNOWN.into();
+                }
+                break;
+            };
             names.push(name);
             at = parent;
         }
@@ -293,6 +323,17 @@ mod tests {
 
     fn v1() -> WalkCounts {
         WalkCounts { knows_kernel_memory: true, ..WalkCounts::default() }
+    }
+
+    #[test]
+    fn a_parent_that_went_is_not_told_as_the_root() {
+        let mut found = Found::default();
+        found.add(Told::Ancestor { serial: 2, parent: 1, name: b"a" });
+        found.add(Told::Dead(dead(3, 2, "known")));
+        found.add(Told::Dead(dead(9, 7, "lost")));
+        found.sort();
+        let paths: Vec<String> = found.zombies(&v1(), None).0.into_iter().map(|z| z.path).collect();
+        assert_eq!(paths, ["/a/known", "?/lost"]);
     }
 
     #[test]

@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Instant;
 
-const METHODS: [Method; 2] = [Method::TestRun, Method::PageFaults];
+pub(super) const METHODS: [Method; 2] = [Method::TestRun, Method::PageFaults];
 
 /// A memory cgroup for the zombies, a home for those who make them, and a tmpfs that keeps them. Dropped in this order: the
 /// files go, so the zombies go, so their parent can be forgotten.
-struct Scene {
+pub(super) struct Scene {
     tmpfs: Option<TmpfsMount>,
     home: Cgroup,
-    parent: Cgroup,
+    pub parent: Cgroup,
     _lock: HostLock,
 }
 
 impl Scene {
-    fn set(what: &str) -> Option<Scene> {
+    pub fn set(what: &str) -> Option<Scene> {
         let lock = HostLock::take_as_root()?;
         let parent = match Cgroup::with_controller("memory", &format!("coroner-test-{what}")) {
             Ok(parent) => parent,
@@ -39,7 +39,7 @@ impl Scene {
         Some(Scene { tmpfs: Some(tmpfs), home, parent, _lock: lock })
     }
 
-    fn tmpfs(&self) -> &Path {
+    pub fn tmpfs(&self) -> &Path {
         self.tmpfs.as_ref().expect("mounted").dir()
     }
 
@@ -65,7 +65,7 @@ impl Scene {
     }
 
     /// Puts pages that wait in per-CPU batches onto their lists (mm/memcontrol-v1.c: mem_cgroup_force_empty).
-    fn drain(&self) {
+    pub fn drain(&self) {
         let _ = self.home.write("memory.force_empty", "0");
     }
 
@@ -74,13 +74,13 @@ impl Scene {
     }
 
     /// Of a scan, those below this scene's cgroup, without its path.
-    fn below<'s>(&self, scan: &'s Scan) -> BTreeMap<String, &'s Zombie> {
+    pub fn below<'s>(&self, scan: &'s Scan) -> BTreeMap<String, &'s Zombie> {
         let prefix = self.path("");
         scan.zombies.iter().filter_map(|z| Some((z.path.strip_prefix(&prefix)?.to_owned(), z))).collect()
     }
 
     /// Frees all zombies of this scene.
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.tmpfs = None;
         let mut walker = Walker::open(&Root::live(), Choice::Best).unwrap();
         let options = ScanOptions { pins: false, ..ScanOptions::default() };
@@ -93,7 +93,7 @@ impl Scene {
 /// A cgroup that was just left may be busy for a moment.
 const REMOVE: &str = "n=0; until rmdir \"$0/$z\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done";
 
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < Duration::from_secs(60), "{what}");
@@ -107,7 +107,7 @@ fn drawn(count: usize, what: &str) -> Vec<String> {
     (0..count).map(|i| format!("{what}-{:016x}", draw.hash_one(i))).collect()
 }
 
-fn scan_by(method: Method, pins: bool) -> Scan {
+pub(super) fn scan_by(method: Method, pins: bool) -> Scan {
     scan(&ScanOptions { method: Choice::Only(method), pins, ..ScanOptions::default() }).unwrap()
 }
 

@@ -129,11 +129,12 @@ fn by_name(scan: Scan) -> ZombieScan {
 
 fn note_files_unseen(scan: &ZombieScan, options: &LookOptions, evidence: &mut Evidence) {
     if let Some(why) = scan.files_unseen.as_ref().filter(|_| options.pins) {
-        let how = if scan.files.is_empty() { "look again" } else { "a longer time limit" };
+        let how = "look again when the node is less busy";
         evidence.unseen(probe::ZOMBIES, "all the files that keep dead memory cgroups", why, how);
     }
     if let Some(why) = &scan.truncated {
-        evidence.unseen(probe::ZOMBIES, "all the dead memory cgroups", why, "a longer time limit");
+        let how = "look again when the node is less busy; what lies deeper than 63 levels is not reached";
+        evidence.unseen(probe::ZOMBIES, "all the dead memory cgroups", why, how);
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod count;
+mod file_names;
 mod found;
 mod jiffies;
 mod kernel;
@@ -24,6 +25,8 @@ mod host_tests;
 mod look_host_tests;
 #[cfg(test)]
 mod look_tests;
+#[cfg(test)]
+mod swap_tests;
 
 use std::time::Duration;
 
@@ -227,7 +230,7 @@ impl Walker {
             Ended::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
             Ended::Done if counts.unreadable => Some("a cgroup's memory could not be read".to_owned()),
             Ended::Done if counts.too_deep > 0 => {
-                Some(format!("{} cgroups lie deeper than the walk goes", counts.too_deep))
+                Some(format!("what is below {} cgroups lies deeper than the walk goes (63 levels)", counts.too_deep))
             }
             Ended::Done => None,
         };

@@ -68,7 +68,12 @@ impl Mounts {
 
     /// A path within a file system as a path of the node; `None` if that part of it is mounted nowhere we can see.
     pub fn locate(&self, device: (u32, u32), path: &str) -> Option<Located> {
-        let within = |mounts: &[Mount]| mounts.iter().filter_map(|m| m.place(path)).min_by_key(String::len);
+        let within = |mounts: &[Mount]| {
+            let placed = mounts.iter().filter_map(|m| Some((m.mount_point.trim_end_matches('/'), m.below(path)?)));
+            let (mount_point, below) = placed.min_by_key(|(mount_point, below)| mount_point.len() + below.len())?;
+            let path = [mount_point, below].concat();
+            Some(if path.is_empty() { "/".to_owned() } else { path })
+        };
         if let Some(path) = self.here.get(&device).and_then(|m| within(m)) {
             return Some(Located { path, seen_by: None });
         }
@@ -78,14 +83,10 @@ impl Mounts {
 }
 
 impl Mount {
-    fn place(&self, path: &str) -> Option<String> {
-        let root = self.root.trim_end_matches('/');
-        let below = path.strip_prefix(root)?;
-        if !below.is_empty() && !below.starts_with('/') {
-            return None;
-        }
-        let path = format!("{}{below}", self.mount_point.trim_end_matches('/'));
-        Some(if path.is_empty() { "/".to_owned() } else { path })
+    /// The rest of a path within the file system, below what is mounted here.
+    fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let below = path.strip_prefix(self.root.trim_end_matches('/'))?;
+        (below.is_empty() || below.starts_with('/')).then_some(below)
     }
 }
 
@@ -157,7 +158,7 @@ mod tests {
         #[test]
         fn any_mountinfo(text in "([0-9:/ \\\\a-z-]{0,40}\n){0,5}", path in "/[a-z/]{0,10}") {
             for (_, mount) in parse(&text) {
-                mount.place(&path);
+                mount.below(&path);
             }
         }
     }

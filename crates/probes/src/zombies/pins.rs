@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Instant;
 
 use super::ScanOptions;
+use super::file_names::{FileNames, Within};
 use super::kernel::{Ended, Kernel};
 use super::mounted::Mounts;
-use super::slots::{self, ITEMS, PathEnd, Place, Told};
+use super::slots::{self, ITEMS, Place, Told};
 use crate::Root;
 use coroner_evidence::{Hold, PinningFile, Zombie};
 
@@ -38,12 +40,12 @@ pub(super) fn find(
     options: &ScanOptions,
 ) -> Result<Pins, Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
-    let mut gathered = Gathered::default();
+    let mut gathered = Gathered::of(zombies.len());
     let mut pins = Pins::default();
     // Those that hold no page on a list have no file to tell.
     let listed = |z: &Zombie| z.held.file.saturating_add(z.held.swap_backed).saturating_add(z.held.unevictable);
     let wanted: Vec<u32> = (0..zombies.len() as u32).filter(|&i| listed(&zombies[i as usize]) > 0).collect();
-    let page = rustix::param::page_size() as u64;
+    let page = page_bytes();
     for chunk in wanted.chunks(ITEMS) {
         let left = options.time_limit.saturating_sub(started.elapsed());
         if left.is_zero() {
@@ -75,43 +77,46 @@ struct Key {
 #[derive(Debug)]
 struct Known {
     key: Key,
-    filesystem: String,
-    size: u64,
+    /// In [`Gathered::filesystems`].
+    filesystem: u32,
     links: u32,
-    shmem: bool,
-    path: Option<Within>,
+    size: u64,
+    within: Option<Within>,
     pages: u64,
-    zombies: u64,
+    zombies: u32,
     last_zombie: u32,
+    shmem: bool,
 }
 
-/// A path within a file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Within {
-    Path(String),
-    /// Not in any directory: memfd and the like.
-    Name(String),
+/// Pages of one zombie on the lists of swap-backed memory.
+#[derive(Debug, Clone, Copy, Default)]
+struct Split {
+    looked: bool,
+    anonymous: u64,
+    shmem: u64,
 }
 
 #[derive(Debug, Default)]
 struct Gathered {
     files: Vec<Known>,
-    by_key: HashMap<Key, u32>,
+    by_key: HashMap<Key, u32, Keyed>,
     holds: Vec<(u32, u32, u64)>,
-    split: HashMap<u32, (u64, u64)>,
+    split: Vec<Split>,
+    filesystems: Vec<String>,
+    names: FileNames,
     /// The file that folios with this mapping belong to, until another one is told.
     current: Option<(u64, Option<u32>)>,
-    /// Components of the path that is being told, the file's own first.
-    components: Vec<Vec<u8>>,
-    directory: Option<String>,
 }
 
 impl Gathered {
+    fn of(zombies: usize) -> Gathered {
+        Gathered { split: vec![Split::default(); zombies], ..Gathered::default() }
+    }
+
     /// Another set of memcgs: nothing that was said by address holds on.
     fn begin(&mut self) {
         self.current = None;
-        self.components.clear();
-        self.directory = None;
+        self.names.begin();
     }
 
     fn add(&mut self, chunk: &[u32], told: Told) {
@@ -120,14 +125,16 @@ impl Gathered {
                 let Some(&zombie) = chunk.get(item as usize) else { return };
                 let pages = u64::from(pages.min(1 << 20));
                 if let Some(file) = file {
-                    self.components.clear();
+                    self.names.next_path();
                     self.current = Some((mapping, (!file.unsure).then(|| self.file(&file))));
                 }
+                let Some(split) = self.split.get_mut(zombie as usize) else { return };
                 if pages == 0 {
                     return;
                 }
                 if mapping & ANONYMOUS != 0 {
-                    self.split.entry(zombie).or_default().0 += pages;
+                    split.looked = true;
+                    split.anonymous += pages;
                     return;
                 }
                 let Some((current, Some(index))) = self.current else { return };
@@ -140,37 +147,44 @@ impl Gathered {
                     file.zombies += 1;
                     file.last_zombie = zombie;
                 }
-                let split = self.split.entry(zombie).or_default();
+                split.looked = true;
                 if file.shmem {
-                    split.1 += pages;
+                    split.shmem += pages;
                 }
                 match self.holds.last_mut() {
                     Some((z, f, sum)) if (*z, *f) == (zombie, index) => *sum += pages,
                     _ => self.holds.push((zombie, index, pages)),
                 }
             }
-            Told::Path { name, end, unsure } => self.component(name, end, unsure),
+            Told::Path { name, end, unsure } => {
+                let within = self.names.add(name, end, unsure);
+                if let (Some(within), Some((_, Some(index)))) = (within, self.current)
+                    && let Some(file) = self.files.get_mut(index as usize)
+                {
+                    file.within = Some(within);
+                }
+            }
             Told::Dead(_) | Told::More { .. } | Told::Ancestor { .. } => {}
         }
     }
 
     fn file(&mut self, file: &slots::File) -> u32 {
-        let filesystem = String::from_utf8_lossy(file.filesystem);
         let key = Key {
             device: file.device,
             inode: file.inode,
-            block_device: if filesystem == PinningFile::BLOCK_DEVICES { file.block_device } else { 0 },
+            block_device: if file.filesystem == PinningFile::BLOCK_DEVICES.as_bytes() { file.block_device } else { 0 },
         };
         let next = self.files.len() as u32;
         let index = *self.by_key.entry(key).or_insert(next);
         if index == next {
+            let filesystem = self.filesystem(file.filesystem);
             self.files.push(Known {
                 key,
-                filesystem: filesystem.into_owned(),
+                filesystem,
                 size: file.size,
                 links: file.links,
                 shmem: file.magic == TMPFS_MAGIC,
-                path: None,
+                within: None,
                 pages: 0,
                 zombies: 0,
                 last_zombie: 0,
@@ -179,104 +193,127 @@ impl Gathered {
         index
     }
 
-    fn component(&mut self, name: &[u8], end: PathEnd, unsure: bool) {
-        self.components.push(name.to_vec());
-        let text = |c: &Vec<u8>| String::from_utf8_lossy(c).into_owned();
-        let (base, components) = match end {
-            PathEnd::More => return,
-            PathEnd::SameDirectory => (self.directory.clone().unwrap_or_else(|| "…".to_owned()), &self.components[..]),
-            PathEnd::Cut => ("…".to_owned(), &self.components[..]),
-            // The last component is the root itself: `/`, or the name of something without a directory.
-            PathEnd::Root => (String::new(), &self.components[..self.components.len() - 1]),
-        };
-        let within = match (end, components) {
-            (PathEnd::Root, []) => Within::Name(text(&self.components[0])),
-            _ => {
-                let mut path = base;
-                for component in components.iter().skip(1).rev() {
-                    path.push('/');
-                    path.push_str(&text(component));
-                }
-                self.directory = (!unsure && end != PathEnd::Cut).then(|| path.clone());
-                path.push('/');
-                path.push_str(&text(&components[0]));
-                Within::Path(path)
-            }
-        };
-        if unsure || matches!(within, Within::Name(_)) {
-            self.directory = None;
-        }
-        self.components.clear();
-        if let (false, Some((_, Some(index)))) = (unsure, self.current)
-            && let Some(file) = self.files.get_mut(index as usize)
-        {
-            file.path = Some(within);
-        }
+    /// A node has a few kinds of file systems.
+    fn filesystem(&mut self, name: &[u8]) -> u32 {
+        let known = self.filesystems.iter().position(|f| f.as_bytes() == name);
+        known.unwrap_or_else(|| {
+            self.filesystems.push(String::from_utf8_lossy(name).into_owned());
+            self.filesystems.len() - 1
+        }) as u32
     }
 
     fn tell(mut self, root: &Root, zombies: &mut [Zombie], pins: &mut Pins) {
-        let page = rustix::param::page_size() as u64;
-        for (i, zombie) in zombies.iter_mut().enumerate() {
-            if let Some((anonymous, shmem)) = self.split.get(&(i as u32)) {
-                zombie.held.anonymous = Some(anonymous.saturating_mul(page));
-                zombie.held.shmem = Some(shmem.saturating_mul(page));
+        let page = page_bytes();
+        for (zombie, split) in zombies.iter_mut().zip(&self.split).filter(|(_, split)| split.looked) {
+            zombie.held.anonymous = Some(split.anonymous.saturating_mul(page));
+            zombie.held.shmem = Some(split.shmem.saturating_mul(page));
+        }
+        let mut devices: HashSet<(u32, u32)> = HashSet::new();
+        let mut last = None;
+        for file in self.files.iter().filter(|f| matches!(f.within, Some(Within::Directory { .. }))) {
+            if last.replace(file.key.device) != Some(file.key.device) {
+                devices.insert(device(file.key.device));
             }
         }
-        let devices: HashSet<(u32, u32)> = self
-            .files
-            .iter()
-            .filter(|f| matches!(f.path, Some(Within::Path(_))))
-            .map(|f| device(f.key.device))
-            .collect();
         let mounts = Mounts::find(root, &devices);
-        let mut order: Vec<u32> = (0..self.files.len() as u32).collect();
-        order.sort_by_key(|&i| (std::cmp::Reverse(self.files[i as usize].pages), self.files[i as usize].key));
+        let of = |i: u32| &self.files[i as usize];
+        // One whose name was told without a page of it holds nothing.
+        let mut order: Vec<u32> = (0..self.files.len() as u32).filter(|&i| of(i).pages > 0).collect();
+        order.sort_unstable_by_key(|&i| (std::cmp::Reverse(of(i).pages), of(i).key));
         let mut place = vec![0u32; self.files.len()];
         for (to, from) in order.iter().enumerate() {
             place[*from as usize] = to as u32;
         }
         self.holds.sort_unstable();
-        for (zombie, file, pages) in self.holds {
-            let file = place[file as usize];
+        pins.holds.reserve_exact(self.holds.len());
+        for (zombie, file, pages) in &self.holds {
+            let (zombie, file, bytes) = (*zombie, place[*file as usize], pages.saturating_mul(page));
             match pins.holds.last_mut() {
-                Some(last) if (last.zombie, last.file) == (zombie, file) => last.bytes += pages * page,
-                _ => pins.holds.push(Hold { zombie, file, bytes: pages * page }),
+                Some(last) if (last.zombie, last.file) == (zombie, file) => last.bytes += bytes,
+                _ => pins.holds.push(Hold { zombie, file, bytes }),
             }
         }
-        let mut known: Vec<Option<Known>> = self.files.into_iter().map(Some).collect();
+        pins.files.reserve_exact(order.len());
+        let mut scratch = String::new();
         for from in order {
-            if let Some(file) = known[from as usize].take() {
-                pins.files.push(file.tell(&mounts, page));
-            }
+            pins.files.push(self.tell_file(of(from), &mounts, &mut scratch));
         }
     }
-}
 
-impl Known {
-    fn tell(self, mounts: &Mounts, page: u64) -> PinningFile {
-        let on_block_device = self.filesystem == PinningFile::BLOCK_DEVICES;
-        let numbers = device(if on_block_device { self.key.block_device } else { self.key.device });
-        let nameless = matches!(self.path, Some(Within::Name(_)));
-        let (path, seen_by, mounted) = match self.path {
-            Some(Within::Path(path)) => match mounts.locate(numbers, &path) {
+    fn tell_file(&self, file: &Known, mounts: &Mounts, scratch: &mut String) -> PinningFile {
+        let filesystem = self.filesystems.get(file.filesystem as usize).map_or("", String::as_str);
+        let on_block_device = filesystem == PinningFile::BLOCK_DEVICES;
+        let numbers = device(if on_block_device { file.key.block_device } else { file.key.device });
+        if let Some(within) = file.within {
+            self.names.write(within, scratch);
+        }
+        let (path, seen_by, mounted) = match file.within {
+            Some(Within::Directory { .. }) => match mounts.locate(numbers, scratch) {
                 Some(located) => (Some(located.path), located.seen_by, true),
-                None => (Some(path), None, false),
+                None => (Some(scratch.clone()), None, false),
             },
-            Some(Within::Name(name)) => ((!on_block_device).then_some(name), None, false),
+            Some(Within::Nowhere(_)) => ((!on_block_device).then(|| scratch.clone()), None, false),
             None => (None, None, false),
         };
         PinningFile {
             path,
             seen_by,
             mounted,
-            filesystem: self.filesystem,
+            filesystem: filesystem.to_owned(),
             device: numbers,
-            inode: self.key.inode,
-            size: self.size,
-            deleted: self.links == 0 && !nameless && !on_block_device,
-            bytes: self.pages.saturating_mul(page),
-            zombies: self.zombies,
+            inode: file.key.inode,
+            size: file.size,
+            deleted: file.links == 0 && !matches!(file.within, Some(Within::Nowhere(_))) && !on_block_device,
+            bytes: file.pages.saturating_mul(page_bytes()),
+            zombies: u64::from(file.zombies),
         }
+    }
+}
+
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Inode numbers are given by file systems, also by those of users (FUSE): a hash that nobody can foresee, but a cheap one.
+#[derive(Debug, Clone)]
+struct Keyed(u64);
+
+impl Default for Keyed {
+    fn default() -> Keyed {
+        Keyed(RandomState::new().hash_one(0) | 1)
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHash;
+
+    fn build_hasher(&self) -> KeyedHash {
+        KeyedHash { state: self.0, key: self.0 }
+    }
+}
+
+struct KeyedHash {
+    state: u64,
+    key: u64,
+}
+
+impl Hasher for KeyedHash {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+
+    /// Both halves of a long product: what is multiplied stays secret.
+    fn write_u64(&mut self, n: u64) {
+        let product = u128::from(self.state ^ n).wrapping_mul(u128::from(self.key ^ 0x9e37_79b9_7f4a_7c15));
+        self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(self.key);
+    }
+
+    fn finish(&self) -> u64 {
+        self.state
     }
 }
 
@@ -287,6 +324,7 @@ fn device(dev: u32) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::PathEnd;
     use super::*;
     use proptest::prelude::*;
 
@@ -313,7 +351,7 @@ mod tests {
     }
 
     fn tell(told: Vec<Told>) -> Pins {
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::of(3);
         gathered.begin();
         for told in told {
             gathered.add(&[0, 1, 2], told);
@@ -336,6 +374,10 @@ mod tests {
             folio(1, 0x200, None),
             folio(2, 0x200, None),
             folio(2, 0x301, None),
+            // Its name was cut off by the end of a run: told again, not counted again.
+            Told::Folio { item: 1, mapping: 0x200, pages: 0, file: file(8, b"ext4", 0) },
+            path("big", PathEnd::SameDirectory),
+            Told::Folio { item: 1, mapping: 0x400, pages: 0, file: file(9, b"ext4", 0) },
         ]);
         let page = rustix::param::page_size() as u64;
         let told: Vec<_> = pins.files.iter().map(|f| (f.name(), f.bytes / page, f.zombies, f.deleted)).collect();

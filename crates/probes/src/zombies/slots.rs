@@ -4,11 +4,11 @@
 //! cannot go unseen.
 
 /// Slots of one batch: STEPS.
-const SLOTS: usize = 2;
+const SLOTS: usize = 4;
 const SLOT_BYTES: usize = 360;
 pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
 /// Batches of one value of the array that answers come in.
-pub(super) const BATCHES: usize = 8;
+pub(super) const BATCHES: usize = 4;
 /// Where the name stands in every slot, to its end.
 const NAME: usize = 104;
 
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_dead_one_is_read_as_it_was_written() {
         let mut batch = vec![0; BATCH_BYTES];
-        let slot = &mut batch[SLOT_BYTES..];
+        let slot = &mut batch[SLOT_BYTES..2 * SLOT_BYTES];
         slot[0] = 1;
         slot[8..16].copy_from_slice(&77u64.to_le_bytes());
         slot[40..48].copy_from_slice(&(-1i64).to_le_bytes());

@@ -3,7 +3,7 @@
 use crate::finding::{Fact, Subject, SubjectKind};
 use crate::words::{bytes, count, list, plural, rate};
 use crate::zombies::groups::join_path;
-use crate::zombies::{Group, MakerShare, PerHour, RateFrom, Report};
+use crate::zombies::{FileGroup, Group, MakerShare, PerHour, RateFrom, Report};
 use std::time::Duration;
 
 /// Groups, files and makers that a person is told.
@@ -36,7 +36,7 @@ pub fn detail(report: &Report<'_>) -> String {
     }
     let rest = &report.groups[report.groups.len().min(GROUPS)..];
     if !rest.is_empty() {
-        let dead = rest.iter().fold(Some(0u64), |sum, g| Some(sum?.saturating_add(g.dead?)));
+        let dead = rest.iter().try_fold(0u64, |sum, g| Some(sum.saturating_add(g.dead?)));
         let dead = dead.map(|dead| format!("{} more ", count(dead))).unwrap_or_default();
         text.push_str(&format!("{dead}in {}. ", plural(rest.len() as u64, "other group", "other groups")));
     }
@@ -58,8 +58,10 @@ pub fn detail(report: &Report<'_>) -> String {
     text
 }
 
+/// Whoever makes cgroups that the kernel frees at once is not the culprit.
 fn known_makers<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g MakerShare> {
-    group.makers.iter().filter(|m| m.maker.is_some())
+    let leaks = group.churn.is_some_and(|churn| churn.leaks());
+    group.makers.iter().filter(move |m| leaks && m.maker.is_some())
 }
 
 fn group_words(group: &Group<'_>) -> String {
@@ -97,13 +99,14 @@ fn maker_words(share: &MakerShare) -> String {
         _ => "",
     };
     let minute = Duration::from_secs(60);
-    format!("{}{for_unit}, {}{restarts}", share.name(), rate(share.per_minute, minute))
+    let what = join_path(&share.parent, &share.pattern);
+    format!("{}{for_unit}, {}{restarts} ({what})", share.name(), rate(share.per_minute, minute))
 }
 
 fn births_words(rate: PerHour) -> Option<String> {
     match rate.from {
         RateFrom::Births { .. } => {
-            Some(format!("Of the dead, {} per hour were born lately. ", count(rate.value.round() as u64)))
+            Some(format!("Of the dead, {} were born within the last hour. ", count(rate.value.round() as u64)))
         }
         _ => None,
     }
@@ -156,13 +159,21 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     let mut text = format!("First stop who makes them: {who}. Stopping it stops the growth and frees nothing. ");
     text.push_str("Those already there go only when the memory that keeps them goes: ");
     let mut ways = Vec::new();
+    // Never a pattern to delete: it may cover what others need. One file, or one of them and where the others are listed.
     let of = |shared: bool| {
         let files = group.pinned_in.iter().filter(move |f| (f.filesystem == "tmpfs") == shared);
-        files.map(|f| f.pattern.clone()).collect::<Vec<_>>()
+        let words = |f: &FileGroup| match f.files {
+            1 => f.example.clone(),
+            n => format!("{} files such as {}", count(n), f.example),
+        };
+        files.map(words).collect::<Vec<_>>()
     };
     let (shared, cached) = (of(true), of(false));
     if !shared.is_empty() {
-        ways.push(format!("delete, once nobody uses them (`fuser -v`), {}", list(&shared, FILES)));
+        ways.push(format!(
+            "delete, once nobody uses them (`fuser -v FILE`), {} (`coroner zombies --all` lists each)",
+            list(&shared, FILES)
+        ));
     }
     if !cached.is_empty() || group.held.file > 0 {
         let of = if cached.is_empty() { String::new() } else { format!(" of {}", list(&cached, FILES)) };

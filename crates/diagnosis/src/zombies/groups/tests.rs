@@ -65,7 +65,38 @@ fn files_are_told_biggest_first_and_by_place() {
     assert_eq!((group.pinned_by[1].bytes, group.pinned_by[1].zombies), (8192, 1));
     let places: Vec<_> = group.pinned_in.iter().map(|p| (p.pattern.as_str(), p.files, p.bytes, p.zombies)).collect();
     assert_eq!(places, [("/dev/shm/left-*", 200, 200 * 8192, 200), ("/var/big", 1, 100 * 4096, 100)]);
+    assert_eq!(group.pinned_in[0].example, "/dev/shm/left-0");
     assert_eq!(group.pinned_otherwise, []);
+}
+
+#[test]
+fn one_that_many_files_keep_counts_once() {
+    let mut scan = scan((0..3).map(|i| format!("/p/z{i}")));
+    for i in 0..50 {
+        pin(&mut scan, file(Some(&format!("/lib/f{i}")), "ext4"), 0..2, 64);
+    }
+    let evidence = with(scan);
+    let place = &of(&evidence).groups[0].pinned_in[0];
+    assert_eq!((place.pattern.as_str(), place.files, place.zombies), ("/lib/f*", 50, 2));
+}
+
+#[test]
+fn files_of_many_places_keep_their_file_system() {
+    let mut scan = scan((0..100).map(|i| format!("/p/z{i}")));
+    for i in 0..100 {
+        let filesystem = if i % 2 == 0 { "ext4" } else { "tmpfs" };
+        let word = |n: usize| char::from(b'a' + n as u8);
+        let path = format!("/{0}{1}x/{1}{0}y/z/{0}", word(i % 10), word(i / 10));
+        pin(&mut scan, file(Some(&path), filesystem), i..i + 1, 4096);
+    }
+    let evidence = with(scan);
+    let places = &of(&evidence).groups[0].pinned_in;
+    assert_eq!(places.iter().map(|p| p.files).sum::<u64>(), 100);
+    for (filesystem, files) in [("ext4", 50), ("tmpfs", 50)] {
+        let of = places.iter().filter(|p| p.filesystem == filesystem);
+        assert_eq!(of.map(|p| p.files).sum::<u64>(), files, "{places:#?}");
+    }
+    assert!(places.iter().any(|p| p.pattern == "other files below /"), "{places:#?}");
 }
 
 #[test]
