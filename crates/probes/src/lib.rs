@@ -18,6 +18,7 @@ pub mod root;
 pub mod softirqs;
 pub mod softnet;
 pub mod tasks;
+pub mod tree;
 pub mod units;
 pub mod watch;
 pub mod zombies;
