@@ -19,6 +19,7 @@ pub mod softirqs;
 pub mod softnet;
 pub mod tasks;
 pub mod tree;
+pub mod unit_files;
 pub mod units;
 pub mod watch;
 pub mod zombies;
