@@ -13,6 +13,7 @@ pub mod interrupts;
 pub mod kernel_log;
 pub mod memory;
 pub mod nic;
+pub mod packages;
 pub mod pressure;
 pub mod root;
 pub mod softirqs;
