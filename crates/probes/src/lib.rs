@@ -4,6 +4,7 @@
 //! `look(&mut self, at, &mut Evidence)`, which appends what it saw and notes in [`Evidence::unseen`] what it could not see.
 //! Parsers are functions from text to plain data, so that tests and property tests need no node.
 
+pub mod agent_files;
 pub mod cgroups;
 pub mod conntrack;
 pub mod cores;

@@ -71,6 +71,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
         });
     }
     let mut units: Vec<UnitFile> = Vec::new();
+    use Enablement::{Alias, Generated, Static, Transient};
     for name in names.into_iter().take(MAX_UNITS) {
         let mut unit = UnitFile { name: name.to_owned(), ..UnitFile::default() };
         unit.instance_of = UnitName::of(name).filter(|u| u.kind() == NameKind::Instance).and_then(|u| u.template());
@@ -79,7 +80,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
             Ok(Some(found)) => {
                 unit.enablement = states.enablement(name, &found);
                 unit.path = Some(found.path.clone());
-                if unit.enablement == Enablement::Alias {
+                if unit.enablement == Alias {
                     unit.alias_of = Some(found.name.clone());
                 }
                 let install = &found.install;
@@ -91,7 +92,6 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
             Ok(None) => continue,
             Err(bad) => unit.bad = Some(bad.to_string()),
         }
-        use Enablement::{Alias, Generated, Static, Transient};
         if !matches!(unit.enablement, Alias | Static | Generated | Transient) {
             unit.preset = Some(presets.of(name));
         }

@@ -132,8 +132,8 @@ fn hostile_trees_name_what_is_bad_and_never_leave() {
 #[test]
 fn a_tree_without_systemd_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let read = super::read(&Root::at(dir.path())).unwrap();
-    assert!(read.units.is_empty());
-    assert!(read.unseen[0].why.contains("no directory of systemd's units"));
-    assert!(super::read(&Root::at(dir.path().join("none"))).unwrap_err().to_string().contains("none"));
+    let seen = read(&Root::at(dir.path())).unwrap();
+    assert!(seen.units.is_empty());
+    assert!(seen.unseen[0].why.contains("no directory of systemd's units"));
+    assert!(read(&Root::at(dir.path().join("none"))).unwrap_err().to_string().contains("none"));
 }
