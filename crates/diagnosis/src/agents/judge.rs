@@ -293,7 +293,9 @@ fn verdict(
         Harm::CannotSee => {
             let text = match surroundings.booted {
                 true => "whether it restarts or makes cgroups was not seen",
-                false => "an image does not show whether it restarts or makes cgroups",
+                false => {
+                    "an image does not show whether it restarts or makes cgroups, and what is missing may be written at first boot"
+                }
             };
             why.push(unseen(text.to_owned(), &case.unit.name));
         }

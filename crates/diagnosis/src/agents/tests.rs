@@ -130,7 +130,7 @@ fn what_does_not_start_is_fine() {
             files: files(&Catalogue::built_in(), std::slice::from_ref(&unit), &[]),
             ..Surroundings::default()
         };
-        let ecs = judged(&[unit.clone()], &image, ECS);
+        let ecs = judged(std::slice::from_ref(&unit), &image, ECS);
         assert_eq!((ecs.verdict, kinds(&ecs)), (Verdict::Fine, vec![ReasonKind::NotStarted]), "{:?}", unit.enablement);
     }
     // Disabled, but somebody started it and it loops.
