@@ -16,14 +16,19 @@ const MAX_LIST: u64 = 64 << 20;
 
 pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let mut found: Vec<(String, String)> = Vec::new();
+    // One file that cannot be read hides the owners in it, not all others.
+    let mut unread: Option<io::Error> = None;
     match tree.list(INFO) {
         Ok(entries) => {
             for entry in entries {
                 // `libc6:amd64.list`
                 let Some(package) = entry.name.strip_suffix(".list") else { continue };
                 let package = package.split(':').next().unwrap_or(package);
-                let Ok(bytes) = tree.read(&format!("{INFO}/{}", entry.name), MAX_LIST) else { continue };
-                paths_in(&bytes, |line| Some(line), wanted, package, &mut found);
+                let path = format!("{INFO}/{}", entry.name);
+                match tree.read(&path, MAX_LIST) {
+                    Ok(bytes) => paths_in(&bytes, |line| Some(line), wanted, package, &mut found),
+                    Err(e) => unread = Some(io::Error::new(e.kind(), format!("{path}: {e}"))),
+                }
             }
         }
         Err(e) if is_absent(&e) => {}
@@ -49,7 +54,7 @@ pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>)
         let version = versions.get(&name).cloned();
         owners.entry(path).or_insert(Package { name, version, manager: "dpkg".to_owned() });
     }
-    Ok(())
+    unread.map_or(Ok(()), Err)
 }
 
 fn paths_in(

@@ -32,6 +32,11 @@ fn dpkg_with_and_without_merged_usr_and_distroless() {
     let owners = find(&tree(dir.path()), &[UNIT.to_owned()]);
     assert_eq!(owners.by_path[UNIT], package("agent", "1.2-3", "dpkg"));
     assert_eq!((owners.databases.as_slice(), owners.unseen.len()), (&["dpkg"][..], 0));
+    // A list that cannot be read is told; what the others say still counts.
+    fs::create_dir(dir.path().join("var/lib/dpkg/info/broken.list")).unwrap();
+    let owners = find(&tree(dir.path()), &[UNIT.to_owned()]);
+    assert_eq!(owners.by_path[UNIT].name, "agent");
+    assert!(owners.unseen[0].why.contains("broken.list"), "{:?}", owners.unseen);
 
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "var/lib/dpkg/status.d/agent", "Package: agent\nVersion: 4\n");

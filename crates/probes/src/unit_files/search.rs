@@ -61,7 +61,7 @@ impl SearchPath {
     pub fn read(tree: &Tree, unseen: &mut Vec<Unseen>) -> SearchPath {
         let mut directories: Vec<SearchDirectory> = Vec::new();
         for (path, part) in PATHS {
-            match directory(tree, path, part) {
+            match directory(tree, path, part, unseen) {
                 // Several of the paths may be links to one directory: it counts once, at its highest place.
                 Ok(directory) if directories.iter().any(|d| d.path == directory.path) => {}
                 Ok(directory) => directories.push(directory),
@@ -109,7 +109,7 @@ pub fn pulling_directory(name: &str) -> Option<(&str, &str)> {
     matches!(how, "wants" | "requires" | "upholds").then_some((by, how))
 }
 
-fn directory(tree: &Tree, path: &str, part: Part) -> io::Result<SearchDirectory> {
+fn directory(tree: &Tree, path: &str, part: Part, unseen: &mut Vec<Unseen>) -> io::Result<SearchDirectory> {
     let path = tree.find(path)?.path;
     let entries = tree.list(&path)?;
     let mut links = BTreeMap::new();
@@ -123,7 +123,13 @@ fn directory(tree: &Tree, path: &str, part: Part) -> io::Result<SearchDirectory>
                 }
             }
             Kind::Directory if pulling_directory(&entry.name).is_some() => {
-                let names = tree.list(&below).unwrap_or_default();
+                let names = match tree.list(&below) {
+                    Ok(names) => names,
+                    Err(e) => {
+                        unseen.push(unseen_file("what a directory pulls in", &below, &e));
+                        continue;
+                    }
+                };
                 let names = names.into_iter().filter(|e| e.kind == Kind::Link).map(|e| e.name).collect();
                 pulls.insert(entry.name.clone(), names);
             }
