@@ -4,6 +4,7 @@
 //! [`rules`]. What several rules derive from the evidence (how busy a core was, who owned it, who waited) is in [`cores`] and
 //! [`log_events`].
 
+pub mod agents;
 pub mod cgroup_paths;
 pub mod code;
 pub mod cores;

@@ -8,10 +8,12 @@
 //! to make the picture of a live node, and a [`recording`] stores fragments in a file and gives them back. So a rule cannot
 //! tell a live node from a recorded one.
 
+pub mod agents;
 pub mod cgroup_names;
 pub mod cgroups;
 pub mod cores;
 pub mod counters;
+pub mod glob;
 pub mod log;
 pub mod nic;
 pub mod node;
@@ -23,10 +25,14 @@ pub mod zombies;
 
 use serde::{Deserialize, Serialize};
 
+pub use agents::{
+    Condition, Enablement, FileAnswer, FileFormat, FileQuestion, FileState, Package, Preset, PullIn, UnitFile,
+};
 pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
 pub use counters::{Counters, Delta, Point, Source};
+pub use glob::glob_matches;
 pub use log::LogLine;
 pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use node::Node;
@@ -110,6 +116,9 @@ pub mod probe {
     pub const KERNEL_SAMPLES: &str = "kernel-samples";
     pub const KERNEL_LOG: &str = "kernel-log";
     pub const UNITS: &str = "units";
+    pub const UNIT_FILES: &str = "unit-files";
+    pub const PACKAGES: &str = "packages";
+    pub const AGENT_FILES: &str = "agent-files";
     pub const NODE: &str = "node";
 }
 

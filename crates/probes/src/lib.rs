@@ -4,6 +4,7 @@
 //! `look(&mut self, at, &mut Evidence)`, which appends what it saw and notes in [`Evidence::unseen`] what it could not see.
 //! Parsers are functions from text to plain data, so that tests and property tests need no node.
 
+pub mod agent_files;
 pub mod bpf;
 pub mod cgroups;
 pub mod churn;
@@ -16,12 +17,15 @@ pub mod kernel_log;
 pub mod kernel_samples;
 pub mod memory;
 pub mod nic;
+pub mod packages;
 pub mod pressure;
 pub mod root;
 pub mod slab;
 pub mod softirqs;
 pub mod softnet;
 pub mod tasks;
+pub mod tree;
+pub mod unit_files;
 pub mod units;
 pub mod watch;
 pub mod zombies;

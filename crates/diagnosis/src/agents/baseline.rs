@@ -1,0 +1,213 @@
+//! What a good node or image has, to tell later what is new, gone or changed.
+
+use coroner_evidence::{Enablement, Preset, UnitFile};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub const SCHEMA: &str = "coroner.baseline/1";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    pub schema: String,
+    /// What it was made of: PRETTY_NAME of os-release.
+    pub os: Option<String>,
+    /// When, nanoseconds since 1970.
+    pub made_real_ns: Option<u64>,
+    pub units: BTreeMap<String, BaselineUnit>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaselineUnit {
+    pub enablement: Enablement,
+    pub preset: Option<Preset>,
+    pub path: Option<String>,
+    pub package: Option<String>,
+    pub version: Option<String>,
+    /// SHA-256 of the unit's file and drop-ins.
+    pub content: Option<String>,
+}
+
+/// Why a baseline cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaselineError(String);
+
+impl fmt::Display for BaselineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BaselineError {}
+
+impl Baseline {
+    pub fn of(units: &[UnitFile], os: Option<String>, made_real_ns: Option<u64>) -> Baseline {
+        // What generators and programs make at run time is no part of an image.
+        let lasting = |u: &&UnitFile| !matches!(u.enablement, Enablement::Generated | Enablement::Transient);
+        let units = units.iter().filter(lasting).map(|u| (u.name.clone(), BaselineUnit::of(u))).collect();
+        Baseline { schema: SCHEMA.to_owned(), os, made_real_ns, units }
+    }
+
+    pub fn to_json(&self) -> String {
+        // Maps with text keys and plain values always serialise.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    pub fn parse(text: &str) -> Result<Baseline, BaselineError> {
+        #[derive(Deserialize)]
+        struct Head {
+            schema: String,
+        }
+        let head: Head = serde_json::from_str(text).map_err(|e| BaselineError(format!("not a baseline: {e}")))?;
+        if head.schema != SCHEMA {
+            return Err(BaselineError(format!("schema is \"{}\", expected \"{SCHEMA}\"", head.schema)));
+        }
+        serde_json::from_str(text).map_err(|e| BaselineError(format!("a damaged baseline: {e}")))
+    }
+}
+
+impl BaselineUnit {
+    fn of(unit: &UnitFile) -> BaselineUnit {
+        BaselineUnit {
+            enablement: unit.enablement,
+            preset: unit.preset,
+            path: unit.path.clone(),
+            package: unit.package.as_ref().map(|p| p.name.clone()),
+            version: unit.package.as_ref().and_then(|p| p.version.clone()),
+            content: unit.content_hash.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    pub new: Vec<DriftedUnit>,
+    pub gone: Vec<DriftedUnit>,
+    pub changed: Vec<ChangedUnit>,
+}
+
+impl Drift {
+    pub fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.gone.is_empty() && self.changed.is_empty()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DriftedUnit {
+    pub name: String,
+    #[serde(flatten)]
+    pub unit: BaselineUnit,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChangedUnit {
+    pub name: String,
+    pub changes: Vec<Change>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// `enablement`, `preset`, `path`, `package`, `version`, `content`
+    pub what: &'static str,
+    pub was: Option<String>,
+    pub is: Option<String>,
+}
+
+/// What is new, gone or changed, each by name.
+pub fn compare(baseline: &Baseline, now: &Baseline) -> Drift {
+    let listed =
+        |units: &BTreeMap<String, BaselineUnit>, others: &BTreeMap<String, BaselineUnit>| -> Vec<DriftedUnit> {
+            let missing = units.iter().filter(|(name, _)| !others.contains_key(*name));
+            missing.map(|(name, unit)| DriftedUnit { name: name.clone(), unit: unit.clone() }).collect()
+        };
+    let mut changed = Vec::new();
+    for (name, is) in &now.units {
+        let Some(was) = baseline.units.get(name) else { continue };
+        let changes = changes(was, is);
+        if !changes.is_empty() {
+            changed.push(ChangedUnit { name: name.clone(), changes });
+        }
+    }
+    Drift { new: listed(&now.units, &baseline.units), gone: listed(&baseline.units, &now.units), changed }
+}
+
+fn changes(was: &BaselineUnit, is: &BaselineUnit) -> Vec<Change> {
+    let enablement = |u: &BaselineUnit| Some(u.enablement.as_str().to_owned());
+    let preset = |u: &BaselineUnit| u.preset.map(|p| p.as_str().to_owned());
+    [
+        ("enablement", enablement(was), enablement(is)),
+        ("preset", preset(was), preset(is)),
+        ("path", was.path.clone(), is.path.clone()),
+        ("package", was.package.clone(), is.package.clone()),
+        ("version", was.version.clone(), is.version.clone()),
+        ("content", was.content.clone(), is.content.clone()),
+    ]
+    .into_iter()
+    .filter(|(_, was, is)| was != is)
+    .map(|(what, was, is)| Change { what, was, is })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::Package;
+    use proptest::prelude::*;
+
+    fn unit(name: &str, enablement: Enablement, version: &str, content: &str) -> UnitFile {
+        UnitFile {
+            name: name.to_owned(),
+            enablement,
+            path: Some(format!("/usr/lib/systemd/system/{name}")),
+            package: Some(Package { name: "p".into(), version: Some(version.into()), manager: "dpkg".into() }),
+            content_hash: Some(content.to_owned()),
+            ..UnitFile::default()
+        }
+    }
+
+    #[test]
+    fn what_is_new_gone_and_changed() {
+        let good = [
+            unit("a.service", Enablement::Enabled, "1", "x"),
+            unit("b.service", Enablement::Disabled, "1", "x"),
+            unit("c.service", Enablement::Static, "1", "x"),
+        ];
+        let now = [
+            unit("a.service", Enablement::Enabled, "1", "x"),
+            unit("b.service", Enablement::Enabled, "2", "y"),
+            unit("ecs.service", Enablement::Enabled, "1", "x"),
+            unit("run-1.service", Enablement::Transient, "1", "x"),
+        ];
+        let stored = Baseline::of(&good, Some("Debian".into()), Some(1)).to_json();
+        let good = Baseline::parse(&stored).unwrap();
+        let drift = compare(&good, &Baseline::of(&now, None, None));
+        assert_eq!(drift.new.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["ecs.service"]);
+        assert_eq!(drift.gone.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["c.service"]);
+        assert_eq!(drift.changed.len(), 1);
+        let what: Vec<_> = drift.changed[0].changes.iter().map(|c| (c.what, c.is.as_deref().unwrap())).collect();
+        assert_eq!(what, [("enablement", "enabled"), ("version", "2"), ("content", "y")]);
+        assert!(compare(&good, &good).is_empty());
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let error = |text: &str| Baseline::parse(text).unwrap_err().to_string();
+        assert!(error("{}").contains("not a baseline"));
+        assert!(error(r#"{"schema": "coroner.baseline/7", "units": 3}"#).contains("expected \"coroner.baseline/1\""));
+        assert!(error(r#"{"schema": "coroner.baseline/1", "units": 3}"#).contains("damaged"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stored_comes_back(names in prop::collection::btree_set("[a-z]{1,8}\\.service", 0..8), state in 0usize..13) {
+            let units: Vec<UnitFile> = names.iter().map(|n| unit(n, Enablement::ALL[state], "1", "x")).collect();
+            let baseline = Baseline::of(&units, None, None);
+            prop_assert_eq!(Baseline::parse(&baseline.to_json()).unwrap(), baseline);
+        }
+
+        #[test]
+        fn any_text(text in "[{}\":a-z0-9\\[\\], ]{0,80}") {
+            let _ = Baseline::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What is known of agents, as data: `crates/diagnosis/catalogue/*.toml`, and what users add. Every key is explained in
+//! docs/catalogue.md.
+
+use coroner_evidence::{FileFormat, FileQuestion, glob_matches};
+use regex::Regex;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use toml::Spanned;
+
+/// What the first line of a catalogue says.
+pub const SCHEMA: &str = "coroner.catalogue/1";
+
+const BUILT_IN: [(&str, &str); 8] = [
+    ("aws.toml", include_str!("../../catalogue/aws.toml")),
+    ("google.toml", include_str!("../../catalogue/google.toml")),
+    ("azure.toml", include_str!("../../catalogue/azure.toml")),
+    ("orchestrators.toml", include_str!("../../catalogue/orchestrators.toml")),
+    ("gpu.toml", include_str!("../../catalogue/gpu.toml")),
+    ("observers.toml", include_str!("../../catalogue/observers.toml")),
+    ("system.toml", include_str!("../../catalogue/system.toml")),
+    ("access.toml", include_str!("../../catalogue/access.toml")),
+];
+
+/// What an agent does on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Owns the node and places work on it: two of them fight.
+    Orchestrator,
+    /// Runs containers for somebody.
+    ContainerRuntime,
+    /// Lets people or tools in.
+    Access,
+    /// Speaks with the cloud's control plane.
+    Cloud,
+    /// Ships metrics, logs or traces.
+    Observer,
+    Gpu,
+    /// Changes software while the node runs.
+    Updates,
+    /// Drives hardware that a node may lack.
+    Hardware,
+    Security,
+    /// Brings configuration.
+    Configuration,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NeedKind {
+    Config,
+    Credentials,
+    Hardware,
+}
+
+/// One of these files must be there (with these keys set), or the agent has nothing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    pub kind: NeedKind,
+    /// Any of them satisfies.
+    pub paths: Vec<String>,
+    /// All of them, in one file.
+    pub keys: Vec<String>,
+    pub format: FileFormat,
+    /// What it is good for: "which cluster to join".
+    pub what: String,
+}
+
+impl Need {
+    pub fn questions(&self) -> impl Iterator<Item = FileQuestion> + '_ {
+        self.paths.iter().map(|path| FileQuestion { path: path.clone(), format: self.format, keys: self.keys.clone() })
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Agent {
+    pub name: String,
+    /// Shell patterns.
+    pub units: Vec<String>,
+    pub what: String,
+    pub role: Role,
+    /// Clouds it belongs to, as [`coroner_evidence::Node::cloud`] names them; empty: any.
+    pub clouds: Vec<String>,
+    pub orchestrator: Option<String>,
+    /// Names of its programs.
+    pub processes: Vec<String>,
+    pub needs: Vec<Need>,
+    pub log_unregistered: Vec<Regex>,
+    /// Agents beside which it has nothing to do or does harm.
+    pub conflicts_with: Vec<String>,
+    pub only_way_in: bool,
+    /// Known, but never judged.
+    pub ignore: bool,
+    /// With `{unit}` for the unit's name.
+    pub safe_step: String,
+    pub does_not_fix: String,
+    /// Where it was read.
+    pub source: String,
+}
+
+/// Why a catalogue cannot be used: in which file and line, at which key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogueError {
+    pub file: String,
+    pub line: usize,
+    pub why: String,
+}
+
+impl fmt::Display for CatalogueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.why)
+    }
+}
+
+impl std::error::Error for CatalogueError {}
+
+#[derive(Debug, Clone, Default)]
+pub struct Catalogue {
+    /// By name.
+    agents: BTreeMap<String, Agent>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileForm {
+    schema: Spanned<String>,
+    #[serde(default)]
+    agent: Vec<Spanned<AgentForm>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgentForm {
+    name: Spanned<String>,
+    units: Spanned<Vec<Spanned<String>>>,
+    what: String,
+    role: Role,
+    #[serde(default)]
+    clouds: Vec<String>,
+    orchestrator: Option<String>,
+    #[serde(default)]
+    processes: Vec<String>,
+    #[serde(default)]
+    needs: Vec<NeedForm>,
+    #[serde(default)]
+    log_unregistered: Vec<Spanned<String>>,
+    #[serde(default)]
+    conflicts_with: Vec<Spanned<String>>,
+    #[serde(default)]
+    only_way_in: bool,
+    #[serde(default)]
+    ignore: bool,
+    safe_step: Spanned<String>,
+    does_not_fix: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NeedForm {
+    kind: NeedKind,
+    paths: Spanned<Vec<Spanned<String>>>,
+    #[serde(default)]
+    keys: Vec<Spanned<String>>,
+    #[serde(default)]
+    format: FileFormat,
+    what: String,
+}
+
+impl Catalogue {
+    /// Ours.
+    pub fn built_in() -> Catalogue {
+        // It is part of the program, and a test reads it.
+        Catalogue::load(&[]).expect("the built-in catalogue is well formed")
+    }
+
+    /// Ours, and then these, as (file, text): a later entry takes the place of an earlier one with the same name.
+    pub fn load(added: &[(String, String)]) -> Result<Catalogue, CatalogueError> {
+        let mut catalogue = Catalogue::default();
+        let mut references = Vec::new();
+        let ours = BUILT_IN.iter().map(|(file, text)| (format!("built-in {file}"), (*text).to_owned()));
+        for (file, text) in ours.chain(added.iter().cloned()) {
+            catalogue.add(&file, &text, &mut references)?;
+        }
+        match references.into_iter().find(|(name, _)| !catalogue.agents.contains_key(name)) {
+            Some((_, error)) => Err(error),
+            None => Ok(catalogue),
+        }
+    }
+
+    fn add(
+        &mut self,
+        file: &str,
+        text: &str,
+        references: &mut Vec<(String, CatalogueError)>,
+    ) -> Result<(), CatalogueError> {
+        let error = |at: usize, why: String| CatalogueError { file: file.to_owned(), line: line_of(text, at), why };
+        let form: FileForm =
+            toml::from_str(text).map_err(|e| error(e.span().map_or(0, |s| s.start), e.message().trim().to_owned()))?;
+        if form.schema.get_ref() != SCHEMA {
+            return Err(error(form.schema.span().start, format!("schema: expected \"{SCHEMA}\"")));
+        }
+        let mut names: Vec<String> = Vec::new();
+        for agent in form.agent {
+            let at = agent.span().start;
+            let agent = agent.into_inner();
+            let name = agent.name.get_ref().clone();
+            if name.is_empty() || names.contains(&name) {
+                return Err(error(agent.name.span().start, format!("name: \"{name}\" is empty or stands here twice")));
+            }
+            if agent.units.get_ref().is_empty() {
+                return Err(error(agent.units.span().start, format!("units: {name} has none")));
+            }
+            for unit in agent.units.get_ref() {
+                if unit.get_ref().trim_matches(['*', '?']).is_empty() || !unit.get_ref().contains('.') {
+                    let why = format!("units: \"{}\" is not a pattern of a unit's name", unit.get_ref());
+                    return Err(error(unit.span().start, why));
+                }
+            }
+            if agent.only_way_in && recommends_removal(agent.safe_step.get_ref()) {
+                let why = format!("safe_step: {name} may be the only way in, so it must not be disabled or masked");
+                return Err(error(agent.safe_step.span().start, why));
+            }
+            let mut needs = Vec::new();
+            for need in agent.needs {
+                if need.paths.get_ref().is_empty() {
+                    return Err(error(need.paths.span().start, format!("paths: a need of {name} has none")));
+                }
+                if let Some(path) = need.paths.get_ref().iter().find(|p| !p.get_ref().starts_with('/')) {
+                    return Err(error(path.span().start, format!("paths: \"{}\" is not absolute", path.get_ref())));
+                }
+                if let (FileFormat::Any, Some(key)) = (need.format, need.keys.first()) {
+                    let why = "keys: needs format = \"lines\" or \"json\"".to_owned();
+                    return Err(error(key.span().start, why));
+                }
+                needs.push(Need {
+                    kind: need.kind,
+                    paths: need.paths.into_inner().into_iter().map(Spanned::into_inner).collect(),
+                    keys: need.keys.into_iter().map(Spanned::into_inner).collect(),
+                    format: need.format,
+                    what: need.what,
+                });
+            }
+            let mut log_unregistered = Vec::new();
+            for pattern in agent.log_unregistered {
+                match Regex::new(pattern.get_ref()) {
+                    Ok(regex) => log_unregistered.push(regex),
+                    Err(e) => {
+                        let why = format!("log_unregistered: {}", e.to_string().lines().last().unwrap_or_default());
+                        return Err(error(pattern.span().start, why));
+                    }
+                }
+            }
+            for other in &agent.conflicts_with {
+                let why = format!("conflicts_with: there is no agent \"{}\"", other.get_ref());
+                references.push((other.get_ref().clone(), error(other.span().start, why)));
+            }
+            names.push(name.clone());
+            let entry = Agent {
+                name: name.clone(),
+                units: agent.units.into_inner().into_iter().map(Spanned::into_inner).collect(),
+                what: agent.what,
+                role: agent.role,
+                clouds: agent.clouds,
+                orchestrator: agent.orchestrator,
+                processes: agent.processes,
+                needs,
+                log_unregistered,
+                conflicts_with: agent.conflicts_with.into_iter().map(Spanned::into_inner).collect(),
+                only_way_in: agent.only_way_in,
+                ignore: agent.ignore,
+                safe_step: agent.safe_step.into_inner(),
+                does_not_fix: agent.does_not_fix,
+                source: format!("{file}:{}", line_of(text, at)),
+            };
+            self.agents.insert(name, entry);
+        }
+        Ok(())
+    }
+
+    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
+        self.agents.values()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Agent> {
+        self.agents.get(name)
+    }
+
+    /// The agent that a unit belongs to: that with the most specific pattern.
+    pub fn agent_of(&self, unit: &str) -> Option<&Agent> {
+        let specific = |pattern: &str| pattern.chars().filter(|c| !"*?[]".contains(*c)).count();
+        self.agents
+            .values()
+            .flat_map(|agent| agent.units.iter().map(move |pattern| (agent, pattern)))
+            .filter(|(_, pattern)| glob_matches(pattern, unit))
+            .max_by_key(|(_, pattern)| specific(pattern))
+            .map(|(agent, _)| agent)
+    }
+
+    /// All files that are worth a look for the agents of these units.
+    pub fn questions<'a>(&'a self, units: impl IntoIterator<Item = &'a str>) -> Vec<FileQuestion> {
+        let mut questions: Vec<FileQuestion> = units
+            .into_iter()
+            .filter_map(|unit| self.agent_of(unit))
+            .flat_map(|agent| &agent.needs)
+            .flat_map(Need::questions)
+            .collect();
+        questions.sort_unstable();
+        questions.dedup();
+        questions
+    }
+}
+
+/// Whether a step would take an agent away.
+pub fn recommends_removal(step: &str) -> bool {
+    let commands =
+        ["systemctl disable", "systemctl mask", "systemctl stop", "apt-get remove", "apt-get purge", "dnf remove"];
+    commands.iter().any(|command| step.contains(command))
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|b| *b == b'\n').count() + 1
+}
+
+#[cfg(test)]
+#[path = "catalogue_tests.rs"]
+mod tests;

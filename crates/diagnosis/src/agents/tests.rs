@@ -1,0 +1,244 @@
+use super::*;
+use coroner_evidence::{Condition, Enablement, FileState, PullIn, UnitFile};
+use proptest::prelude::*;
+
+fn enabled(name: &str) -> UnitFile {
+    UnitFile { name: name.to_owned(), enablement: Enablement::Enabled, ..UnitFile::default() }
+}
+
+/// Answers: these files are there with these keys; all others are missing.
+fn files(catalogue: &Catalogue, units: &[UnitFile], there: &[(&str, &[&str])]) -> Vec<FileAnswer> {
+    let questions = catalogue.questions(units.iter().map(|u| u.name.as_str()));
+    let answer = |question: coroner_evidence::FileQuestion| {
+        let state = match there.iter().find(|(path, _)| *path == question.path) {
+            Some((path, keys)) => {
+                FileState::Present { path: path.to_string(), keys_set: keys.iter().map(|k| k.to_string()).collect() }
+            }
+            None => FileState::Missing,
+        };
+        FileAnswer { question, state }
+    };
+    questions.into_iter().map(answer).collect()
+}
+
+fn on_node(units: &[UnitFile], there: &[(&str, &[&str])]) -> Surroundings {
+    let mut surroundings = Surroundings {
+        booted: true,
+        cloud: Some("aws".to_owned()),
+        processes: Some(vec!["systemd".to_owned(), "kubelet".to_owned()]),
+        files: files(&Catalogue::built_in(), units, there),
+        ..Surroundings::default()
+    };
+    for unit in units {
+        let quiet = Activity {
+            active: Some(true),
+            restarts_per_hour: Some(0.0),
+            cgroup_births_per_hour: Some(0.0),
+            log: Some(Vec::new()),
+        };
+        surroundings.activity.insert(unit.name.clone(), quiet);
+    }
+    surroundings
+}
+
+fn judged(units: &[UnitFile], surroundings: &Surroundings, name: &str) -> Judgement {
+    let judgements = judge(units, &Catalogue::built_in(), surroundings);
+    judgements.into_iter().find(|j| j.unit == name).unwrap_or_else(|| panic!("{name} was not judged"))
+}
+
+fn kinds(judgement: &Judgement) -> Vec<ReasonKind> {
+    judgement.why.iter().map(|r| r.kind).collect()
+}
+
+const ECS: &str = "ecs.service";
+const CLUSTER: (&str, &[&str]) = ("/etc/ecs/ecs.config", &["ECS_CLUSTER"]);
+
+#[test]
+fn the_incident() {
+    let units = [enabled(ECS)];
+    let mut node = on_node(&units, &[("/etc/ecs/ecs.config", &[])]);
+    let activity = node.activity.get_mut(ECS).unwrap();
+    // ecs-init restarts its container by itself.
+    activity.cgroup_births_per_hour = Some(240.0);
+    activity.log = Some(vec!["[INFO] Agent exited with code 1".to_owned(); 3]);
+    let ecs = judged(&units, &node, ECS);
+    assert_eq!((ecs.verdict, ecs.certainty, ecs.harm), (Verdict::Unused, Certainty::Sure, Harm::Seen));
+    use ReasonKind::*;
+    assert_eq!(kinds(&ecs), [ConfigMissing, RegistrationErrors, CompetingOwner, CgroupsBorn]);
+    assert!(ecs.why[0].text.contains("/etc/ecs/ecs.config does not set ECS_CLUSTER"), "{}", ecs.why[0].text);
+    assert!(ecs.why[2].text.contains("the process kubelet runs"));
+    assert!(ecs.safe_step.contains("systemctl disable --now ecs.service") && ecs.safe_step.contains("reboot"));
+    assert!(ecs.does_not_fix.contains("dead memory cgroups"));
+}
+
+#[test]
+fn the_same_agent_configured_is_nothing() {
+    let units = [enabled(ECS)];
+    let mut node = on_node(&units, &[CLUSTER]);
+    node.processes = Some(vec!["amazon-ecs-init".to_owned()]);
+    let ecs = judged(&units, &node, ECS);
+    assert_eq!((ecs.verdict, kinds(&ecs)), (Verdict::Fine, vec![ReasonKind::Configured]));
+    // One failure in its log is no repetition.
+    node.activity.get_mut(ECS).unwrap().log = Some(vec!["Agent exited with code 1".to_owned()]);
+    assert_eq!(judged(&units, &node, ECS).verdict, Verdict::Fine);
+}
+
+#[test]
+fn an_idle_agent_is_a_milder_judgement() {
+    let units = [enabled(ECS)];
+    let ecs = judged(&units, &on_node(&units, &[]), ECS);
+    assert_eq!((ecs.verdict, ecs.certainty, ecs.harm), (Verdict::Unused, Certainty::Possible, Harm::NotSeen));
+    assert!(ecs.why.last().unwrap().text.contains("costs little"));
+}
+
+#[test]
+fn in_an_image_the_harm_cannot_be_seen() {
+    let units = [enabled(ECS), enabled("kubelet.service")];
+    let there: &[(&str, &[&str])] = &[("/var/lib/kubelet/config.yaml", &[])];
+    let image = Surroundings { files: files(&Catalogue::built_in(), &units, there), ..Surroundings::default() };
+    let ecs = judged(&units, &image, ECS);
+    assert_eq!((ecs.verdict, ecs.certainty, ecs.harm), (Verdict::Unused, Certainty::Likely, Harm::CannotSee));
+    assert!(ecs.why.iter().any(|r| r.text.contains("an image does not show")));
+    assert!(ecs.safe_step.contains("--root=DIR disable ecs.service"), "{}", ecs.safe_step);
+    // The kubelet is configured, its rival is not.
+    assert_eq!(judged(&units, &image, "kubelet.service").verdict, Verdict::Fine);
+}
+
+#[test]
+fn two_configured_orchestrators_conflict() {
+    let units = [enabled(ECS), enabled("kubelet.service")];
+    let node = on_node(&units, &[CLUSTER, ("/var/lib/kubelet/config.yaml", &[])]);
+    for name in [ECS, "kubelet.service"] {
+        let judgement = judged(&units, &node, name);
+        assert_eq!((judgement.verdict, judgement.certainty), (Verdict::Conflict, Certainty::Likely), "{name}");
+    }
+    let docker = [enabled("docker.service"), enabled("containerd.service")];
+    assert_eq!(judged(&docker, &on_node(&docker, &[]), "docker.service").verdict, Verdict::Conflict);
+    let mut without_kubelet = on_node(&docker, &[]);
+    without_kubelet.processes = Some(vec!["dockerd".to_owned(), "containerd".to_owned()]);
+    assert_eq!(judged(&docker, &without_kubelet, "docker.service").verdict, Verdict::Fine);
+}
+
+#[test]
+fn what_does_not_start_is_fine() {
+    let masked = UnitFile { enablement: Enablement::Masked, ..enabled(ECS) };
+    let disabled = UnitFile { enablement: Enablement::Disabled, ..enabled(ECS) };
+    let condition = Condition { key: "ConditionPathExists".into(), value: "/etc/ecs/on".into(), holds: Some(false) };
+    let unmet = UnitFile { conditions: vec![condition], ..enabled(ECS) };
+    for unit in [masked, disabled, unmet] {
+        let image = Surroundings {
+            files: files(&Catalogue::built_in(), std::slice::from_ref(&unit), &[]),
+            ..Surroundings::default()
+        };
+        let ecs = judged(std::slice::from_ref(&unit), &image, ECS);
+        assert_eq!((ecs.verdict, kinds(&ecs)), (Verdict::Fine, vec![ReasonKind::NotStarted]), "{:?}", unit.enablement);
+    }
+    // Disabled, but somebody started it and it loops.
+    let unit = UnitFile { enablement: Enablement::Disabled, ..enabled(ECS) };
+    let mut node = on_node(std::slice::from_ref(&unit), &[]);
+    node.activity.get_mut(ECS).unwrap().restarts_per_hour = Some(900.0);
+    assert_eq!(judged(&[unit], &node, ECS).verdict, Verdict::Unused);
+}
+
+#[test]
+fn static_units_start_by_links_and_timers() {
+    let pull = PullIn { by: "multi-user.target".into(), how: "wants".into(), link: "/x".into() };
+    let pulled = UnitFile { enablement: Enablement::Static, pulled_in_by: vec![pull], ..enabled("snapd.service") };
+    let timer = enabled("apt-daily.timer");
+    let by_timer = UnitFile {
+        enablement: Enablement::Static,
+        triggered_by: vec!["apt-daily.timer".into()],
+        ..enabled("apt-daily.service")
+    };
+    let units = [pulled, timer, by_timer];
+    let names = units.iter().map(|u| (u.name.as_str(), u)).collect();
+    assert_eq!(start_of(&units[0], &names), Start::Yes("is pulled in by multi-user.target".into()));
+    assert_eq!(start_of(&units[2], &names), Start::Yes("is started by apt-daily.timer".into()));
+}
+
+#[test]
+fn a_way_in_is_reported_and_never_removed() {
+    let units = [enabled("amazon-ssm-agent.service"), enabled("google-guest-agent.service")];
+    let mut node = on_node(&units, &[]);
+    for activity in node.activity.values_mut() {
+        activity.restarts_per_hour = Some(500.0);
+        activity.log = Some(vec!["Agent is in hibernate mode. Reducing logging".to_owned(); 2]);
+    }
+    let judgements = judge(&units, &Catalogue::built_in(), &node);
+    assert_eq!(judgements.len(), 2);
+    for judgement in judgements {
+        assert_eq!(judgement.verdict, Verdict::Unused, "{judgement}");
+        assert!(judgement.report_only);
+        assert!(!catalogue::recommends_removal(&judgement.safe_step), "{}", judgement.safe_step);
+    }
+}
+
+#[test]
+fn an_agent_of_another_cloud() {
+    let units = [enabled("walinuxagent.service")];
+    let agent = judged(&units, &on_node(&units, &[]), "walinuxagent.service");
+    assert_eq!((agent.verdict, kinds(&agent)[0]), (Verdict::Unused, ReasonKind::OtherCloud));
+    assert!(agent.why[0].text.contains("azure") && agent.why[0].text.contains("aws"));
+    // An image that is for several clouds: which one is not known.
+    let units = [enabled("walinuxagent.service"), enabled("google-guest-agent.service")];
+    let agent = judged(&units, &Surroundings::default(), "walinuxagent.service");
+    assert_eq!(agent.verdict, Verdict::CannotTell);
+    assert!(agent.why[0].text.contains("azure and gce"));
+}
+
+#[test]
+fn blindness_is_not_evidence() {
+    // The file could not be read, and hardware does not show in an image.
+    let units = [enabled(ECS), enabled("ModemManager.service")];
+    let mut image = Surroundings { files: files(&Catalogue::built_in(), &units, &[]), ..Surroundings::default() };
+    for answer in &mut image.files {
+        answer.state = FileState::Unseen { why: "/etc/ecs/ecs.config: Permission denied".into() };
+    }
+    for unit in &units {
+        let judgement = judged(&units, &image, &unit.name);
+        assert_eq!((judgement.verdict, kinds(&judgement)), (Verdict::CannotTell, vec![ReasonKind::Unseen]));
+    }
+    // Nobody asked about the files at all.
+    assert_eq!(judged(&units, &Surroundings::default(), ECS).verdict, Verdict::CannotTell);
+}
+
+proptest! {
+    /// Nothing in the surroundings makes a way in be removed, or a unit that does not start be anything but fine.
+    #[test]
+    fn always_and_never(
+        names in prop::sample::subsequence(
+            vec!["ecs.service", "kubelet.service", "sshd.service", "docker.service", "snapd.service", "nomad.service",
+                 "google-guest-agent.service", "multipathd.service", "unknown.service"], 0..9),
+        states in prop::collection::vec(0usize..13, 9),
+        booted in any::<bool>(),
+        cloud in prop::option::of("(aws|gce|azure)"),
+        rate in prop::option::of(prop::num::f64::ANY),
+        running in prop::sample::subsequence(vec!["kubelet", "dockerd", "nomad", "bash"], 0..4),
+    ) {
+        let units: Vec<UnitFile> = names.iter().zip(&states)
+            .map(|(name, state)| UnitFile { enablement: Enablement::ALL[*state], ..enabled(name) })
+            .collect();
+        let catalogue = Catalogue::built_in();
+        let activity = Activity { restarts_per_hour: rate, cgroup_births_per_hour: rate, ..Activity::default() };
+        let surroundings = Surroundings {
+            booted,
+            cloud,
+            processes: Some(running.iter().map(|p| p.to_string()).collect()),
+            files: files(&catalogue, &units, &[]),
+            activity: units.iter().map(|u| (u.name.clone(), activity.clone())).collect(),
+        };
+        let judgements = judge(&units, &catalogue, &surroundings);
+        prop_assert_eq!(judgements.len(), units.iter().filter(|u| u.name != "unknown.service").count());
+        for judgement in judgements {
+            prop_assert!(!(judgement.report_only && catalogue::recommends_removal(&judgement.safe_step)));
+            let unit = units.iter().find(|u| u.name == judgement.unit).unwrap();
+            if !booted && unit.enablement == Enablement::Masked {
+                prop_assert_eq!(judgement.verdict, Verdict::Fine);
+            }
+            if !booted {
+                prop_assert_eq!(judgement.harm, Harm::CannotSee);
+                prop_assert!(judgement.verdict != Verdict::Unused || judgement.certainty < Certainty::Sure);
+            }
+        }
+    }
+}

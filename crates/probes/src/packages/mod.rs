@@ -1,0 +1,139 @@
+//! Which package brought a file, from the package databases on disk: dpkg, rpm (sqlite, ndb, Berkeley DB), apk, and snaps by
+//! the names of their units. Only the asked paths are looked up, and no tool of the node is run.
+
+mod apk;
+mod dpkg;
+mod rpm_bdb;
+mod rpm_header;
+mod rpm_ndb;
+mod rpm_sqlite;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use coroner_evidence::{Package, UnitFile, Unseen, probe};
+
+use crate::tree::{Tree, base_name, is_absent};
+
+/// Databases larger than this are not read.
+const MAX_DATABASE: u64 = 1 << 30;
+
+/// Owners by path.
+#[derive(Debug, Default)]
+pub struct Owners {
+    pub by_path: HashMap<String, Package>,
+    /// Databases that were read: `dpkg`, `rpm` …
+    pub databases: Vec<&'static str>,
+    pub unseen: Vec<Unseen>,
+}
+
+/// Names that a database may know a path by: distributions that merged /usr still list /lib/… for some packages.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Each spelling → the path that was asked for.
+    paths: HashMap<String, String>,
+}
+
+impl Wanted {
+    fn new(paths: &[String]) -> Wanted {
+        let mut wanted = Wanted::default();
+        for path in paths {
+            wanted.paths.insert(path.clone(), path.clone());
+            for top in ["/lib", "/lib64", "/bin", "/sbin"] {
+                let merged = format!("/usr{top}");
+                let other = match (path.strip_prefix(&merged), path.strip_prefix(top)) {
+                    (Some(rest), _) if rest.starts_with('/') => format!("{top}{rest}"),
+                    (_, Some(rest)) if rest.starts_with('/') => format!("{merged}{rest}"),
+                    _ => continue,
+                };
+                // The path as it was asked for comes first.
+                wanted.paths.entry(other).or_insert_with(|| path.clone());
+            }
+        }
+        wanted
+    }
+
+    fn asked(&self, spelling: &str) -> Option<&String> {
+        self.paths.get(spelling)
+    }
+}
+
+/// Finds the owners of these absolute paths.
+pub fn find(tree: &Tree, paths: &[String]) -> Owners {
+    let wanted = Wanted::new(paths);
+    let mut owners = Owners::default();
+    type Reader = fn(&Tree, &Wanted, &mut HashMap<String, Package>) -> io::Result<()>;
+    let databases: [(&str, &[&str], Reader); 6] = [
+        ("dpkg", &["/var/lib/dpkg/status", "/var/lib/dpkg/status.d"], dpkg::find),
+        ("rpm", rpm_sqlite::PATHS, rpm_sqlite::find),
+        ("rpm", rpm_ndb::PATHS, rpm_ndb::find),
+        ("rpm", rpm_bdb::PATHS, rpm_bdb::find),
+        ("apk", &[apk::INSTALLED], apk::find),
+        ("apk", &[apk::INSTALLED_MERGED], apk::find),
+    ];
+    for (name, signs, read) in databases {
+        let exists = signs.iter().any(|sign| !matches!(tree.find(sign), Err(e) if is_absent(&e)));
+        if !exists {
+            continue;
+        }
+        match read(tree, &wanted, &mut owners.by_path) {
+            Ok(()) if !owners.databases.contains(&name) => owners.databases.push(name),
+            Ok(()) => {}
+            Err(e) => owners.unseen.push(unseen(name, &e.to_string())),
+        }
+    }
+    if owners.databases.is_empty() && owners.unseen.is_empty() {
+        owners.unseen.push(Unseen {
+            probe: probe::PACKAGES.to_owned(),
+            what: "which packages brought the units".to_owned(),
+            why: "no database of dpkg, rpm or apk is here".to_owned(),
+            how_to_see: "nothing to do if the image was made without a package manager".to_owned(),
+        });
+    }
+    owners
+}
+
+fn unseen(database: &str, why: &str) -> Unseen {
+    Unseen {
+        probe: probe::PACKAGES.to_owned(),
+        what: "which packages brought the units".to_owned(),
+        why: format!("the database of {database}: {why}"),
+        how_to_see: match database {
+            "rpm" => "ask it itself: rpm --root DIR -qf FILE",
+            "dpkg" => "ask it itself: dpkg --root=DIR -S FILE",
+            _ => "run as root",
+        }
+        .to_owned(),
+    }
+}
+
+/// Fills in the packages of units; what could not be seen is returned.
+pub fn name_packages(tree: &Tree, units: &mut [UnitFile]) -> Vec<Unseen> {
+    let mut paths: Vec<String> = units.iter().filter_map(|u| u.path.clone()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let owners = find(tree, &paths);
+    let mut snaps = BTreeMap::new();
+    for unit in units {
+        let Some(path) = &unit.path else { continue };
+        unit.package = owners.by_path.get(path).cloned().or_else(|| snap_of(tree, path, &mut snaps));
+    }
+    owners.unseen
+}
+
+/// snapd writes the units of snaps itself: `snap.NAME.APP.service`. The revision stands for the version.
+fn snap_of(tree: &Tree, path: &str, known: &mut BTreeMap<String, Option<String>>) -> Option<Package> {
+    let name = base_name(path).strip_prefix("snap.")?.split('.').next()?.to_owned();
+    let version = known.entry(name.clone()).or_insert_with(|| {
+        let target = tree.link_target(&format!("/snap/{name}/current")).ok()?;
+        Some(format!("revision {}", base_name(&target)))
+    });
+    Some(Package { version: version.clone(), name, manager: "snap".to_owned() })
+}
+
+fn invalid(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Files below a root that may be somebody else's: a mounted image, an unpacked container.
+//!
+//! Symbolic links of such a tree are absolute and mean the tree, not the machine that looks at it, and they may be hostile.
+//! So every path is walked component by component with descriptors that follow nothing (`O_PATH | O_NOFOLLOW`): links are read
+//! and resolved here, `..` never climbs above the root, loops end. openat2(2) with RESOLVE_IN_ROOT would do the same, but is
+//! not there before Linux 5.6 and blocked by some sandboxes.
+
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::root::{ReadError, Root};
+
+/// As many links as the kernel follows in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+
+/// Components in a path after all links were put in.
+const MAX_COMPONENTS: usize = 4096;
+
+/// Names read from one directory. A real one with unit files has some hundreds.
+const MAX_NAMES: usize = 50_000;
+
+/// The top of a file tree that is never left.
+#[derive(Debug)]
+pub struct Tree {
+    root: Root,
+    top: OwnedFd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    File,
+    Directory,
+    Link,
+    /// Only the null device counts as a mask.
+    NullDevice,
+    Other,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    pub name: String,
+    pub kind: Kind,
+}
+
+/// Something that exists, by the path that leads to it without any link.
+#[derive(Debug)]
+pub struct Place {
+    /// Absolute within the tree.
+    pub path: String,
+    pub kind: Kind,
+    pub bytes: u64,
+    /// The directory it is in, and its name there; the top has no name.
+    parent: OwnedFd,
+    name: String,
+}
+
+impl Tree {
+    pub fn open(root: &Root) -> Result<Tree, ReadError> {
+        let path = root.path("/");
+        match openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(top) => Ok(Tree { root: root.clone(), top }),
+            Err(e) => Err(ReadError::Io { path, source: e.into() }),
+        }
+    }
+
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// What the path leads to, through all links.
+    pub fn find(&self, path: &str) -> io::Result<Place> {
+        self.walk(path, true)
+    }
+
+    /// The same, but a link at the end is itself the answer.
+    pub fn find_link(&self, path: &str) -> io::Result<Place> {
+        self.walk(path, false)
+    }
+
+    pub fn exists(&self, path: &str) -> io::Result<bool> {
+        match self.find(path) {
+            Ok(_) => Ok(true),
+            Err(e) if is_absent(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A plain file's content, at most `limit` bytes. A longer file is an error, never cut.
+    pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+        self.read_place(&self.find(path)?, limit)
+    }
+
+    pub fn read_place(&self, place: &Place, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open_place(place)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// Opens a plain file. Nothing else is opened: to open a device or a pipe may do things or wait for ever.
+    pub fn open_place(&self, place: &Place) -> io::Result<std::fs::File> {
+        if place.kind != Kind::File {
+            return Err(io::Error::other("this is not a regular file"));
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&place.parent, place.name.as_str(), flags, Mode::empty())?;
+        if kind_of(&fstat(&file)?) != Kind::File {
+            return Err(io::Error::other("this is not a regular file"));
+        }
+        Ok(file.into())
+    }
+
+    /// Where a link points to, as it says itself.
+    pub fn link_target(&self, path: &str) -> io::Result<String> {
+        let place = self.find_link(path)?;
+        if place.kind != Kind::Link {
+            return Err(Errno::INVAL.into());
+        }
+        read_link(&place.parent, &place.name)
+    }
+
+    /// A path with its directories' links resolved and a link at its end kept; what does not exist is taken as it stands.
+    /// This is what systemd compares with its search path to tell an alias from a linked file (`chase` with
+    /// CHASE_NOFOLLOW | CHASE_NONEXISTENT).
+    pub fn simplified(&self, path: &str) -> io::Result<String> {
+        match self.find_link(path) {
+            Ok(place) => return Ok(place.path),
+            Err(e) if !is_absent(&e) => return Err(e),
+            Err(_) => {}
+        }
+        let path = format!("/{}", path.trim_start_matches('/'));
+        let mut known = path.as_str();
+        while known != "/" {
+            known = split(known).0;
+            match self.find(known) {
+                Ok(place) => return Ok(lexically(&format!("{}/{}", place.path, &path[known.len()..]))),
+                Err(e) if !is_absent(&e) => return Err(e),
+                Err(_) => {}
+            }
+        }
+        Ok(lexically(&path))
+    }
+
+    /// Names in a directory, sorted. Names that are not UTF-8 are nobody's units and are left out.
+    pub fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
+        let place = self.find(path)?;
+        if place.kind != Kind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = if place.name.is_empty() { "." } else { place.name.as_str() };
+        let directory = openat(&place.parent, name, flags, Mode::empty())?;
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::RegularFile => Kind::File,
+                FileType::Directory => Kind::Directory,
+                FileType::Symlink => Kind::Link,
+                _ => match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => kind_of(&stat),
+                    Err(_) => Kind::Other,
+                },
+            };
+            entries.push(Entry { name: name.to_owned(), kind });
+            if entries.len() > MAX_NAMES {
+                return Err(io::Error::other(format!("more than {MAX_NAMES} names in one directory")));
+            }
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    fn walk(&self, path: &str, follow_last: bool) -> io::Result<Place> {
+        // Components still to go, the next one last.
+        let mut ahead: Vec<String> = Vec::new();
+        push_components(&mut ahead, path)?;
+        // Directories entered so far, with their names; the top is not among them.
+        let mut inside: Vec<(OwnedFd, String)> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                inside.pop();
+                continue;
+            }
+            let here = inside.last().map_or(&self.top, |(fd, _)| fd);
+            let stat = statat(here, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
+            let kind = kind_of(&stat);
+            let last = ahead.is_empty();
+            if kind == Kind::Link && (follow_last || !last) {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                let target = read_link(here, &name)?;
+                if target.starts_with('/') {
+                    inside.clear();
+                }
+                push_components(&mut ahead, &target)?;
+                continue;
+            }
+            if last {
+                let mut path = String::new();
+                for (_, name) in &inside {
+                    path.push('/');
+                    path.push_str(name);
+                }
+                path.push('/');
+                path.push_str(&name);
+                let parent = match inside.pop() {
+                    Some((fd, _)) => fd,
+                    None => self.top.try_clone()?,
+                };
+                return Ok(Place { path, kind, bytes: u64::try_from(stat.st_size).unwrap_or(0), parent, name });
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let entered = openat(here, name.as_str(), flags, Mode::empty())?;
+            inside.push((entered, name));
+        }
+        // The path ended in `..` or was `/`: a directory that was entered already.
+        let path: String = inside.iter().map(|(_, name)| format!("/{name}")).collect();
+        let (parent, name) = match inside.pop() {
+            Some((_, name)) => match inside.pop() {
+                Some((fd, _)) => (fd, name),
+                None => (self.top.try_clone()?, name),
+            },
+            None => (self.top.try_clone()?, String::new()),
+        };
+        let path = if path.is_empty() { "/".to_owned() } else { path };
+        Ok(Place { path, kind: Kind::Directory, bytes: 0, parent, name })
+    }
+}
+
+/// Nothing is there: the path ends, or goes on below something that is not a directory.
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Directory and last component.
+pub fn split(path: &str) -> (&str, &str) {
+    let path = path.trim_end_matches('/');
+    match path.rsplit_once('/') {
+        Some(("", name)) => ("/", name),
+        Some((parent, name)) => (parent, name),
+        None => ("/", path),
+    }
+}
+
+/// The last component of a path.
+pub fn base_name(path: &str) -> &str {
+    split(path).1
+}
+
+fn push_components(ahead: &mut Vec<String>, path: &str) -> io::Result<()> {
+    let components = path.split('/').filter(|c| !c.is_empty() && *c != ".");
+    let count = components.clone().count();
+    if ahead.len() + count > MAX_COMPONENTS {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    ahead.extend(components.rev().map(str::to_owned));
+    Ok(())
+}
+
+fn lexically(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for component in path.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => {
+                kept.pop();
+            }
+            name => kept.push(name),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+fn read_link(directory: &OwnedFd, name: &str) -> io::Result<String> {
+    let target = readlinkat(directory, name, Vec::new())?;
+    match target.into_string() {
+        Ok(target) if !target.is_empty() => Ok(target),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the link points to bytes that are not UTF-8")),
+    }
+}
+
+fn kind_of(stat: &rustix::fs::Stat) -> Kind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Link,
+        // The null device is 1:3 (Documentation/admin-guide/devices.txt).
+        FileType::CharacterDevice if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3) => {
+            Kind::NullDevice
+        }
+        _ => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+#[path = "tree/tests.rs"]
+mod tests;
