@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -63,7 +63,7 @@ pub fn unshare_network() -> io::Result<()> {
 }
 
 /// A file mapped for reading. Its pages stay when somebody drops the page cache: the kernel spares what is mapped
-/// (mm/truncate.c, mapping_evict_folio).
+/// (mm/truncate.c, mapping_evict_folio). Reclaim does not: see `hold_pages`.
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut libc::c_void,
@@ -100,6 +100,31 @@ impl Mapping {
         Ok(nodes)
     }
 
+    /// Keeps every page in memory until the pipes are dropped, also from one who pages out what looks cold (DAMON). A page in a
+    /// pipe has one more user, so reclaim puts it back on the list it was on; mlock would move it to another list.
+    pub fn hold_pages(&self) -> io::Result<Vec<(PipeReader, PipeWriter)>> {
+        let mut held = Vec::new();
+        let mut at = 0;
+        while at < self.bytes {
+            let (reader, writer) = io::pipe()?;
+            // A pipe holds 16 pages at first; root may have more, others up to 1 MiB.
+            let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
+            let room = rustix::pipe::fcntl_getpipe_size(&writer)?.min(self.bytes - at);
+            // SAFETY: within the mapping.
+            let from = unsafe { self.address.cast::<u8>().add(at) };
+            let pages = [libc::iovec { iov_base: from.cast(), iov_len: room }];
+            // SAFETY: the range is in our mapping, which nobody writes to; the kernel reads one iovec.
+            let taken = unsafe { libc::vmsplice(writer.as_raw_fd(), pages.as_ptr(), 1, libc::SPLICE_F_NONBLOCK) };
+            match taken {
+                n if n > 0 => at += n as usize,
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                _ => return Err(last_error()),
+            }
+            held.push((reader, writer));
+        }
+        Ok(held)
+    }
+
     /// Puts all its pages into our page table.
     pub fn touch(&self) {
         for at in (0..self.bytes).step_by(rustix::param::page_size()) {
@@ -109,6 +134,8 @@ impl Mapping {
         }
     }
 }
+
+const PIPE_BYTES: usize = 1 << 20;
 
 impl Drop for Mapping {
     fn drop(&mut self) {

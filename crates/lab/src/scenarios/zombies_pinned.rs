@@ -73,6 +73,8 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let resident = mapping.resident()? as u64;
     ensure!(resident == in_ext4, "somebody dropped the page cache: {resident} of {in_ext4} pages are left");
     mapping.touch();
+    // From here on nobody takes one: a page that is read again belongs to its reader, not to the dead cgroup.
+    let _held = mapping.hold_pages().context("cannot hold the pages of the file on ext4")?;
     files.push(kept_by(ext4.file(), "ext4", in_ext4, page));
     files.reverse();
     // Only what is on a list can be found by its file. Without it a few zombies have no file yet.
