@@ -45,6 +45,12 @@ codes! {
     SlowMemcgStat = "slow-memcg-stat",
     KernelStall = "kernel-stall",
     UnitCrashloop = "unit-crashloop",
+    UnitChurn = "unit-churn",
+    UnitFailing = "unit-failing",
+    UnitDrift = "unit-drift",
+    ContainerCrashloop = "container-crashloop",
+    AgentUnused = "agent-unused",
+    AgentConflict = "agent-conflict",
     GpuXid = "gpu-xid",
     ConntrackFull = "conntrack-full",
 }

@@ -37,6 +37,7 @@ pub enum SubjectKind {
     Process,
     Cgroup,
     Unit,
+    Container,
     Gpu,
 }
 
@@ -49,6 +50,7 @@ impl SubjectKind {
             SubjectKind::Process => "process",
             SubjectKind::Cgroup => "cgroup",
             SubjectKind::Unit => "unit",
+            SubjectKind::Container => "container",
             SubjectKind::Gpu => "gpu",
         }
     }

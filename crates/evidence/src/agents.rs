@@ -214,3 +214,10 @@ pub enum FileState {
         why: String,
     },
 }
+
+/// A file that was read as a whole, to be understood later: an addition to the catalogue of agents, a baseline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextFile {
+    pub path: String,
+    pub text: String,
+}

@@ -26,7 +26,7 @@ pub mod zombies;
 use serde::{Deserialize, Serialize};
 
 pub use agents::{
-    Condition, Enablement, FileAnswer, FileFormat, FileQuestion, FileState, Package, Preset, PullIn, UnitFile,
+    Condition, Enablement, FileAnswer, FileFormat, FileQuestion, FileState, Package, Preset, PullIn, TextFile, UnitFile,
 };
 pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
@@ -38,7 +38,7 @@ pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use node::Node;
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
-pub use units::Unit;
+pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use zombies::{
     Born, CgroupChurn, DeadBelow, Held, Hold, KernelSamples, Maker, PinningFile, SymbolSamples, TaskSamples,
     TriedInVain, Zombie, ZombieMethod, ZombieScan,
@@ -79,6 +79,24 @@ pub struct Evidence {
     pub log: Vec<LogLine>,
     /// systemd units, each time they were looked at.
     pub units: Vec<Unit>,
+    /// What is installed to run. The latest word wins.
+    pub unit_files: Vec<UnitFile>,
+    /// Of a directory that was audited without booting it: which. Then nothing runs that could be looked at.
+    pub image: Option<String>,
+    /// Whether the files that known agents need are there.
+    pub agent_files: Vec<FileAnswer>,
+    /// What users added to the catalogue of agents.
+    pub catalogues: Vec<TextFile>,
+    /// What the node's unit files are compared with.
+    pub baseline: Option<TextFile>,
+    /// The latest messages of units that are worth a closer look.
+    pub unit_log: Vec<UnitLogLine>,
+    /// Open sockets of such units.
+    pub unit_sockets: Vec<UnitSockets>,
+    /// Who starts processes that end, and how they end.
+    pub child_exits: Vec<ChildExits>,
+    /// Containers that their runtimes know, each time they were looked at.
+    pub containers: Vec<Container>,
     /// What could not be seen, and why.
     pub unseen: Vec<Unseen>,
     /// What looking has cost so far. The latest word wins.
@@ -119,6 +137,10 @@ pub mod probe {
     pub const UNIT_FILES: &str = "unit-files";
     pub const PACKAGES: &str = "packages";
     pub const AGENT_FILES: &str = "agent-files";
+    pub const JOURNAL: &str = "journal";
+    pub const UNIT_SOCKETS: &str = "unit-sockets";
+    pub const CHILD_EXITS: &str = "child-exits";
+    pub const CONTAINERS: &str = "containers";
     pub const NODE: &str = "node";
 }
 
@@ -153,6 +175,21 @@ impl Evidence {
         self.kernel_samples.extend(later.kernel_samples);
         self.log.extend(later.log);
         self.units.extend(later.units);
+        self.image = later.image.or(self.image.take());
+        if !later.unit_files.is_empty() {
+            self.unit_files = later.unit_files;
+        }
+        if !later.agent_files.is_empty() {
+            self.agent_files = later.agent_files;
+        }
+        if !later.catalogues.is_empty() {
+            self.catalogues = later.catalogues;
+        }
+        self.baseline = later.baseline.or(self.baseline.take());
+        self.unit_log.extend(later.unit_log);
+        self.unit_sockets.extend(later.unit_sockets);
+        self.child_exits.extend(later.child_exits);
+        self.containers.extend(later.containers);
         for unseen in later.unseen {
             if !self.unseen.contains(&unseen) {
                 self.unseen.push(unseen);

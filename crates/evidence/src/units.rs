@@ -29,5 +29,109 @@ pub struct Unit {
     /// Exit code or signal number.
     pub exit_status: Option<i32>,
     pub restart_delay_us: Option<u64>,
+    /// Its cgroup as this node names it: where the manager runs in a container, below that container's.
     pub cgroup: Option<String>,
+    /// `Type=` of a service: `simple`, `notify`, `oneshot` …
+    #[serde(default)]
+    pub service_type: Option<String>,
+    /// `Restart=` of a service: `no`, `always`, `on-failure` …
+    #[serde(default)]
+    pub restart: Option<String>,
+    /// When its main process last ended, ns of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub main_exited: Option<Time>,
+    /// When it last became active, ns of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub active_since: Option<Time>,
+    /// CPU time of its cgroup since it last started.
+    #[serde(default)]
+    pub cpu_ns: Option<u64>,
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Threads in its cgroup.
+    #[serde(default)]
+    pub tasks: Option<u64>,
+    /// The timers, sockets and paths that start it.
+    #[serde(default)]
+    pub triggered_by: Vec<String>,
+    /// What this timer, socket or path starts.
+    #[serde(default)]
+    pub triggers: Vec<String>,
+    /// Timers: when it last fired, and will next; ns since 1970.
+    #[serde(default)]
+    pub last_trigger_real_ns: Option<u64>,
+    #[serde(default)]
+    pub next_trigger_real_ns: Option<u64>,
+    /// Sockets: connections since it listens, and now.
+    #[serde(default)]
+    pub accepted: Option<u64>,
+    #[serde(default)]
+    pub connections: Option<u64>,
+    /// False if its last start was skipped, as a condition of its did not hold.
+    #[serde(default)]
+    pub conditions_held: Option<bool>,
+}
+
+/// A message from a unit's journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitLogLine {
+    pub unit: String,
+    /// ns since 1970.
+    pub real_ns: u64,
+    pub text: String,
+    /// If systemd says here that it scheduled an automatic restart: the how manieth.
+    pub restart: Option<u32>,
+}
+
+/// Open internet sockets of the processes of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitSockets {
+    pub at: Time,
+    pub unit: String,
+    pub processes: u64,
+    pub listening: u64,
+    /// Connected to another host or process over TCP, or a UDP socket with a peer.
+    pub connected: u64,
+}
+
+/// Processes that ended within a stretch of time, of one name, started by one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildExits {
+    pub from: Time,
+    pub to: Time,
+    /// Who started them, in the initial pid namespace.
+    pub parent_pid: u32,
+    pub parent_comm: String,
+    /// Memory cgroup of the parent, if it could still be read.
+    pub cgroup: Option<String>,
+    /// The name that they ended with.
+    pub comm: String,
+    pub exits: u64,
+    /// With a code other than 0, or by a signal.
+    pub failed: u64,
+    /// Of the failed, those that lived less than ten seconds.
+    pub failed_young: u64,
+    /// Of the last one that failed: exit code, or signal.
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+/// A container, as the files of its runtime tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    pub at: Time,
+    /// Whose files: `kubelet`, `docker`, `podman`.
+    pub runtime: String,
+    /// Its name within the pod, or on the node.
+    pub name: String,
+    pub namespace: Option<String>,
+    pub pod: Option<String>,
+    pub pod_uid: Option<String>,
+    pub id: Option<String>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Its last start, and the first one that is still known; ns since 1970.
+    pub started_real_ns: Option<u64>,
+    pub first_started_real_ns: Option<u64>,
+    pub exit_code: Option<i32>,
 }

@@ -13,6 +13,7 @@ mod read;
 mod rows;
 mod schema;
 mod sync;
+mod unit_rows;
 mod write;
 mod zombie_chunk;
 mod zombie_rows;

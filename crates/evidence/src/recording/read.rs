@@ -8,10 +8,10 @@ use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
 use super::schema::{APPLICATION_ID, FORMAT, ZOMBIES_SINCE};
 use super::zombie_rows::{self, Unpacked};
-use super::{About, PROBE, Recording, RecordingError, node_rows};
+use super::{About, PROBE, Recording, RecordingError, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::Time;
-use crate::{CoreTimes, Evidence, ThreadSample, ZombieScan};
+use crate::{CoreTimes, Evidence, ThreadSample, Unit, ZombieScan};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::HashMap;
@@ -29,8 +29,13 @@ pub fn read(path: &Path) -> Result<Recording, RecordingError> {
 
 fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
     let Opened { db, missing } = open::open(path)?;
-    let mut reader =
-        Reader { db, path: path.to_owned(), evidence: Evidence::default(), room: Room { all: bytes, left: bytes } };
+    let mut reader = Reader {
+        db,
+        path: path.to_owned(),
+        evidence: Evidence::default(),
+        units: Vec::new(),
+        room: Room { all: bytes, left: bytes },
+    };
     let about = reader.about()?;
     for (what, why) in missing {
         reader.lost(what, why);
@@ -43,7 +48,9 @@ fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
         reader.evidence.zombie_scans = reader.zombie_scans();
         reader.evidence.cgroup_churn = reader.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
         reader.evidence.kernel_samples = reader.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
+        reader.what_is_installed_to_run();
     }
+    reader.evidence.units = reader.units.into_iter().map(|(_, unit)| unit).collect();
     Ok(Recording { evidence: reader.evidence, about })
 }
 
@@ -51,6 +58,8 @@ struct Reader {
     db: Connection,
     path: PathBuf,
     evidence: Evidence,
+    /// With their numbers, by which their details find them.
+    units: Vec<(i64, Unit)>,
     room: Room,
 }
 
@@ -134,11 +143,34 @@ impl Reader {
             self.parents(rows::CGROUP_CENSUSES, rows::cgroup_census, crowded, |c, crowded| c.crowded = crowded);
         self.evidence.stat_reads = self.values(rows::STAT_READS, rows::stat_read);
         self.evidence.log = self.values(rows::KERNEL_LOG, rows::log_line);
-        self.evidence.units = self.values(rows::UNITS, rows::unit);
+        self.units = self.rows(rows::UNITS, rows::unit);
         self.evidence.cost = self.values(rows::COST, rows::cost).pop();
         for unseen in self.values(rows::UNSEEN, rows::unseen) {
             self.evidence.unseen(&unseen.probe, unseen.what, unseen.why, unseen.how_to_see);
         }
+    }
+
+    fn what_is_installed_to_run(&mut self) {
+        let mut details: HashMap<i64, unit_rows::Details> =
+            self.values(unit_rows::UNIT_DETAILS, unit_rows::unit_details).into_iter().collect();
+        for (id, unit) in &mut self.units {
+            if let Some(details) = details.remove(id) {
+                details.give(unit);
+            }
+        }
+        self.evidence.unit_files = self.values(unit_rows::UNIT_FILES, unit_rows::unit_file);
+        self.evidence.agent_files = self.values(unit_rows::AGENT_FILES, unit_rows::agent_file);
+        for (kind, file) in self.values(unit_rows::TEXT_FILES, unit_rows::text_file) {
+            match kind.as_str() {
+                unit_rows::CATALOGUE => self.evidence.catalogues.push(file),
+                unit_rows::BASELINE => self.evidence.baseline = Some(file),
+                _ => {}
+            }
+        }
+        self.evidence.unit_log = self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line);
+        self.evidence.unit_sockets = self.values(unit_rows::UNIT_SOCKETS, unit_rows::unit_sockets);
+        self.evidence.child_exits = self.values(unit_rows::CHILD_EXITS, unit_rows::child_exits);
+        self.evidence.containers = self.values(unit_rows::CONTAINERS, unit_rows::container);
     }
 
     /// A table of (key, value).

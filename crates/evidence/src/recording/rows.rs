@@ -510,6 +510,8 @@ pub fn insert_units(tx: &Transaction<'_>, items: &[Unit]) -> rusqlite::Result<()
             exit_status,
             restart_delay_us,
             cgroup,
+            // What came with the second format is in a table of its own.
+            ..
         } = unit;
         insert.execute(params![
             at,
@@ -528,6 +530,7 @@ pub fn insert_units(tx: &Transaction<'_>, items: &[Unit]) -> rusqlite::Result<()
             restart_delay_us.map(U64),
             cgroup,
         ])?;
+        super::unit_rows::insert_unit_details(tx, unit)?;
     }
     Ok(())
 }
@@ -549,6 +552,7 @@ pub fn unit(row: &Row<'_>) -> rusqlite::Result<Unit> {
         exit_status: row.get("exit_status")?,
         restart_delay_us: maybe_u64_of(row, "restart_delay_us")?,
         cgroup: row.get("cgroup")?,
+        ..Unit::default()
     })
 }
 

@@ -10,7 +10,7 @@ pub const APPLICATION_ID: i32 = 0x4352_4E52;
 /// 2: [`ZOMBIES_SINCE`].
 pub const FORMAT: u32 = 2;
 
-/// The first format with zombies, churn and samples of the kernel; older files have no tables for them.
+/// The first format with zombies, churn, samples of the kernel, and what is installed to run; older files have no tables for them.
 pub const ZOMBIES_SINCE: u32 = 2;
 
 pub const CREATE: &str = "
@@ -65,6 +65,21 @@ CREATE TABLE units (
   id INTEGER PRIMARY KEY, at_ns INTEGER, name TEXT, load_state TEXT, active_state TEXT, sub_state TEXT,
   unit_file_state TEXT, result TEXT, restarts INTEGER, invocation_id TEXT, main_started_ns INTEGER, main_pid INTEGER,
   exit_kind TEXT, exit_status INTEGER, restart_delay_us INTEGER, cgroup TEXT);
+CREATE TABLE unit_details (id INTEGER PRIMARY KEY, unit_id INTEGER, details_json TEXT);
+CREATE TABLE unit_files (
+  id INTEGER PRIMARY KEY, name TEXT, enablement TEXT, preset TEXT, path TEXT, package TEXT, package_version TEXT,
+  file_json TEXT);
+CREATE TABLE agent_files (id INTEGER PRIMARY KEY, path TEXT, answer_json TEXT);
+CREATE TABLE text_files (id INTEGER PRIMARY KEY, kind TEXT, path TEXT, text TEXT);
+CREATE TABLE unit_log (id INTEGER PRIMARY KEY, unit TEXT, real_ns INTEGER, text TEXT, restart INTEGER);
+CREATE TABLE unit_sockets (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, unit TEXT, processes INTEGER, listening INTEGER, connected INTEGER);
+CREATE TABLE child_exits (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent_pid INTEGER, parent_comm TEXT, cgroup TEXT, comm TEXT,
+  exits INTEGER, failed INTEGER, failed_young INTEGER, exit_code INTEGER, signal INTEGER);
+CREATE TABLE containers (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, runtime TEXT, name TEXT, namespace TEXT, pod TEXT, pod_uid TEXT,
+  container_id TEXT, restarts INTEGER, started_real_ns INTEGER, first_started_real_ns INTEGER, exit_code INTEGER);
 CREATE TABLE unseen (
   id INTEGER PRIMARY KEY, probe TEXT, what TEXT, why TEXT, how_to_see TEXT, UNIQUE (probe, what, why, how_to_see));
 CREATE TABLE findings (
@@ -82,7 +97,7 @@ CREATE VIEW log_readable AS
          uncertainty_ns / 1000000 AS uncertainty_ms, level,
          CASE facility WHEN 0 THEN 'kernel' ELSE 'user space' END AS written_by, text, kernel_log.id
   FROM kernel_log LEFT JOIN wall_clock ORDER BY at_ns, kernel_log.id;
--- What happened, by time: the kernel's warnings, units, cgroup censuses, slow reads, zombies, who makes and removes cgroups.
+-- What happened, by time: the kernel's warnings, units, their children and logs, cgroup censuses, slow reads, zombies, who makes and removes cgroups.
 CREATE VIEW events AS
   SELECT strftime('%Y-%m-%dT%H:%M:%S', (at_ns + offset_ns) / 1000000000, 'unixepoch')
            || printf('.%06dZ', (at_ns + offset_ns) / 1000 % 1000000) AS time,
@@ -92,6 +107,12 @@ CREATE VIEW events AS
     UNION ALL
     SELECT at_ns, 'unit', name, active_state || '/' || sub_state || coalesce(', ' || restarts || ' restarts', '')
            || coalesce(', result ' || result, '') FROM units
+    UNION ALL
+    SELECT to_ns, 'children', parent_comm || ' (pid ' || parent_pid || ')',
+           exits || ' of ' || comm || ' ended in ' || printf('%.1f s', (to_ns - from_ns) / 1e9) || ', ' || failed || ' failed'
+           FROM child_exits WHERE failed > 0
+    UNION ALL
+    SELECT real_ns - offset_ns, 'unit log', unit, text FROM unit_log JOIN wall_clock
     UNION ALL
     SELECT at_ns, 'cgroups', mount_point, live || ' live, ' || coalesce(dying, 'unknown') || ' dying' FROM cgroup_censuses
     UNION ALL

@@ -3,7 +3,7 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
-use super::{FindingRow, RecordingError, node_rows, rows, zombie_rows};
+use super::{FindingRow, RecordingError, node_rows, rows, unit_rows, zombie_rows};
 use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
@@ -256,6 +256,16 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         kernel_samples,
         log,
         units,
+        unit_files,
+        // A recording is of a running node.
+        image: _,
+        agent_files,
+        catalogues,
+        baseline,
+        unit_log,
+        unit_sockets,
+        child_exits,
+        containers,
         unseen,
         cost,
     } = fragment;
@@ -277,6 +287,14 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     zombie_rows::insert_kernel_samples(tx, kernel_samples)?;
     rows::insert_log(tx, log)?;
     rows::insert_units(tx, units)?;
+    unit_rows::replace_unit_files(tx, unit_files)?;
+    unit_rows::replace_agent_files(tx, agent_files)?;
+    unit_rows::replace_text_files(tx, unit_rows::CATALOGUE, catalogues)?;
+    unit_rows::replace_text_files(tx, unit_rows::BASELINE, baseline.as_slice())?;
+    unit_rows::insert_unit_log(tx, unit_log)?;
+    unit_rows::insert_unit_sockets(tx, unit_sockets)?;
+    unit_rows::insert_child_exits(tx, child_exits)?;
+    unit_rows::insert_containers(tx, containers)?;
     rows::insert_unseen(tx, unseen)?;
     if let Some(cost) = cost {
         rows::replace_cost(tx, cost)?;

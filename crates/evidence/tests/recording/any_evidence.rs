@@ -1,13 +1,13 @@
 //! Evidence of every kind, with every value that its types allow.
 
+use crate::any_units::units;
 use crate::any_zombies::{cgroup_churn, kernel_samples, zombie_scan};
 use coroner_evidence::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 use coroner_evidence::counters::{Counters, Point, Series, Source};
 use coroner_evidence::node::{Gpu, Node, Software};
 use coroner_evidence::tasks::{Process, RayProcess, SchedTimes, SchedulingClass, Thread, ThreadKey, ThreadSample};
 use coroner_evidence::{
-    Clocks, CoreSet, CoreTicks, CoreTimes, Cost, Evidence, LogLine, MapSource, Nic, NicQueue, QueueKind, Time, Unit,
-    Unseen,
+    Clocks, CoreSet, CoreTicks, CoreTimes, Cost, Evidence, LogLine, MapSource, Nic, NicQueue, QueueKind, Time, Unseen,
 };
 use proptest::array::uniform8;
 use proptest::collection::vec;
@@ -258,38 +258,6 @@ fn log_line() -> impl Strategy<Value = LogLine> {
     )
 }
 
-fn unit() -> impl Strategy<Value = Unit> {
-    let names = (text(), text(), text(), text());
-    let numbers = (any::<Option<u32>>(), of(time()), any::<Option<u32>>(), any::<Option<i32>>(), of(number()));
-    (time(), names, vec(of(text()), 5), numbers).prop_map(
-        |(
-            at,
-            (name, load_state, active_state, sub_state),
-            mut texts,
-            (restarts, main_started, main_pid, exit_status, restart_delay_us),
-        )| {
-            let mut text = || texts.pop().expect("as many as there are fields");
-            Unit {
-                at,
-                name,
-                load_state,
-                active_state,
-                sub_state,
-                unit_file_state: text(),
-                result: text(),
-                restarts,
-                invocation_id: text(),
-                main_started,
-                main_pid,
-                exit_kind: text(),
-                exit_status,
-                restart_delay_us,
-                cgroup: text(),
-            }
-        },
-    )
-}
-
 /// Few words, so that the same is often said twice.
 fn unseen() -> impl Strategy<Value = Unseen> {
     ("[ab]", "[ab]", "[ab]", text()).prop_map(|(probe, what, why, how_to_see)| Unseen { probe, what, why, how_to_see })
@@ -309,7 +277,7 @@ pub fn evidence() -> impl Strategy<Value = Evidence> {
     let tasks = (vec(clocks(), 0..3), vec(process(), 0..3), vec(thread(), 0..3), vec(nic(), 0..3));
     let cgroups = (vec(cgroup_mount(), 0..3), vec(cgroup_census(), 0..3), vec(stat_read(), 0..3));
     let zombies = (vec(zombie_scan(), 0..3), vec(cgroup_churn(), 0..3), vec(kernel_samples(), 0..3));
-    (seldom, streams, tasks, cgroups, zombies, vec(log_line(), 0..4), vec(unit(), 0..3)).prop_map(
+    (seldom, streams, tasks, cgroups, zombies, vec(log_line(), 0..4), units()).prop_map(
         |(
             (node, cost, unseen),
             (core_times, thread_samples, counters),
@@ -334,9 +302,9 @@ pub fn evidence() -> impl Strategy<Value = Evidence> {
             cgroup_censuses,
             stat_reads,
             log,
-            units,
             unseen,
             cost,
+            ..units
         },
     )
 }

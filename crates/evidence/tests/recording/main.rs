@@ -1,6 +1,7 @@
 //! The recording as its users meet it: what is written comes back, whatever happens to the writer, the disk or the file.
 
 mod any_evidence;
+mod any_units;
 mod any_zombies;
 mod damaged;
 mod full_disk;
