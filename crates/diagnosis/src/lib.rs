@@ -12,6 +12,7 @@ pub mod finding;
 pub mod log_events;
 pub mod memcg_size;
 pub mod rules;
+pub mod units;
 pub mod words;
 pub mod zombies;
 

@@ -12,7 +12,7 @@ use crate::output::warn;
 use anyhow::Context;
 use coroner_evidence::{Evidence, recording};
 use coroner_probes::Root;
-use coroner_probes::watch::{NameZombies, Options, Watch};
+use coroner_probes::watch::{AuditOptions, NameZombies, Options, Watch};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -27,7 +27,12 @@ impl NodeArgs {
     }
 
     pub fn watch_options(&self, zombies: NameZombies) -> Options {
-        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log }
+        Options {
+            zombies,
+            bus: self.bus.clone(),
+            pretend_kernel_log: self.trust_user_log,
+            audit: AuditOptions::default(),
+        }
     }
 }
 

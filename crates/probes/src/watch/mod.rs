@@ -28,7 +28,7 @@ use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
 use crate::zombies::{Bpf, LookOptions, look};
-use coroner_evidence::{Clocks, Cost, Evidence, Time};
+use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
 use gaps::Gaps;
 use homes::ProcessHomes;
 use nic_thread::{Ask, NicThread};
@@ -78,6 +78,19 @@ pub struct Options {
     pub bus: Option<String>,
     /// Take kernel log lines written by user space for the kernel's own (tests).
     pub pretend_kernel_log: bool,
+    pub audit: AuditOptions,
+}
+
+/// What the audit of agents wants to know beyond what is looked at anyway.
+#[derive(Debug, Clone, Default)]
+pub struct AuditOptions {
+    /// Files that known agents need.
+    pub questions: Vec<FileQuestion>,
+    /// Shell patterns of the units of known agents: their logs and sockets are looked at.
+    pub agent_units: Vec<String>,
+    /// Handed on with the evidence.
+    pub catalogues: Vec<TextFile>,
+    pub baseline: Option<TextFile>,
 }
 
 /// A node being watched. `next_turn` gives what was seen since the last call, until the time is over.
