@@ -41,6 +41,8 @@ pub enum Command {
     Cores(CoresArgs),
     /// Name the dead memory cgroups that this node's kernel cannot free: who left them, what keeps them, what they cost.
     Zombies(ZombiesArgs),
+    /// Audit the agents of this node, or of an image on disk: what crashloops, what nobody uses, what each costs.
+    Units(UnitsArgs),
     /// Write what is seen of this node into one file that can be diagnosed elsewhere.
     Record(RecordArgs),
 }
@@ -70,6 +72,14 @@ pub struct DiagnoseArgs {
     /// Exit with 2 if anything could not be seen.
     #[arg(long)]
     pub strict: bool,
+
+    /// Compare the units on disk with those that `coroner units --baseline FILE` stored.
+    /// [default: /etc/coroner/baseline.json if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
 
     #[command(flatten)]
     pub node: NodeArgs,
@@ -143,6 +153,58 @@ pub enum WalkMethod {
     TestRun,
     /// Page faults of our own and an array map: from Linux 5.4.
     PageFaults,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct UnitsArgs {
+    /// How long to watch: 5s, 500ms, 2m. Loops and churn show only while somebody looks.
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
+    pub duration: Duration,
+
+    /// Audit a recording instead of this node.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus", "root"])]
+    pub from: Option<PathBuf>,
+
+    /// Audit the image whose file system lies below this directory, without booting it.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["duration", "bus"])]
+    pub root: Option<PathBuf>,
+
+    /// The D-Bus address of systemd, e.g. unix:path=/proc/PID/root/run/dbus/system_bus_socket. [default: the system bus]
+    #[arg(long, value_name = "ADDRESS")]
+    pub bus: Option<String>,
+
+    /// Store the units of a good node or image in this file if it does not exist yet; else tell what is new, gone or changed
+    /// since then, and exit with 1 if something is not in it.
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+
+    /// Tell the difference to the baseline, then store the units as they are now in its place.
+    #[arg(long, requires = "baseline")]
+    pub update_baseline: bool,
+
+    #[command(flatten)]
+    pub catalogue: CatalogueArgs,
+
+    /// Show every unit and every judgement (JSON always has them).
+    #[arg(long, short)]
+    pub all: bool,
+
+    /// Show the evidence under each finding.
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// Print one JSON document (schema coroner.units/1).
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which agents are known.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct CatalogueArgs {
+    /// Know also the agents of this TOML file, or of each *.toml in this directory (docs/catalogue.md). May be given several
+    /// times. /etc/coroner/catalogue.d is read anyway.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub catalogue: Vec<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

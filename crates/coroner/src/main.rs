@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Some(args::Command::Diagnose(diagnose)) => commands::diagnose::run(diagnose),
         Some(args::Command::Cores(cores)) => commands::cores::run(cores),
         Some(args::Command::Zombies(zombies)) => commands::zombies::run(zombies),
+        Some(args::Command::Units(units)) => commands::units::run(units),
         Some(args::Command::Record(record)) => commands::record::run(record),
     };
     match outcome {

@@ -9,6 +9,7 @@ use coroner_evidence::{CoreSet, Evidence, Node, probe};
 
 use crate::counter_file::{Words, core_number, lines};
 use crate::root::Root;
+use crate::tree::Tree;
 
 use place::Place;
 use software::Processes;
@@ -128,6 +129,17 @@ fn os(files: &Root) -> Option<String> {
     let text = files.read("/etc/os-release").or_else(|_| files.read("/usr/lib/os-release")).ok()?;
     os_release_value(&text, "PRETTY_NAME").or_else(|| os_release_value(&text, "NAME"))
 }
+
+/// The same of an image, whose links must not lead out of it.
+pub fn os_of(tree: &Tree) -> Option<String> {
+    let read = |path: &str| tree.read(path, MAX_OS_RELEASE).ok();
+    let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release"))?;
+    let text = String::from_utf8_lossy(&text);
+    os_release_value(&text, "PRETTY_NAME").or_else(|| os_release_value(&text, "NAME"))
+}
+
+/// Some lines; a real one has 400 bytes.
+const MAX_OS_RELEASE: u64 = 64 << 10;
 
 /// A value of os-release(5): shell quoting, without expansion.
 fn os_release_value(text: &str, key: &str) -> Option<String> {

@@ -12,6 +12,7 @@ pub mod conntrack;
 pub mod cores;
 mod counter_file;
 pub mod identity;
+pub mod image;
 pub mod interrupts;
 pub mod kernel_log;
 pub mod kernel_samples;

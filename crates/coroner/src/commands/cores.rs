@@ -1,6 +1,6 @@
 //! `coroner cores`.
 
-use super::gather;
+use super::{read_recording, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
 use crate::output::{cores_text, diagnosis_json, print};
@@ -9,6 +9,7 @@ use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Cores, Summary};
 use coroner_evidence::Evidence;
+use coroner_probes::watch::NameZombies;
 use serde_json::{Value, json};
 
 /// One entry of the strip in JSON for each look at the cores.
@@ -17,7 +18,10 @@ const STEP_NS: u128 = 100_000_000;
 const MOST_STEPS: u128 = 6000;
 
 pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
-    let evidence = gather(args.from.as_deref(), args.duration, &args.node)?;
+    let evidence = match &args.from {
+        Some(file) => read_recording(file)?,
+        None => watch(args.node.root(), args.node.watch_options(NameZombies::IfMany, None), args.duration)?,
+    };
     let cores = Cores::of(&evidence);
     let parts = if args.json {
         let length = evidence.window().context("the cores could not be seen")?.length().as_nanos();

@@ -1,17 +1,20 @@
 //! `coroner diagnose`.
 
-use super::gather;
+use super::audit_files::{Known, read_baseline};
+use super::{read_recording, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
 use crate::output::{diagnosis_json, diagnosis_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
+use coroner_evidence::Evidence;
+use coroner_probes::watch::NameZombies;
 
 pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     if let Some(code) = args.explain {
         print(code.page())?;
         return Ok(Exit::NothingWrong);
     }
-    let evidence = gather(args.from.as_deref(), args.duration, &args.node)?;
+    let evidence = examine(&args)?;
     let diagnosis = diagnose(&evidence);
     let text = if args.json {
         diagnosis_json::render(&diagnosis)? + "\n"
@@ -20,6 +23,24 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     Ok(exit_of(&diagnosis, args.strict))
+}
+
+fn examine(args: &DiagnoseArgs) -> anyhow::Result<Evidence> {
+    let known = Known::read(&args.catalogue)?;
+    let Some(file) = &args.from else {
+        let audit = known.audit_options(read_baseline(args.baseline.as_deref())?);
+        let options = args.node.watch_options(NameZombies::IfMany, Some(audit));
+        return watch(args.node.root(), options, args.duration);
+    };
+    let mut evidence = read_recording(file)?;
+    // A recording brings its node's own; what is named here takes their place.
+    if !args.catalogue.catalogue.is_empty() {
+        evidence.catalogues = known.added;
+    }
+    if args.baseline.is_some() {
+        evidence.baseline = read_baseline(args.baseline.as_deref())?;
+    }
+    Ok(evidence)
 }
 
 fn exit_of(diagnosis: &Diagnosis, strict: bool) -> Exit {

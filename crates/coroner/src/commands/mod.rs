@@ -1,9 +1,11 @@
 //! The commands, one file each, and how they get their evidence.
 
+mod audit_files;
 pub mod cores;
 pub mod diagnose;
 pub mod record;
 mod recorder;
+pub mod units;
 pub mod zombies;
 
 use crate::args::NodeArgs;
@@ -26,13 +28,8 @@ impl NodeArgs {
         }
     }
 
-    pub fn watch_options(&self, zombies: NameZombies) -> Options {
-        Options {
-            zombies,
-            bus: self.bus.clone(),
-            pretend_kernel_log: self.trust_user_log,
-            audit: AuditOptions::default(),
-        }
+    pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
+        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit }
     }
 }
 
@@ -45,14 +42,6 @@ fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
             .context("cannot watch for Ctrl-C")?;
     }
     Ok(stop)
-}
-
-/// Watches this node, or reads a recording.
-fn gather(from: Option<&Path>, duration: Duration, node: &NodeArgs) -> anyhow::Result<Evidence> {
-    match from {
-        Some(file) => read_recording(file),
-        None => watch_node(duration, node),
-    }
 }
 
 fn read_recording(file: &Path) -> anyhow::Result<Evidence> {
@@ -71,10 +60,11 @@ fn read_recording(file: &Path) -> anyhow::Result<Evidence> {
     Ok(recording.evidence)
 }
 
-fn watch_node(duration: Duration, node: &NodeArgs) -> anyhow::Result<Evidence> {
+/// Watches a node with a line of progress.
+fn watch(root: Root, options: Options, duration: Duration) -> anyhow::Result<Evidence> {
     let mut progress = Progress::new("watching this node:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
-    let mut watch = Watch::start(node.root(), node.watch_options(NameZombies::IfMany), duration);
+    let mut watch = Watch::start(root, options, duration);
     let mut evidence = Evidence::default();
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), duration, &fragment);

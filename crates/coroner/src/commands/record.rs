@@ -1,8 +1,9 @@
 //! `coroner record`.
 
+use super::audit_files::{Known, read_baseline};
 use super::recorder::Recorder;
 use super::stop_on_signals;
-use crate::args::RecordArgs;
+use crate::args::{CatalogueArgs, RecordArgs};
 use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
@@ -24,10 +25,12 @@ pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 
+    let audit = Known::read(&CatalogueArgs::default())?.audit_options(read_baseline(None)?);
     let mut recorder = Recorder::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, args.duration, &Evidence::default());
-    let mut watch = Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always), args.duration);
+    let mut watch =
+        Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), args.duration);
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), args.duration, &fragment);

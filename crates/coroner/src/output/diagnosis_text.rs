@@ -41,26 +41,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, verbose: bool) -> Stri
         }
     }
 
-    if !diagnosis.unseen.is_empty() {
-        out.push('\n');
-        out.push_str(&bold("Not seen"));
-        out.push('\n');
-        // One reason may hide several things; it is told once.
-        let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-        for Unseen { what, why, how_to_see, .. } in &diagnosis.unseen {
-            match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
-                Some((_, _, whats)) => whats.push(what),
-                None => reasons.push((why, how_to_see, vec![what])),
-            }
-        }
-        for (why, how_to_see, whats) in reasons {
-            let mut text = format!("{}: {}.", whats.join("; "), why.trim_end_matches('.'));
-            if !how_to_see.is_empty() {
-                text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
-            }
-            out.push_str(&wrap(&format!("- {}", printable(&text)), width, 2));
-        }
-    }
+    out.push_str(&unseen_text(&diagnosis.unseen, width));
 
     out.push('\n');
     if let Some(finding) = diagnosis.findings.first() {
@@ -73,7 +54,30 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, verbose: bool) -> Stri
     out
 }
 
-fn node_line(node: &Node) -> String {
+pub fn unseen_text(unseen: &[Unseen], width: usize) -> String {
+    if unseen.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Not seen"));
+    // One reason may hide several things; it is told once.
+    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for Unseen { what, why, how_to_see, .. } in unseen {
+        match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
+            Some((_, _, whats)) => whats.push(what),
+            None => reasons.push((why, how_to_see, vec![what])),
+        }
+    }
+    for (why, how_to_see, whats) in reasons {
+        let mut text = format!("{}: {}.", whats.join("; "), why.trim_end_matches('.'));
+        if !how_to_see.is_empty() {
+            text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
+        }
+        out.push_str(&wrap(&format!("- {}", printable(&text)), width, 2));
+    }
+    out
+}
+
+pub fn node_line(node: &Node) -> String {
     let mut parts = vec![format!(
         "coroner {} on {}",
         env!("CARGO_PKG_VERSION"),
@@ -113,7 +117,7 @@ fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     line
 }
 
-fn finding_text(finding: &Finding, width: usize, verbose: bool) -> String {
+pub fn finding_text(finding: &Finding, width: usize, verbose: bool) -> String {
     let label = finding.severity.as_str().to_uppercase();
     let mut out = format!(
         "{}  {}  {} {}\n",

@@ -5,6 +5,8 @@ pub mod diagnosis_json;
 pub mod diagnosis_text;
 pub mod progress;
 pub mod terminal;
+pub mod units_json;
+pub mod units_text;
 pub mod zombies_json;
 pub mod zombies_text;
 

@@ -3,7 +3,10 @@
 //! Everything is derived from the evidence of a live node or of a recording. Whether a unit has any work here is judged in
 //! [`crate::agents`].
 
+pub mod audit;
 pub mod churn;
 pub mod containers;
 pub mod cost;
 pub mod loops;
+
+pub use audit::{Audit, AuditedUnit, audit};

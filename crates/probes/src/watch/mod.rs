@@ -78,7 +78,8 @@ pub struct Options {
     pub bus: Option<String>,
     /// Take kernel log lines written by user space for the kernel's own (tests).
     pub pretend_kernel_log: bool,
-    pub audit: AuditOptions,
+    /// Read what is installed to run, too.
+    pub audit: Option<AuditOptions>,
 }
 
 /// What the audit of agents wants to know beyond what is looked at anyway.

@@ -1,0 +1,122 @@
+//! `coroner units`.
+
+use super::audit_files::{Known, read_baseline};
+use super::{read_recording, watch};
+use crate::args::UnitsArgs;
+use crate::exit::Exit;
+use crate::output::{print, units_json, units_text};
+use anyhow::{Context, bail};
+use coroner_diagnosis::agents::Need;
+use coroner_diagnosis::agents::baseline::Baseline;
+use coroner_diagnosis::units::{Audit, audit};
+use coroner_evidence::{Evidence, UnitFile};
+use coroner_probes::watch::{NameZombies, Options};
+use coroner_probes::{Root, image};
+use std::io::Write;
+use std::path::Path;
+
+pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
+    let known = Known::read(&args.catalogue)?;
+    // Before minutes are spent on watching.
+    let stores = args.baseline.as_deref().is_some_and(|path| !path.exists());
+    let baseline = if stores { None } else { read_baseline(args.baseline.as_deref())? };
+    if let Some(file) = &baseline {
+        Baseline::parse(&file.text).with_context(|| file.path.clone())?;
+    }
+    let mut evidence = match (&args.from, &args.root) {
+        (Some(file), _) => read_recording(file)?,
+        (None, Some(dir)) => read_image(dir, &known)?,
+        (None, None) => {
+            let audit = known.audit_options(baseline.clone());
+            let options = Options {
+                zombies: NameZombies::Always,
+                bus: args.bus.clone(),
+                audit: Some(audit),
+                ..Options::default()
+            };
+            watch(Root::live(), options, args.duration)?
+        }
+    };
+    // A recording brings its node's own.
+    if args.from.is_none() || !args.catalogue.catalogue.is_empty() {
+        evidence.catalogues = known.added;
+    }
+    if baseline.is_some() {
+        evidence.baseline = baseline;
+    }
+    let audit = audit(&evidence);
+    if let Err(error) = &audit.judgements {
+        bail!("{error}");
+    }
+    nothing_seen(&audit, &args)?;
+
+    let mut stored = None;
+    if let Some(path) = args.baseline.as_deref().filter(|_| stores || args.update_baseline) {
+        store(path, &evidence)?;
+        stored = Some(path);
+    }
+    let text = if args.json {
+        format!("{:#}\n", units_json::document(&audit, &evidence, stored))
+    } else {
+        let shown = units_text::Shown { all: args.all, verbose: args.verbose };
+        units_text::render(&audit, &evidence, stored, &shown)
+    };
+    print(&text)?;
+    let drifted = matches!(&audit.drift, Some(Ok(drift)) if !drift.new.is_empty() || !drift.changed.is_empty());
+    Ok(if drifted && args.baseline.is_some() { Exit::Findings } else { Exit::NothingWrong })
+}
+
+fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
+    let questions = |units: &[UnitFile]| {
+        let names = units.iter().map(|u| u.name.as_str());
+        let of_agents = names.filter_map(|n| known.catalogue.agent_of(n)).flat_map(|a| &a.needs);
+        let mut questions: Vec<_> = of_agents.flat_map(Need::questions).collect();
+        questions.sort_unstable();
+        questions.dedup();
+        questions
+    };
+    let evidence = image::read(&Root::at(dir), &dir.display().to_string(), questions)?;
+    if evidence.unit_files.is_empty() {
+        let why = evidence.unseen.first().map_or("no unit files were found", |u| u.why.as_str());
+        bail!("{}: {why}. Name the top of the image's file system", dir.display());
+    }
+    Ok(evidence)
+}
+
+/// If neither units nor processes were seen, an empty list would be a lie.
+fn nothing_seen(audit: &Audit, args: &UnitsArgs) -> anyhow::Result<()> {
+    if !audit.units.is_empty() || !audit.cgroups.is_empty() {
+        return Ok(());
+    }
+    let why = audit.unseen.iter().map(|u| format!("{}: {}", u.what, u.why)).collect::<Vec<_>>().join("; ");
+    match &args.from {
+        Some(file) => bail!("{}: the recording holds neither units nor processes. {why}", file.display()),
+        None => bail!("neither units nor processes could be seen. {why}"),
+    }
+}
+
+/// Beside it first, so that a full disk or a crash leaves the old one as it was.
+fn store(path: &Path, evidence: &Evidence) -> anyhow::Result<()> {
+    if evidence.unit_files.is_empty() {
+        let why = evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map(|u| u.why.clone());
+        bail!(
+            "{}: not stored, no unit files were seen: {}",
+            path.display(),
+            why.unwrap_or_else(|| "none there".into())
+        );
+    }
+    let os = evidence.node.as_ref().and_then(|n| n.os.clone());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let baseline = Baseline::of(&evidence.unit_files, os, now.ok().map(|d| d.as_nanos() as u64));
+    let write = || -> std::io::Result<()> {
+        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new().prefix(".coroner-baseline-").tempfile_in(dir)?;
+        file.write_all(baseline.to_json().as_bytes())?;
+        file.as_file().sync_all()?;
+        use std::os::unix::fs::PermissionsExt;
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().with_context(|| format!("{}: cannot store the baseline", path.display()))
+}

@@ -1,0 +1,160 @@
+//! `coroner.units/1`, documented in docs/json.md.
+
+use super::diagnosis_json::{timestamp, window};
+use coroner_diagnosis::units::churn::{Churning, Kind};
+use coroner_diagnosis::units::containers::ContainerLoop;
+use coroner_diagnosis::units::cost::UnitCost;
+use coroner_diagnosis::units::loops::{How, Loop, Trend};
+use coroner_diagnosis::units::{Audit, AuditedUnit};
+use coroner_evidence::{Clocks, Evidence, Time};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// `stored`: where the units were stored as a baseline in this run.
+pub fn document(audit: &Audit, evidence: &Evidence, stored: Option<&Path>) -> Value {
+    let clocks = evidence.clocks.last().copied();
+    let node = evidence.node.as_ref();
+    let watched = evidence.window().zip(clocks).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
+    json!({
+        "schema": "coroner.units/1",
+        "coroner_version": env!("CARGO_PKG_VERSION"),
+        "host": node.and_then(|n| n.host.as_deref()),
+        "kernel": node.and_then(|n| n.kernel.as_deref()),
+        "os": node.and_then(|n| n.os.as_deref()),
+        "image": evidence.image,
+        "systemd": !evidence.units.is_empty(),
+        "window": window(watched),
+        "findings": audit.findings,
+        "units": audit.units.iter().map(|u| unit(u, audit, clocks)).collect::<Vec<_>>(),
+        "cgroups": audit.cgroups.iter().map(|(name, c)| json!({"cgroup": name, "cost": cost(c)})).collect::<Vec<_>>(),
+        "containers": audit.containers.iter().map(container).collect::<Vec<_>>(),
+        "judgements": audit.judgements.as_deref().unwrap_or_default(),
+        "baseline": evidence.baseline.as_ref().map(|b| &b.path),
+        "baseline_stored": stored,
+        "drift": match &audit.drift {
+            Some(Ok(drift)) => json!(drift),
+            Some(Err(error)) => json!({"error": error.to_string()}),
+            None => Value::Null,
+        },
+        "unseen": audit.unseen,
+    })
+}
+
+fn unit(audited: &AuditedUnit, audit: &Audit, clocks: Option<Clocks>) -> Value {
+    let (unit, file) = (audited.unit, audited.file);
+    let time = |of: fn(&coroner_evidence::Unit) -> Option<Time>| {
+        let at = unit.and_then(of)?;
+        Some(timestamp(clocks?.real_ns_of(at)))
+    };
+    let judgement = audit.judgement(audited.name);
+    json!({
+        "name": audited.name,
+        "description": file.and_then(|f| f.description.as_deref()),
+        "load_state": unit.map(|u| &u.load_state),
+        "active_state": unit.map(|u| &u.active_state),
+        "sub_state": unit.map(|u| &u.sub_state),
+        "enablement": audited.enablement(),
+        "preset": file.and_then(|f| f.preset),
+        "result": unit.and_then(|u| u.result.as_deref()),
+        "exit_kind": unit.and_then(|u| u.exit_kind.as_deref()),
+        "exit_status": unit.and_then(|u| u.exit_status),
+        "restarts": unit.and_then(|u| u.restarts),
+        "invocation_id": unit.and_then(|u| u.invocation_id.as_deref()),
+        "main_pid": unit.and_then(|u| u.main_pid),
+        "main_started": time(|u| u.main_started),
+        "main_exited": time(|u| u.main_exited),
+        "active_since": time(|u| u.active_since),
+        "service_type": unit.and_then(|u| u.service_type.as_deref()).or(file.and_then(|f| f.service_type.as_deref())),
+        "restart": unit.and_then(|u| u.restart.as_deref()).or(file.and_then(|f| f.restart.as_deref())),
+        "restart_delay_us": unit.and_then(|u| u.restart_delay_us).or(file.and_then(|f| f.restart_delay_us)),
+        "conditions_held": unit.and_then(|u| u.conditions_held),
+        "cgroup": unit.and_then(|u| u.cgroup.as_deref()),
+        "path": file.and_then(|f| f.path.as_deref()),
+        "drop_ins": file.map(|f| &f.drop_ins),
+        "exec_start": file.map(|f| &f.exec_start),
+        "package": file.and_then(|f| f.package.as_ref()),
+        "pulled_in_by": file.map(|f| f.pulled_in_by.iter().map(|p| p.by.as_str()).collect::<Vec<_>>()),
+        "triggered_by": either(unit.map(|u| &u.triggered_by), file.map(|f| &f.triggered_by)),
+        "triggers": either(unit.map(|u| &u.triggers), file.map(|f| &f.triggers)),
+        "last_trigger": unit.and_then(|u| u.last_trigger_real_ns).map(timestamp),
+        "next_trigger": unit.and_then(|u| u.next_trigger_real_ns).map(timestamp),
+        "accepted": unit.and_then(|u| u.accepted),
+        "connections": unit.and_then(|u| u.connections),
+        "loop": audited.looping.as_ref().map(loop_of),
+        "churn": audited.churning.first().map(|_| audited.churning.iter().map(churn).collect::<Vec<_>>()),
+        "verdict": judgement.map(|j| j.verdict),
+        "certainty": judgement.map(|j| j.certainty),
+        "zombies": audited.cost.zombies,
+        "cost": cost(&audited.cost),
+    })
+}
+
+/// The running node knows better than its files, where it says anything.
+fn either<'a>(live: Option<&'a Vec<String>>, on_disk: Option<&'a Vec<String>>) -> &'a [String] {
+    live.filter(|l| !l.is_empty()).or(on_disk).map_or(&[], Vec::as_slice)
+}
+
+fn loop_of(l: &Loop) -> Value {
+    json!({
+        "how": match l.how {
+            How::Seen => "seen",
+            How::Waiting => "waiting",
+            How::History => "history",
+            How::Once => "once",
+        },
+        "per_hour": l.per_hour,
+        "rate_from": l.rate_from,
+        "restarts_seen": l.in_window.map(|(n, _)| n),
+        "seconds": l.in_window.map(|(_, over)| over.as_secs_f64()),
+        "since": l.since_real_ns.map(timestamp),
+        "trend": l.trend.map(trend),
+    })
+}
+
+fn trend(trend: Trend) -> &'static str {
+    match trend {
+        Trend::Worse => "worse",
+        Trend::Steady => "steady",
+        Trend::Better => "better",
+    }
+}
+
+fn churn(c: &Churning) -> Value {
+    match &c.kind {
+        Kind::Cgroups { parent, pattern, born, removed } => json!({
+            "kind": "cgroups", "per_hour": c.per_hour, "restarts": c.restarts,
+            "parent": parent, "pattern": pattern, "born": born, "removed": removed,
+        }),
+        Kind::Children(exits) => json!({
+            "kind": "children", "per_hour": c.per_hour, "restarts": c.restarts,
+            "parent_pid": exits.parent_pid, "parent_comm": exits.parent_comm, "comm": exits.comm,
+            "exits": exits.exits, "failed": exits.failed, "exit_code": exits.exit_code, "signal": exits.signal,
+        }),
+    }
+}
+
+fn container(c: &ContainerLoop) -> Value {
+    let of = c.container;
+    json!({
+        "name": of.name, "namespace": of.namespace, "pod": of.pod, "pod_uid": of.pod_uid, "id": of.id,
+        "runtime": of.runtime, "restarts": of.restarts, "exit_code": of.exit_code,
+        "started": of.started_real_ns.map(timestamp),
+        "per_hour": c.per_hour,
+        "restarts_seen": c.in_window.map(|(n, _)| n),
+        "since": c.since_real_ns.map(timestamp),
+        "trend": c.trend.map(trend),
+    })
+}
+
+fn cost(cost: &UnitCost) -> Value {
+    json!({
+        "cores": cost.cores,
+        "cpu_seconds": cost.cpu_ns.map(|ns| ns as f64 / 1e9),
+        "memory_bytes": cost.memory_bytes,
+        "tasks": cost.tasks,
+        "restarts": cost.restarts,
+        "zombies": cost.zombies,
+        "zombie_bytes": cost.zombie_bytes,
+        "zombies_per_hour": cost.zombies_per_hour,
+    })
+}

@@ -1,0 +1,151 @@
+//! Everything that is known of each unit, side by side.
+
+use super::churn::{Churning, churning};
+use super::containers::{ContainerLoop, container_loops};
+use super::cost::{UnitCost, costs, order};
+use super::loops::{How, Loop, loops};
+use crate::agents::baseline::{BaselineError, Drift};
+use crate::agents::{self, CatalogueError, Judgement, Verdict};
+use crate::code::Code;
+use crate::finding::{Finding, diagnose};
+use coroner_evidence::{Enablement, Evidence, Unit, UnitFile, Unseen, probe};
+use std::collections::BTreeMap;
+
+/// The findings that the audit is about.
+pub const CODES: [Code; 7] = [
+    Code::UnitCrashloop,
+    Code::UnitChurn,
+    Code::ContainerCrashloop,
+    Code::AgentConflict,
+    Code::AgentUnused,
+    Code::UnitFailing,
+    Code::UnitDrift,
+];
+
+/// The probes whose blindness matters here.
+const PROBES: [&str; 12] = [
+    probe::UNITS,
+    probe::UNIT_FILES,
+    probe::PACKAGES,
+    probe::AGENT_FILES,
+    probe::JOURNAL,
+    probe::UNIT_SOCKETS,
+    probe::CHILD_EXITS,
+    probe::CONTAINERS,
+    probe::CGROUP_CHURN,
+    probe::ZOMBIES,
+    probe::TASKS,
+    coroner_evidence::recording::PROBE,
+];
+
+pub struct Audit<'e> {
+    /// What costs most first.
+    pub units: Vec<AuditedUnit<'e>>,
+    /// Where no unit was seen: what runs, by its cgroup, what costs most first.
+    pub cgroups: Vec<(String, UnitCost)>,
+    pub containers: Vec<ContainerLoop<'e>>,
+    /// Of every unit that the catalogue knows.
+    pub judgements: Result<Vec<Judgement>, CatalogueError>,
+    /// Against the baseline, if there is one.
+    pub drift: Option<Result<Drift, BaselineError>>,
+    /// Worst first.
+    pub findings: Vec<Finding>,
+    pub unseen: Vec<Unseen>,
+}
+
+pub struct AuditedUnit<'e> {
+    pub name: &'e str,
+    /// As systemd described it last; `None` if it is not loaded, or nobody could ask.
+    pub unit: Option<&'e Unit>,
+    /// As its files describe it.
+    pub file: Option<&'e UnitFile>,
+    pub looping: Option<Loop<'e>>,
+    pub churning: Vec<Churning<'e>>,
+    pub cost: UnitCost,
+}
+
+impl AuditedUnit<'_> {
+    /// As the files say; where they were not seen, as systemd says.
+    pub fn enablement(&self) -> Option<Enablement> {
+        let told = || self.unit.and_then(|u| Enablement::of_word(u.unit_file_state.as_deref()?));
+        self.file.map(|f| f.enablement).or_else(told)
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.unit.is_some_and(|u| matches!(u.active_state.as_str(), "active" | "activating" | "reloading"))
+    }
+}
+
+pub fn audit(evidence: &Evidence) -> Audit<'_> {
+    let mut costs = costs(evidence);
+    let mut by_name: BTreeMap<&str, AuditedUnit> = BTreeMap::new();
+    let new = |name| AuditedUnit {
+        name,
+        unit: None,
+        file: None,
+        looping: None,
+        churning: Vec::new(),
+        cost: UnitCost::default(),
+    };
+    for unit in &evidence.units {
+        let audited = by_name.entry(&unit.name).or_insert_with(|| new(&unit.name));
+        if audited.unit.is_none_or(|before| before.at <= unit.at) {
+            audited.unit = Some(unit);
+        }
+    }
+    // Of an alias its target is told.
+    for file in evidence.unit_files.iter().filter(|f| f.alias_of.is_none()) {
+        by_name.entry(&file.name).or_insert_with(|| new(&file.name)).file = Some(file);
+    }
+    for looping in loops(evidence).into_iter().filter(|l| l.how != How::Once) {
+        if let Some(audited) = by_name.get_mut(looping.unit.name.as_str()) {
+            audited.looping = Some(looping);
+        }
+    }
+    for churning in churning(evidence) {
+        if let Some(audited) = by_name.get_mut(churning.unit.as_str()) {
+            audited.churning.push(churning);
+        }
+    }
+    for (name, audited) in &mut by_name {
+        if let Some(cost) = costs.remove(*name) {
+            audited.cost = cost;
+        }
+    }
+    let mut units: Vec<AuditedUnit> = by_name.into_values().collect();
+    units.sort_by(|a, b| order(&a.cost, &b.cost).then_with(|| a.name.cmp(b.name)));
+    let mut cgroups: Vec<(String, UnitCost)> = costs.into_iter().collect();
+    cgroups.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+    if evidence.image.is_some() || !evidence.units.is_empty() {
+        cgroups.clear();
+    }
+
+    let mut findings = diagnose(evidence).findings;
+    findings.retain(|f| CODES.contains(&f.code));
+    let unseen = evidence.unseen.iter().filter(|u| PROBES.contains(&u.probe.as_str())).cloned().collect();
+    Audit {
+        units,
+        cgroups,
+        containers: container_loops(evidence),
+        judgements: agents::judgements(evidence),
+        drift: agents::drift(evidence),
+        findings,
+        unseen,
+    }
+}
+
+impl Audit<'_> {
+    pub fn judgement(&self, unit: &str) -> Option<&Judgement> {
+        self.judgements.as_ref().ok()?.iter().find(|j| j.unit == unit)
+    }
+
+    /// Those that no finding speaks of, but that somebody who builds images wants to know.
+    pub fn lesser_judgements(&self) -> Vec<&Judgement> {
+        let told = |j: &Judgement| {
+            let codes = [Code::AgentUnused, Code::AgentConflict];
+            self.findings.iter().any(|f| codes.contains(&f.code) && f.subject.name == j.unit)
+        };
+        let against = |j: &&Judgement| matches!(j.verdict, Verdict::Unused | Verdict::Conflict);
+        self.judgements.iter().flatten().filter(against).filter(|j| !told(j)).collect()
+    }
+}
