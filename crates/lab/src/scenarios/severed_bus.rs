@@ -19,8 +19,8 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 fn perform(stage: &mut Stage) -> Result<()> {
-    // The handshake and the greeting; part of the list of units; most of it and perhaps some properties.
-    let cuts = [stage.draw.number(200, 600), stage.draw.number(2_000, 10_000), stage.draw.number(20_000, 40_000)];
+    // The handshake and the greeting; a little of the list of units; more of it, or something of the properties.
+    let cuts = [stage.draw.number(200, 600), stage.draw.number(2_000, 4_000), stage.draw.number(5_000, 8_000)];
     let node_unit = format!("web-{}.service", stage.draw.tag());
     let mut node = SystemdNode::boot(stage, |furniture| {
         furniture.enabled_service(
