@@ -49,7 +49,7 @@ fn zombies_are_counted_as_the_kernel_counts_them() {
 #[test]
 fn a_crashlooping_unit_is_found_on_its_own_bus() {
     let Some(_host) = HostLock::take_as_root() else { return };
-    diagnosed("crashloop", &[]);
+    diagnosed("crashloop-leak", &[]);
 }
 
 #[test]

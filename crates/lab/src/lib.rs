@@ -5,6 +5,7 @@
 //! runner that was killed. The guards, [`HostLock`] and [`LiveScenario`] also serve the host tests of other crates.
 
 pub mod actors;
+pub mod bad_bus;
 pub mod crowd;
 pub mod draw;
 pub mod guard;

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Ends a scenario half-way, after its trouble was made: how the tests prove that the guards clean up.
 pub const FAULT_VARIABLE: &str = "CORONER_LAB_FAULT";
 
+/// How often a scenario that is held looks after its trouble.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub struct Stage {
     pub scenario: &'static str,
@@ -62,7 +65,7 @@ impl Stage {
             if left.is_zero() {
                 break;
             }
-            interrupt::pause(left.min(Duration::from_millis(500)));
+            interrupt::pause(left.min(LOOK_EVERY));
         }
         Ok(())
     }

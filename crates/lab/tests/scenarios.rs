@@ -213,9 +213,47 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
                 assert!(now > before + truth["count"].as_u64().unwrap() / 2, "{truth}");
             }
         }
+        "crashloop-leak" | "crashloop-reset" => {
+            let left = fs::read_dir(in_root(truth, "var/lib/ecs")).unwrap().count() as u64;
+            assert!(truth["leaked"].as_u64().is_some_and(|n| (3..=left).contains(&n)), "{left} of {truth}");
+            let status = fs::read_to_string(in_root(truth, "var/lib/dpkg/status")).unwrap();
+            assert!(status.contains(&format!("Version: {}", truth["package_version"].as_str().unwrap())));
+        }
+        "supervised-churn" => {
+            let (comm, pid) = truth["supervisor"].as_str().unwrap().trim_end_matches(']').split_once('[').unwrap();
+            assert_eq!(node::comm_of(pid.parse().unwrap()).as_deref(), Some(comm));
+            let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+            assert!(cgroups.contains(truth["unit_cgroup"].as_str().unwrap()), "{cgroups}");
+        }
+        "failing-oneshot" => assert_eq!(truth["result"], "exit-code"),
+        "agent-unused" | "agent-conflict" | "agent-configured" => {
+            assert_eq!(truth["enablement"], "enabled");
+            assert_eq!(in_root(truth, "etc/ecs/ecs.config").exists(), scenario != "agent-unused");
+            let kubelet = truth["kubelet"]["pid"].as_u64();
+            assert_eq!(kubelet.is_some(), scenario != "agent-configured");
+            if let Some(pid) = kubelet {
+                assert_eq!(node::comm_of(pid as u32).as_deref(), Some("kubelet"));
+            }
+        }
+        "many-units" => {
+            let services = fs::read_dir(in_root(truth, "etc/systemd/system/multi-user.target.wants")).unwrap().count();
+            assert_eq!((services as u64, &truth["count"]), (400, &400.into()));
+            assert!(truth["names"].as_u64() > Some(400), "{truth}");
+        }
+        "hanging-bus" | "severed-bus" => {
+            for address in truth["buses"].as_object().unwrap().values() {
+                let path = address.as_str().unwrap().strip_prefix("unix:path=").unwrap();
+                std::os::unix::net::UnixStream::connect(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+            }
+        }
         "busy-healthy" | "one-busy-thread" => assert_eq!(stat().policy, 0),
         _ => {}
     }
+}
+
+/// A path in the file system of a systemd that the scenario booted.
+fn in_root(truth: &Value, path: &str) -> std::path::PathBuf {
+    std::path::Path::new(truth["root"].as_str().unwrap()).join(path)
 }
 
 /// The numbers of one second; loose, for the node may be busy with other things.
@@ -233,7 +271,22 @@ fn assert_measured(scenario: &str, measured: &Value) {
             assert!(number("packets_dropped") > 0, "{measured}");
             assert!(number("napi_waited_ms") >= 100, "{measured}");
         }
-        "crashloop" => assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}"),
+        "crashloop-leak" => assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}"),
+        "crashloop-reset" => {
+            assert!(number("resets") >= 1 && number("memcgs_leaked") >= 1, "{measured}");
+            assert!(number("most_restarts") <= 10, "{measured}");
+        }
+        "supervised-churn" => assert!(number("restarts") == 0 && number("born") >= 1, "{measured}"),
+        "failing-oneshot" => assert!(number("restarts") == 0, "{measured}"),
+        "agent-unused" | "agent-conflict" | "agent-configured" => {
+            assert!(number("restarts") == 0 && measured["failed_units"] == serde_json::json!([]), "{measured}");
+        }
+        "admin-restarts" => assert!(number("counted_by_systemd") == 0, "{measured}"),
+        "many-units" => assert_eq!(measured["failed_units"], serde_json::json!([])),
+        "hanging-bus" | "severed-bus" => {
+            let came = measured["connections"].as_object().unwrap();
+            assert!(came.values().all(|n| n == 1), "each was tried once: {measured}");
+        }
         "busy-healthy" | "one-busy-thread" => assert!(number("ran_ms") >= 50, "{measured}"),
         _ => assert!(measured["busy_percent"].is_object(), "{measured}"),
     }
@@ -281,7 +334,7 @@ fn failure_and_panic_half_way_clean_up() {
 #[test]
 fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let names = ["cpu-throttle", "zombies", "zombies-pinned", "nic-starved", "crashloop"];
+    let names = ["cpu-throttle", "zombies", "zombies-pinned", "nic-starved", "crashloop-leak", "hanging-bus"];
     for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
         run.ready();
@@ -411,7 +464,9 @@ fn without_root_it_says_so() {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),
         Err(error) => return skip(&format!("others may not run the binary: {error}")),
     }
-    for name in ["rt-monopoly", "zombies", "zombies-pinned", "cpu-throttle", "nic-starved", "crashloop"] {
+    for name in
+        ["rt-monopoly", "zombies", "zombies-pinned", "cpu-throttle", "nic-starved", "crashloop-leak", "hanging-bus"]
+    {
         let out = nobody(&["run", name]).unwrap();
         assert_eq!(out.status.code(), Some(1), "{name}");
         assert!(String::from_utf8_lossy(&out.stderr).contains("needs root"), "{name}");

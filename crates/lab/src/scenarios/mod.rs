@@ -1,10 +1,19 @@
 //! The scenarios, one file each (the healthy ones share one).
 
+mod admin_restarts;
+mod agents;
 mod cpu_throttle;
-mod crashloop;
+mod crashloop_leak;
+mod failing_oneshot;
+mod furniture;
+mod hanging_bus;
 mod healthy;
+mod many_units;
 mod nic_starved;
 mod rt_monopoly;
+mod severed_bus;
+mod supervised_churn;
+mod systemd_node;
 pub mod systemd_root;
 mod zombies;
 mod zombies_pinned;
@@ -79,7 +88,17 @@ pub const ALL: &[Scenario] = &[
     zombies::SCENARIO,
     zombies_pinned::SCENARIO,
     nic_starved::SCENARIO,
-    crashloop::SCENARIO,
+    crashloop_leak::LEAK,
+    crashloop_leak::RESET,
+    supervised_churn::SCENARIO,
+    failing_oneshot::SCENARIO,
+    agents::UNUSED,
+    agents::CONFLICT,
+    agents::CONFIGURED,
+    admin_restarts::SCENARIO,
+    many_units::SCENARIO,
+    hanging_bus::SCENARIO,
+    severed_bus::SCENARIO,
     healthy::BUSY,
     healthy::ONE_THREAD,
     healthy::IDLE,
@@ -88,6 +107,17 @@ pub const ALL: &[Scenario] = &[
 pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|s| s.name == name)
 }
+
+/// What can be found of a node's units and agents.
+const UNIT_FINDINGS: &[&str] = &[
+    "unit-crashloop",
+    "unit-churn",
+    "unit-failing",
+    "container-crashloop",
+    "agent-unused",
+    "agent-conflict",
+    "unit-drift",
+];
 
 /// How long a scenario tries to make its trouble. Long: the node may be busy already.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,99 @@
+//! An agent that starts with the node and idles: without configuration beside another owner of the node, configured and alone,
+//! and configured beside another owner.
+
+use super::systemd_node::{self, SystemdNode};
+use super::{PATIENCE, Scenario};
+use crate::stage::Stage;
+use crate::truth::{Expected, Truth};
+use anyhow::Result;
+use serde_json::json;
+
+pub const UNUSED: Scenario = Scenario {
+    name: "agent-unused",
+    summary: "a real systemd with the agent of an orchestrator that was never configured, beside a kubelet that runs",
+    expects: &["agent-unused"],
+    needs: systemd_node::NEEDS,
+    perform: |stage| perform(stage, Story { configured: false, kubelet: true }),
+};
+
+pub const CONFIGURED: Scenario = Scenario {
+    name: "agent-configured",
+    summary: "a real systemd with the agent of an orchestrator that is configured, and the only one",
+    expects: &[],
+    needs: systemd_node::NEEDS,
+    perform: |stage| perform(stage, Story { configured: true, kubelet: false }),
+};
+
+pub const CONFLICT: Scenario = Scenario {
+    name: "agent-conflict",
+    summary: "a real systemd with two orchestrators: an agent that is configured, beside a kubelet that runs",
+    expects: &["agent-conflict"],
+    needs: systemd_node::NEEDS,
+    perform: |stage| perform(stage, Story { configured: true, kubelet: true }),
+};
+
+#[derive(Clone, Copy)]
+struct Story {
+    configured: bool,
+    kubelet: bool,
+}
+
+const UNIT: &str = "ecs.service";
+const PACKAGE: &str = "amazon-ecs-init";
+const CONFIG: &str = "/etc/ecs/ecs.config";
+
+fn perform(stage: &mut Stage, story: Story) -> Result<()> {
+    let cluster = format!("training-{}", stage.draw.tag());
+    // Not the usual name: the process counts, whoever starts it.
+    let host = format!("node-agent-{}.service", stage.draw.tag());
+    let version = format!("1.{}.{}-1", stage.draw.number(60, 90), stage.draw.number(0, 9));
+    let mut node = SystemdNode::boot(stage, |furniture| {
+        furniture.enabled_service(UNIT, &service("Container agent", "/bin/sleep infinity"))?;
+        furniture.package(PACKAGE, &version, UNIT)?;
+        if story.configured {
+            furniture.file(CONFIG, &format!("# The cluster to join.\nECS_CLUSTER={cluster}\n"))?;
+        }
+        if story.kubelet {
+            // The name of a process is that of the file it was started from.
+            furniture.link("/bin/sleep", "/usr/local/bin/kubelet")?;
+            furniture.enabled_service(&host, &service("Kubernetes", "/usr/local/bin/kubelet infinity"))?;
+        }
+        Ok(())
+    })?;
+    stage.until("the agent runs", PATIENCE, || {
+        node.expect_running()?;
+        Ok(node.active_state(UNIT).ok().filter(|s| s == "active"))
+    })?;
+    let kubelet = match story.kubelet {
+        true => Some(stage.until("the kubelet runs", PATIENCE, || {
+            node.expect_running()?;
+            Ok(node.process("kubelet"))
+        })?),
+        false => None,
+    };
+    let facts = node.facts(json!({
+        "unit": UNIT, "enablement": node.enablement(UNIT)?, "package": PACKAGE, "package_version": version, "config": CONFIG,
+        "cluster": story.configured.then_some(cluster), "kubelet": kubelet.map(|pid| json!({"pid": pid, "unit": host})),
+    }))?;
+    let mut truth = Truth::new(facts);
+    let expected = match story {
+        Story { configured: false, .. } => Some("agent-unused"),
+        Story { kubelet: true, .. } => Some("agent-conflict"),
+        _ => None,
+    };
+    match expected {
+        Some(code) => truth = truth.expect(Expected::new(code).about("unit", UNIT).severity("info")),
+        None => truth = truth.at_most("info"),
+    }
+    let others: Vec<&str> = super::UNIT_FINDINGS.iter().copied().filter(|code| Some(*code) != expected).collect();
+    stage.ready(&truth.forbid(&others))?;
+    stage.hold(|| node.expect_running())?;
+    stage.ended(json!({"restarts": node.restarts(UNIT)?, "failed_units": node.failed_units()?}))
+}
+
+fn service(what: &str, command: &str) -> String {
+    format!(
+        "[Unit]\nDescription={what} (of the lab)\n[Service]\nType=simple\nExecStart={command}\nRestart=always\n\
+         [Install]\nWantedBy=multi-user.target\n"
+    )
+}

@@ -1,0 +1,222 @@
+//! A node of its own: a real systemd in namespaces, with writable cgroups, and its bus as seen from outside.
+
+use super::furniture::Furniture;
+use super::{Need, PATIENCE, systemd_root};
+use crate::actors;
+use crate::guard::{Cgroup, Child, TmpfsMount};
+use crate::hierarchy::Hierarchy;
+use crate::live::lab_binary;
+use crate::node;
+use crate::stage::Stage;
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zbus::blocking::proxy::Builder;
+use zbus::blocking::{Connection, Proxy, connection};
+use zbus::proxy::CacheProperties;
+use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
+
+pub const NEEDS: &[Need] =
+    &[Need::Root, Need::Program("mmdebstrap", "mmdebstrap"), Need::Program("unshare", "util-linux")];
+
+const SYSTEMD: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE: &str = "org.freedesktop.systemd1.Service";
+
+/// A bus that takes longer is no bus; a runner that waits for ever cannot clean up.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A booted systemd. Its drop ends every process in it and removes its mounts and cgroups, in this order.
+pub struct SystemdNode {
+    bus: Connection,
+    outer: Child,
+    _scratch: TmpfsMount,
+    groups: Vec<Cgroup>,
+    /// PID 1 of the namespaces, as the host sees it.
+    pub leader: u32,
+    pub address: String,
+    pub hostname: String,
+    pub machine_id: String,
+}
+
+impl SystemdNode {
+    /// Boots; returns when PID 1 has started what it was told to.
+    pub fn boot(stage: &mut Stage, furnish: impl FnOnce(&Furniture) -> Result<()>) -> Result<SystemdNode> {
+        let lower = systemd_root::build()?;
+        let hostname = format!("node-{}", stage.draw.tag());
+        let machine_id: String = (0..8).map(|_| stage.draw.tag()).collect();
+        let groups = Hierarchy::all()?.iter().map(|h| group_in(h, &hostname)).collect::<Result<Vec<Cgroup>>>()?;
+        memory_group(&groups)?;
+        let scratch = TmpfsMount::create("systemd", 256 << 20, 100_000)?;
+        furnish(&Furniture::new(&lower, scratch.dir(), &hostname, &machine_id)?)?;
+        let mut outer = start(&groups, &lower, scratch.dir(), &hostname)?;
+
+        let leader = stage.until("systemd has become PID 1", PATIENCE, || {
+            outer.expect_running()?;
+            let child = node::children_of(outer.pid()).into_iter().next();
+            Ok(child.filter(|&p| node::comm_of(p).as_deref() == Some("systemd")))
+        })?;
+        let address = format!("unix:path=/proc/{leader}/root/run/dbus/system_bus_socket");
+        let bus = stage.until("its bus answers", PATIENCE, || {
+            outer.expect_running()?;
+            Ok(connection::Builder::address(address.as_str())?.method_timeout(ANSWER).build().ok())
+        })?;
+        let mut node = SystemdNode { bus, outer, _scratch: scratch, groups, leader, address, hostname, machine_id };
+        stage.until("it has booted", PATIENCE, || {
+            node.expect_running()?;
+            let state = node.manager().and_then(|m| Ok(m.get_property::<String>("SystemState")?));
+            Ok(state.ok().filter(|s| s == "running" || s == "degraded"))
+        })?;
+        Ok(node)
+    }
+
+    pub fn expect_running(&mut self) -> Result<()> {
+        self.outer.expect_running()
+    }
+
+    /// What every scenario with a systemd tells of it, and these facts.
+    pub fn facts(&self, facts: Value) -> Result<Value> {
+        let memory = memory_group(&self.groups)?;
+        let mut all: Map<String, Value> = Map::new();
+        let own = json!({
+            "bus": self.address, "root": self.root(), "leader": self.leader, "hostname": self.hostname,
+            "machine_id": self.machine_id, "cgroup": memory.path(), "cgroup_version": memory.hierarchy().version,
+        });
+        for part in [own, facts] {
+            if let Value::Object(part) = part {
+                all.extend(part);
+            }
+        }
+        Ok(Value::Object(all))
+    }
+
+    /// Its file system as the host reaches it.
+    pub fn root(&self) -> PathBuf {
+        format!("/proc/{}/root", self.leader).into()
+    }
+
+    /// How many files are in a directory of its: each start of a leaking unit leaves one there, and with it a memory cgroup.
+    pub fn files_in(&self, dir: &str) -> Result<u64> {
+        let dir = self.root().join(dir.trim_start_matches('/'));
+        Ok(fs::read_dir(&dir).with_context(|| dir.display().to_string())?.count() as u64)
+    }
+
+    /// The memory cgroup of a service of the system, as the host names it.
+    pub fn cgroup_of(&self, unit: &str) -> Result<String> {
+        Ok(format!("{}/system.slice/{unit}", memory_group(&self.groups)?.path()))
+    }
+
+    /// The pid of a process that PID 1 started, as the host counts.
+    pub fn process(&self, comm: &str) -> Option<u32> {
+        node::children_of(self.leader).into_iter().find(|&p| node::comm_of(p).as_deref() == Some(comm))
+    }
+
+    fn manager(&self) -> Result<Proxy<'_>> {
+        self.proxy(ObjectPath::try_from("/org/freedesktop/systemd1")?.into(), MANAGER)
+    }
+
+    /// Properties are asked anew each time: a cached one tells of the past.
+    fn proxy(&self, path: OwnedObjectPath, interface: &'static str) -> Result<Proxy<'_>> {
+        let proxy = Builder::<Proxy<'_>>::new(&self.bus).destination(SYSTEMD)?.path(path)?.interface(interface)?;
+        Ok(proxy.cache_properties(CacheProperties::No).build()?)
+    }
+
+    fn property<T>(&self, unit: &str, interface: &'static str, name: &str) -> Result<T>
+    where
+        T: TryFrom<OwnedValue>,
+        T::Error: Into<zbus::Error>,
+    {
+        let path: OwnedObjectPath = self.manager()?.call("LoadUnit", &unit)?;
+        self.proxy(path, interface)?.get_property(name).with_context(|| format!("{name} of {unit}"))
+    }
+
+    pub fn restarts(&self, unit: &str) -> Result<u32> {
+        self.property(unit, SERVICE, "NRestarts")
+    }
+
+    /// Of its own pid namespace.
+    pub fn main_pid(&self, unit: &str) -> Result<u32> {
+        self.property(unit, SERVICE, "MainPID")
+    }
+
+    pub fn result(&self, unit: &str) -> Result<String> {
+        self.property(unit, SERVICE, "Result")
+    }
+
+    pub fn active_state(&self, unit: &str) -> Result<String> {
+        self.property(unit, UNIT, "ActiveState")
+    }
+
+    /// As `systemctl is-enabled`.
+    pub fn enablement(&self, unit: &str) -> Result<String> {
+        Ok(self.manager()?.call("GetUnitFileState", &unit)?)
+    }
+
+    /// How many unit names the manager has in memory.
+    pub fn loaded_names(&self) -> Result<u32> {
+        Ok(self.manager()?.get_property("NNames")?)
+    }
+
+    /// Names of the units that failed.
+    pub fn failed_units(&self) -> Result<Vec<String>> {
+        type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+        let listed: Vec<Listed> = self.manager()?.call("ListUnitsFiltered", &vec!["failed"])?;
+        Ok(listed.into_iter().map(|unit| unit.0).collect())
+    }
+
+    /// As `systemctl restart --no-block`.
+    pub fn restart(&self, unit: &str) -> Result<()> {
+        let _job: OwnedObjectPath = self.manager()?.call("RestartUnit", &(unit, "replace"))?;
+        Ok(())
+    }
+
+    /// As `systemctl reset-failed`.
+    pub fn reset_failed(&self, unit: &str) -> Result<()> {
+        Ok(self.manager()?.call("ResetFailedUnit", &unit)?)
+    }
+}
+
+fn memory_group(groups: &[Cgroup]) -> Result<&Cgroup> {
+    let memory = groups.iter().find(|g| g.hierarchy().controllers.iter().any(|c| c == "memory"));
+    memory.context("no mounted cgroup hierarchy has the memory controller")
+}
+
+fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str) -> Result<Child> {
+    let mut command = actors::command("enter");
+    for group in groups {
+        command.arg("--join").arg(group.dir());
+    }
+    command.args([
+        "--",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--cgroup",
+    ]);
+    command.args(["--propagation", "private"]).arg(lab_binary()).args(["actor", "systemd", "--hostname", hostname]);
+    command.arg("--lower").arg(lower).arg("--scratch").arg(scratch);
+    Child::spawn("systemd", &mut command)
+}
+
+fn group_in(hierarchy: &Hierarchy, what: &str) -> Result<Cgroup> {
+    if hierarchy.version == 2 && hierarchy.controllers.iter().any(|c| c == "memory") {
+        return Ok(Cgroup::with_controller("memory", what)?.freeing_cache());
+    }
+    let group = Cgroup::create(hierarchy, what)?.freeing_cache();
+    if hierarchy.version == 1 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
+        // A new v1 cpuset has neither cores nor memory, and nobody can join it.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let all = fs::read_to_string(hierarchy.mount_point.join(file)).with_context(|| file.to_owned())?;
+            group.write(file, all.trim())?;
+        }
+    }
+    Ok(group)
+}
