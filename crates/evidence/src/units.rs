@@ -107,7 +107,7 @@ pub struct ChildExits {
     /// The name that they ended with.
     pub comm: String,
     pub exits: u64,
-    /// With a code other than 0, or by a signal.
+    /// With a code other than 0, or by a signal, unless somebody asked for it (HUP, INT, KILL, PIPE, TERM).
     pub failed: u64,
     /// Of the failed, those that lived less than ten seconds.
     pub failed_young: u64,
