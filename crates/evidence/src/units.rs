@@ -99,10 +99,11 @@ pub struct UnitSockets {
 pub struct ChildExits {
     pub from: Time,
     pub to: Time,
-    /// Who started them, in the initial pid namespace.
+    /// Who started them, in the initial pid namespace; or adopted them, if that one is gone.
     pub parent_pid: u32,
     pub parent_comm: String,
-    /// Memory cgroup of the parent, if it could still be read.
+    /// Memory cgroup of the parent, if it could still be read. Parents of one name that are gone are summed up under the pid of
+    /// one of them.
     pub cgroup: Option<String>,
     /// The name that they ended with.
     pub comm: String,

@@ -15,6 +15,15 @@ pub(super) struct Counts {
     pub signal: Option<i32>,
 }
 
+impl Counts {
+    /// Of another parent with the same name.
+    pub fn add(&mut self, other: &Counts) {
+        self.exits = self.exits.saturating_add(other.exits);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.failed_young = self.failed_young.saturating_add(other.failed_young);
+    }
+}
+
 /// struct children of bpf/exits.bpf.c.
 pub(super) type Key = [u8; 24];
 /// struct failures.

@@ -13,6 +13,9 @@ mod kernel;
 #[cfg(test)]
 mod host_tests;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use coroner_evidence::{ChildExits, Evidence, Time, probe};
@@ -25,8 +28,10 @@ use crate::tasks::parse_membership;
 use counts::Counts;
 use kernel::Program;
 
-/// Rows for one stretch of time: of the parents whose children fail most.
+/// Rows for one stretch of time: those with the most failures.
 const MAX_ROWS: usize = 200;
+/// Parents that /proc is asked for.
+const MAX_PARENTS: usize = 1000;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -112,10 +117,11 @@ impl ExitReader {
                 return;
             }
         };
-        counts.sort_by(|a, b| (b.failed, a.parent_pid, &a.comm).cmp(&(a.failed, b.parent_pid, &b.comm)));
-        let beyond: u64 = counts.drain(counts.len().min(MAX_ROWS)..).map(|c| c.failed).sum();
+        let mut beyond = keep_most_failed(&mut counts, MAX_PARENTS, |c| c);
+        let mut rows = self.with_homes(counts);
+        beyond += keep_most_failed(&mut rows, MAX_ROWS, |(c, _)| c);
         self.unnamed = self.unnamed.saturating_add(lost).saturating_add(beyond);
-        if !self.namespace_is_told && !counts.is_empty() {
+        if !self.namespace_is_told && !rows.is_empty() {
             self.namespace_is_told = true;
             evidence.unseen(
                 probe::CHILD_EXITS,
@@ -125,34 +131,46 @@ impl ExitReader {
             );
         }
         let from = std::mem::replace(&mut self.from, at);
-        evidence.child_exits.extend(counts.into_iter().map(|c| self.row(from, at, c)));
+        evidence.child_exits.extend(rows.into_iter().map(|(c, cgroup)| row(from, at, c, cgroup)));
     }
 
-    fn row(&self, from: Time, to: Time, counts: Counts) -> ChildExits {
-        let Counts { parent_pid, parent_comm, comm, exits, failed, failed_young, exit_code, signal } = counts;
-        let cgroup = self.cgroup_of(parent_pid, &parent_comm);
-        ChildExits {
-            from,
-            to,
-            parent_pid,
-            parent_comm,
-            cgroup,
-            comm,
-            exits,
-            failed,
-            failed_young,
-            exit_code,
-            signal,
-        }
-    }
-
-    /// `None` if the process is gone. A pid is given again: so the name must still be the same after the reading.
-    fn cgroup_of(&self, pid: u32, comm: &str) -> Option<String> {
+    /// With the cgroups of the parents. Those that are gone are summed up by their names and those of their children: scripts
+    /// that try something, shims of containers.
+    fn with_homes(&self, counts: Vec<Counts>) -> Vec<(Counts, Option<String>)> {
         if !self.proc_is_theirs {
-            return None;
+            return counts.into_iter().map(|c| (c, None)).collect();
         }
-        let text = self.root.read(&format!("/proc/{pid}/cgroup")).ok()?;
-        let name = self.root.read_line(&format!("/proc/{pid}/comm"))?;
-        (name == comm.trim()).then(|| parse_membership(&text).memory).flatten()
+        let mut there = Vec::new();
+        let mut gone: BTreeMap<(String, String), Counts> = BTreeMap::new();
+        for counts in counts {
+            match self.home_of(&counts) {
+                Some(cgroup) => there.push((counts, cgroup)),
+                None => match gone.entry((counts.parent_comm.clone(), counts.comm.clone())) {
+                    Entry::Vacant(first) => drop(first.insert(counts)),
+                    Entry::Occupied(mut same) => same.get_mut().add(&counts),
+                },
+            }
+        }
+        there.extend(gone.into_values().map(|c| (c, None)));
+        there
     }
+
+    /// The parent's memory cgroup, if it has one; `None` if the parent is gone. A pid is given again: so the name must still be
+    /// the same after the reading.
+    fn home_of(&self, counts: &Counts) -> Option<Option<String>> {
+        let text = self.root.read(&format!("/proc/{}/cgroup", counts.parent_pid)).ok()?;
+        let name = self.root.read_line(&format!("/proc/{}/comm", counts.parent_pid))?;
+        (name == counts.parent_comm.trim()).then(|| parse_membership(&text).memory)
+    }
+}
+
+/// Sorts by failures; how many those have that are too many.
+fn keep_most_failed<T>(items: &mut Vec<T>, most: usize, counts: impl Fn(&T) -> &Counts) -> u64 {
+    items.sort_by_key(|item| (Reverse(counts(item).failed), counts(item).parent_pid));
+    items.drain(items.len().min(most)..).map(|item| counts(&item).failed).sum()
+}
+
+fn row(from: Time, to: Time, counts: Counts, cgroup: Option<String>) -> ChildExits {
+    let Counts { parent_pid, parent_comm, comm, exits, failed, failed_young, exit_code, signal } = counts;
+    ChildExits { from, to, parent_pid, parent_comm, cgroup, comm, exits, failed, failed_young, exit_code, signal }
 }
