@@ -99,15 +99,16 @@ pub struct UnitSockets {
 pub struct ChildExits {
     pub from: Time,
     pub to: Time,
-    /// Who started them, in the initial pid namespace.
+    /// Who started them, in the initial pid namespace; or adopted them, if that one is gone.
     pub parent_pid: u32,
     pub parent_comm: String,
-    /// Memory cgroup of the parent, if it could still be read.
+    /// Memory cgroup of the parent, if it could still be read. Parents of one name that are gone are summed up under the pid of
+    /// one of them.
     pub cgroup: Option<String>,
     /// The name that they ended with.
     pub comm: String,
     pub exits: u64,
-    /// With a code other than 0, or by a signal.
+    /// With a code other than 0, or by a signal, unless somebody asked for it (HUP, INT, KILL, PIPE, TERM).
     pub failed: u64,
     /// Of the failed, those that lived less than ten seconds.
     pub failed_young: u64,

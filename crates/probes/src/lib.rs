@@ -11,6 +11,7 @@ pub mod churn;
 pub mod conntrack;
 pub mod cores;
 mod counter_file;
+pub mod exits;
 pub mod identity;
 pub mod image;
 pub mod interrupts;

@@ -93,7 +93,7 @@ fn long(bytes: &[u8; EVENT_BYTES], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
-pub(super) fn text_until_nul(bytes: &[u8]) -> String {
+pub(crate) fn text_until_nul(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }

@@ -32,6 +32,7 @@ use crate::Root;
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
 use event::Kind;
+pub(crate) use event::text_until_nul;
 use kernel::Programs;
 use makers::Makers;
 use tally::Tally;
@@ -183,7 +184,7 @@ impl ChurnReader {
 }
 
 /// The initial pid namespace has a fixed number (include/linux/proc_ns.h: PROC_PID_INIT_INO).
-fn pids_are_the_nodes(root: &Root) -> bool {
+pub(crate) fn pids_are_the_nodes(root: &Root) -> bool {
     std::fs::read_link(root.path("/proc/self/ns/pid")).is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 

@@ -16,6 +16,7 @@ use crate::cgroups::{Cgroups, Reread};
 use crate::churn::{ChurnOptions, ChurnReader};
 use crate::conntrack::ConntrackReader;
 use crate::cores::{CoreTimeReader, SchedstatReader};
+use crate::exits::ExitReader;
 use crate::identity;
 use crate::interrupts::InterruptReader;
 use crate::kernel_log::KernelLog;
@@ -111,6 +112,8 @@ pub struct Watch {
     cgroups: Cgroups,
     /// `None` at the end.
     churn: Option<ChurnReader>,
+    /// `None` at the end.
+    exits: Option<ExitReader>,
     /// `None` where there is no reason to sample, and at the end.
     sampler: Option<KernelSampler>,
     root: Root,
@@ -181,6 +184,7 @@ impl Watch {
             nics: NicThread::start(root.clone()),
             cgroups: Cgroups::new(root.clone()),
             churn: None,
+            exits: None,
             sampler: None,
             root: root.clone(),
             zombies: options.zombies,
@@ -199,6 +203,7 @@ impl Watch {
         watch.look_at_all(&mut first);
         watch.cgroups.start_stat_read(now(), &mut first);
         watch.churn = Some(ChurnReader::start(&root, &ChurnOptions::default()));
+        watch.exits = Some(ExitReader::start(&root));
         let dead = first.cgroup_censuses.last().map(|c| c.dying);
         let many = dead.is_some_and(|dead| dead.is_none_or(|n| n >= DEAD_WORTH_NAMING));
         if many || options.zombies == NameZombies::Always {
@@ -245,6 +250,9 @@ impl Watch {
             if let Some(churn) = self.churn.take() {
                 churn.finish(now(), &mut evidence);
             }
+            if let Some(exits) = self.exits.take() {
+                exits.finish(now(), &mut evidence);
+            }
             if let Some(sampler) = self.sampler.take() {
                 sampler.finish(now(), &mut evidence);
             }
@@ -289,6 +297,9 @@ impl Watch {
             self.look_at_cgroups(Reread::Affordable, evidence);
             if let Some(churn) = &mut self.churn {
                 churn.look(now(), evidence);
+            }
+            if let Some(exits) = &mut self.exits {
+                exits.look(now(), evidence);
             }
             if let Some(sampler) = &mut self.sampler {
                 sampler.look(now(), evidence);
