@@ -2,7 +2,7 @@
 //!
 //! A supervisor that starts a crashing child again and again is well itself, so that systemd counts no restart. A BPF program at
 //! the tracepoint for ends of threads counts in the kernel (bpf/exits.bpf.c), [`ExitReader::look`] takes the counts every few
-//! seconds. docs/principles.md says what counts as a failure.
+//! seconds. docs/exits.md says what counts as a failure, and what it costs.
 //!
 //! There is no other way: perf tells ends without their codes, the process connector tells codes without names, and by the time
 //! that /proc could be asked for them the process is gone.
