@@ -2,7 +2,7 @@
 //! registration error, or another owner is there, **and** it does harm: it restarts, or cgroups are born fast below it. Where the
 //! last cannot be seen (an image on disk) or is not the case (it idles), the verdict says so and is less sure.
 
-use super::catalogue::{Agent, Catalogue};
+use super::catalogue::{Agent, Catalogue, Role};
 use super::present::{Present, both_own, present, rivals};
 use super::reasons::{self, Answers, reason, unseen};
 use super::starting::{Start, start_of};
@@ -171,6 +171,7 @@ fn verdict(
         harm,
         rivals: Vec::new(),
         in_use: in_use(case),
+        owns_node: agent.role == Role::Orchestrator,
         in_image: !surroundings.booted,
         report_only: agent.only_way_in,
         safe_step: safe_step(case, surroundings),

@@ -231,6 +231,8 @@ pub struct Judgement {
     pub rivals: Vec<String>,
     /// What shows that it is in use.
     pub in_use: Vec<Reason>,
+    /// An orchestrator: it places work on the node as if that were its own.
+    pub owns_node: bool,
     /// It belongs to an image on disk.
     pub in_image: bool,
     /// It may be the only way in: to be told, never to be removed.
