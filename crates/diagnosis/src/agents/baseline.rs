@@ -24,7 +24,7 @@ pub struct BaselineUnit {
     pub path: Option<String>,
     pub package: Option<String>,
     pub version: Option<String>,
-    /// SHA-256 of the unit's file and drop-ins.
+    /// SHA-256 of the unit's file and drop-ins; `None` if it cannot be compared, as a part of them lasts only until the next boot.
     pub content: Option<String>,
 }
 
@@ -42,9 +42,7 @@ impl std::error::Error for BaselineError {}
 
 impl Baseline {
     pub fn of(units: &[UnitFile], os: Option<String>, made_real_ns: Option<u64>) -> Baseline {
-        // What generators and programs make at run time is no part of an image.
-        let lasting = |u: &&UnitFile| !matches!(u.enablement, Enablement::Generated | Enablement::Transient);
-        let units = units.iter().filter(lasting).map(|u| (u.name.clone(), BaselineUnit::of(u))).collect();
+        let units = units.iter().filter(|u| is_lasting(u)).map(|u| (u.name.clone(), BaselineUnit::of(u))).collect();
         Baseline { schema: SCHEMA.to_owned(), os, made_real_ns, units }
     }
 
@@ -66,7 +64,19 @@ impl Baseline {
     }
 }
 
+/// What generators and programs make while a node runs is no part of its image. A mask in /run is kept, as it hides what is.
+fn is_lasting(unit: &UnitFile) -> bool {
+    let made_now = matches!(unit.enablement, Enablement::Generated | Enablement::Transient)
+        || unit.path.as_deref().is_some_and(|path| path.starts_with("/run/"));
+    !made_now || unit.enablement == Enablement::MaskedRuntime
+}
+
 impl BaselineUnit {
+    /// A mask until the next boot hides what the unit is.
+    fn is_hidden(&self) -> bool {
+        self.enablement == Enablement::MaskedRuntime
+    }
+
     fn of(unit: &UnitFile) -> BaselineUnit {
         BaselineUnit {
             enablement: unit.enablement,
@@ -74,7 +84,8 @@ impl BaselineUnit {
             path: unit.path.clone(),
             package: unit.package.as_ref().map(|p| p.name.clone()),
             version: unit.package.as_ref().and_then(|p| p.version.clone()),
-            content: unit.content_hash.clone(),
+            // The hash covers drop-ins; those of /run are not the image's.
+            content: unit.content_hash.clone().filter(|_| !unit.drop_ins.iter().any(|d| d.starts_with("/run/"))),
         }
     }
 }
@@ -117,7 +128,7 @@ pub struct Change {
 pub fn compare(baseline: &Baseline, now: &Baseline) -> Drift {
     let listed =
         |units: &BTreeMap<String, BaselineUnit>, others: &BTreeMap<String, BaselineUnit>| -> Vec<DriftedUnit> {
-            let missing = units.iter().filter(|(name, _)| !others.contains_key(*name));
+            let missing = units.iter().filter(|(name, unit)| !others.contains_key(*name) && !unit.is_hidden());
             missing.map(|(name, unit)| DriftedUnit { name: name.clone(), unit: unit.clone() }).collect()
         };
     let mut changed = Vec::new();
@@ -132,15 +143,23 @@ pub fn compare(baseline: &Baseline, now: &Baseline) -> Drift {
 }
 
 fn changes(was: &BaselineUnit, is: &BaselineUnit) -> Vec<Change> {
-    let enablement = |u: &BaselineUnit| Some(u.enablement.as_str().to_owned());
+    if was.is_hidden() || is.is_hidden() {
+        return Vec::new();
+    }
+    // What was enabled or linked until the next boot says nothing about what lasts.
+    let for_now = |u: &BaselineUnit| matches!(u.enablement, Enablement::EnabledRuntime | Enablement::LinkedRuntime);
+    let compared = !for_now(was) && !for_now(is);
+    let enablement = |u: &BaselineUnit| compared.then(|| u.enablement.as_str().to_owned());
     let preset = |u: &BaselineUnit| u.preset.map(|p| p.as_str().to_owned());
+    let both_read = was.content.is_some() && is.content.is_some();
+    let content = |u: &BaselineUnit| u.content.clone().filter(|_| both_read);
     [
         ("enablement", enablement(was), enablement(is)),
         ("preset", preset(was), preset(is)),
         ("path", was.path.clone(), is.path.clone()),
         ("package", was.package.clone(), is.package.clone()),
         ("version", was.version.clone(), is.version.clone()),
-        ("content", was.content.clone(), is.content.clone()),
+        ("content", content(was), content(is)),
     ]
     .into_iter()
     .filter(|(_, was, is)| was != is)
@@ -187,6 +206,39 @@ mod tests {
         let what: Vec<_> = drift.changed[0].changes.iter().map(|c| (c.what, c.is.as_deref().unwrap())).collect();
         assert_eq!(what, [("enablement", "enabled"), ("version", "2"), ("content", "y")]);
         assert!(compare(&good, &good).is_empty());
+    }
+
+    #[test]
+    fn a_running_node_fits_its_image() {
+        let image = [
+            unit("a.service", Enablement::Enabled, "1", "x"),
+            unit("b.service", Enablement::Disabled, "1", "x"),
+            unit("c.service", Enablement::Static, "1", "x"),
+            unit("getty@tty1.service", Enablement::Enabled, "1", "x"),
+        ];
+        let in_run = |name: &str, enablement| UnitFile {
+            path: Some(format!("/run/systemd/system/{name}")),
+            ..unit(name, enablement, "1", "z")
+        };
+        let mut dropped_in = unit("c.service", Enablement::Static, "1", "with the drop-in");
+        dropped_in.drop_ins = vec!["/run/systemd/system/c.service.d/10-memory.conf".into()];
+        let node = [
+            in_run("a.service", Enablement::MaskedRuntime),
+            unit("b.service", Enablement::EnabledRuntime, "1", "x"),
+            dropped_in,
+            unit("getty@tty1.service", Enablement::Enabled, "1", "x"),
+            in_run("netplan-wpa.service", Enablement::Static),
+            in_run("nothing.service", Enablement::MaskedRuntime),
+            unit("sysv.service", Enablement::Generated, "1", "x"),
+            unit("session-1.scope", Enablement::Transient, "1", "x"),
+        ];
+        let (image, node) = (Baseline::of(&image, None, None), Baseline::of(&node, None, None));
+        assert_eq!(compare(&image, &node), Drift::default());
+        assert_eq!(compare(&node, &image), Drift::default());
+        // An instance that a link starts is the image's; without the link it is gone.
+        let mut less = image.clone();
+        less.units.remove("getty@tty1.service");
+        assert_eq!(compare(&image, &less).gone[0].name, "getty@tty1.service");
     }
 
     #[test]

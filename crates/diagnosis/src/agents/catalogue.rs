@@ -1,11 +1,13 @@
 //! What is known of agents, as data: `crates/diagnosis/catalogue/*.toml`, and what users add. Every key is explained in
 //! docs/catalogue.md.
 
-use coroner_evidence::{FileFormat, FileQuestion, glob_matches};
-use regex::Regex;
+use super::index::Index;
+use super::pattern::Pattern;
+use super::steps::recommends_removal;
+use coroner_evidence::{FileFormat, FileQuestion, TextFile};
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use toml::Spanned;
 
 /// What the first line of a catalogue says.
@@ -87,7 +89,13 @@ pub struct Agent {
     /// Names of its programs.
     pub processes: Vec<String>,
     pub needs: Vec<Need>,
-    pub log_unregistered: Vec<Regex>,
+    pub log_unregistered: Vec<Pattern>,
+    /// Lines that it writes when what it supervises was started again.
+    pub log_restarts: Vec<Pattern>,
+    /// The runtime whose containers are its work, as [`coroner_evidence::Container::runtime`] names it.
+    pub containers: Option<String>,
+    /// Without work in a virtual machine.
+    pub bare_metal: bool,
     /// Agents beside which it has nothing to do or does harm.
     pub conflicts_with: Vec<String>,
     pub only_way_in: bool,
@@ -116,10 +124,12 @@ impl fmt::Display for CatalogueError {
 
 impl std::error::Error for CatalogueError {}
 
+/// Cheap to clone: agents are shared.
 #[derive(Debug, Clone, Default)]
 pub struct Catalogue {
-    /// By name.
-    agents: BTreeMap<String, Agent>,
+    /// As they were read; no name twice.
+    agents: Vec<Arc<Agent>>,
+    index: Index,
 }
 
 #[derive(Deserialize)]
@@ -147,6 +157,11 @@ struct AgentForm {
     #[serde(default)]
     log_unregistered: Vec<Spanned<String>>,
     #[serde(default)]
+    log_restarts: Vec<Spanned<String>>,
+    containers: Option<String>,
+    #[serde(default)]
+    bare_metal: bool,
+    #[serde(default)]
     conflicts_with: Vec<Spanned<String>>,
     #[serde(default)]
     only_way_in: bool,
@@ -169,32 +184,45 @@ struct NeedForm {
 }
 
 impl Catalogue {
-    /// Ours.
+    /// Ours. Read once in the life of a program.
     pub fn built_in() -> Catalogue {
-        // It is part of the program, and a test reads it.
-        Catalogue::load(&[]).expect("the built-in catalogue is well formed")
+        static OURS: OnceLock<Catalogue> = OnceLock::new();
+        OURS.get_or_init(|| {
+            let mut catalogue = Catalogue::default();
+            for (file, text) in BUILT_IN {
+                // They are part of the program, and a test reads them.
+                catalogue.add(&format!("built-in {file}"), text, Trust::Ours).expect("the built-in catalogue is well formed");
+            }
+            catalogue.index = Index::of(&catalogue.agents);
+            catalogue
+        })
+        .clone()
     }
 
-    /// Ours, and then these, as (file, text): a later entry takes the place of an earlier one with the same name.
-    pub fn load(added: &[(String, String)]) -> Result<Catalogue, CatalogueError> {
-        let mut catalogue = Catalogue::default();
+    /// Ours, and then these: a later entry takes the place of an earlier one with the same name.
+    pub fn load(added: &[TextFile]) -> Result<Catalogue, CatalogueError> {
+        let mut catalogue = Catalogue::built_in();
         let mut references = Vec::new();
-        let ours = BUILT_IN.iter().map(|(file, text)| (format!("built-in {file}"), (*text).to_owned()));
-        for (file, text) in ours.chain(added.iter().cloned()) {
-            catalogue.add(&file, &text, &mut references)?;
+        for file in added {
+            references.extend(catalogue.add(&file.path, &file.text, Trust::Users)?);
         }
-        match references.into_iter().find(|(name, _)| !catalogue.agents.contains_key(name)) {
-            Some((_, error)) => Err(error),
-            None => Ok(catalogue),
+        if let Some((_, error)) = references.into_iter().find(|(name, _)| catalogue.get(name).is_none()) {
+            return Err(error);
         }
+        if !added.is_empty() {
+            catalogue.index = Index::of(&catalogue.agents);
+        }
+        Ok(catalogue)
     }
 
+    /// Gives back which other agents the file names, with the error if there is no such agent.
     fn add(
         &mut self,
         file: &str,
         text: &str,
-        references: &mut Vec<(String, CatalogueError)>,
-    ) -> Result<(), CatalogueError> {
+        trust: Trust,
+    ) -> Result<Vec<(String, CatalogueError)>, CatalogueError> {
+        let mut references = Vec::new();
         let error = |at: usize, why: String| CatalogueError { file: file.to_owned(), line: line_of(text, at), why };
         let form: FileForm =
             toml::from_str(text).map_err(|e| error(e.span().map_or(0, |s| s.start), e.message().trim().to_owned()))?;
@@ -242,16 +270,20 @@ impl Catalogue {
                     what: need.what,
                 });
             }
-            let mut log_unregistered = Vec::new();
-            for pattern in agent.log_unregistered {
-                match Regex::new(pattern.get_ref()) {
-                    Ok(regex) => log_unregistered.push(regex),
-                    Err(e) => {
-                        let why = format!("log_unregistered: {}", e.to_string().lines().last().unwrap_or_default());
-                        return Err(error(pattern.span().start, why));
+            let patterns = |key: &str, texts: Vec<Spanned<String>>| -> Result<Vec<Pattern>, CatalogueError> {
+                let pattern = |text: Spanned<String>| {
+                    let at = text.span().start;
+                    let pattern = Pattern::new(text.into_inner());
+                    // A test compiles ours; here it would cost more than all the rest.
+                    if trust == Trust::Users {
+                        pattern.check().map_err(|why| error(at, format!("{key}: {why}")))?;
                     }
-                }
-            }
+                    Ok(pattern)
+                };
+                texts.into_iter().map(pattern).collect()
+            };
+            let log_unregistered = patterns("log_unregistered", agent.log_unregistered)?;
+            let log_restarts = patterns("log_restarts", agent.log_restarts)?;
             for other in &agent.conflicts_with {
                 let why = format!("conflicts_with: there is no agent \"{}\"", other.get_ref());
                 references.push((other.get_ref().clone(), error(other.span().start, why)));
@@ -267,6 +299,9 @@ impl Catalogue {
                 processes: agent.processes,
                 needs,
                 log_unregistered,
+                log_restarts,
+                containers: agent.containers,
+                bare_metal: agent.bare_metal,
                 conflicts_with: agent.conflicts_with.into_iter().map(Spanned::into_inner).collect(),
                 only_way_in: agent.only_way_in,
                 ignore: agent.ignore,
@@ -274,49 +309,50 @@ impl Catalogue {
                 does_not_fix: agent.does_not_fix,
                 source: format!("{file}:{}", line_of(text, at)),
             };
-            self.agents.insert(name, entry);
+            self.agents.retain(|earlier| earlier.name != name);
+            self.agents.push(Arc::new(entry));
         }
-        Ok(())
+        Ok(references)
     }
 
     pub fn agents(&self) -> impl Iterator<Item = &Agent> {
-        self.agents.values()
+        self.agents.iter().map(Arc::as_ref)
     }
 
     pub fn get(&self, name: &str) -> Option<&Agent> {
-        self.agents.get(name)
+        self.agents().find(|agent| agent.name == name)
     }
 
     /// The agent that a unit belongs to: that with the most specific pattern.
     pub fn agent_of(&self, unit: &str) -> Option<&Agent> {
-        let specific = |pattern: &str| pattern.chars().filter(|c| !"*?[]".contains(*c)).count();
-        self.agents
-            .values()
-            .flat_map(|agent| agent.units.iter().map(move |pattern| (agent, pattern)))
-            .filter(|(_, pattern)| glob_matches(pattern, unit))
-            .max_by_key(|(_, pattern)| specific(pattern))
-            .map(|(agent, _)| agent)
+        self.index.of_unit(unit).map(|i| self.agents[i].as_ref())
+    }
+
+    /// The agents that have a program of this name.
+    pub fn agents_of_process(&self, name: &str) -> impl Iterator<Item = &Agent> {
+        self.index.of_process(name).map(|i| self.agents[i].as_ref())
     }
 
     /// All files that are worth a look for the agents of these units.
     pub fn questions<'a>(&'a self, units: impl IntoIterator<Item = &'a str>) -> Vec<FileQuestion> {
-        let mut questions: Vec<FileQuestion> = units
-            .into_iter()
-            .filter_map(|unit| self.agent_of(unit))
-            .flat_map(|agent| &agent.needs)
-            .flat_map(Need::questions)
-            .collect();
-        questions.sort_unstable();
-        questions.dedup();
-        questions
+        questions_of(units.into_iter().filter_map(|unit| self.agent_of(unit)))
     }
 }
 
-/// Whether a step would take an agent away.
-pub fn recommends_removal(step: &str) -> bool {
-    let commands =
-        ["systemctl disable", "systemctl mask", "systemctl stop", "apt-get remove", "apt-get purge", "dnf remove"];
-    commands.iter().any(|command| step.contains(command))
+/// All files that are worth a look for these agents.
+pub(super) fn questions_of<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> Vec<FileQuestion> {
+    let mut questions: Vec<FileQuestion> =
+        agents.into_iter().flat_map(|agent| &agent.needs).flat_map(Need::questions).collect();
+    questions.sort_unstable();
+    questions.dedup();
+    questions
+}
+
+/// Whose catalogue it is: that of users is checked in full, whatever that costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Ours,
+    Users,
 }
 
 fn line_of(text: &str, at: usize) -> usize {

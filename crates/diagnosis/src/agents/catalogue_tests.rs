@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn load(text: &str) -> Result<Catalogue, CatalogueError> {
-    Catalogue::load(&[("mine.toml".to_owned(), text.to_owned())])
+    Catalogue::load(&[TextFile { path: "mine.toml".to_owned(), text: text.to_owned() }])
 }
 
 const MINE: &str = r#"schema = "coroner.catalogue/1"

@@ -5,42 +5,111 @@
 
 pub mod baseline;
 pub mod catalogue;
+mod index;
 mod judge;
+mod pattern;
+mod present;
+mod reasons;
 mod starting;
+mod steps;
+mod surroundings;
 
+pub use baseline::{Baseline, BaselineError, Drift};
 pub use catalogue::{Agent, Catalogue, CatalogueError, Need, NeedKind, Role};
 pub use judge::judge;
+pub use pattern::Pattern;
 pub use starting::{Start, start_of};
+pub use steps::{recommends_removal, units_removed};
+pub use surroundings::known_units;
 
-use coroner_evidence::FileAnswer;
+use coroner_evidence::{Evidence, FileAnswer, FileQuestion, UnitLogLine};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
+
+/// Judges every agent that the catalogue (ours, and what users added) knows of this evidence.
+pub fn judgements(evidence: &Evidence) -> Result<Vec<Judgement>, CatalogueError> {
+    let catalogue = Catalogue::load(&evidence.catalogues)?;
+    let units = known_units(evidence);
+    Ok(judge(&units, &catalogue, &Surroundings::of(evidence, &catalogue)))
+}
+
+/// What to ask about files before [`judgements`] can be told: of the agents whose units or processes are in the evidence.
+pub fn questions(evidence: &Evidence) -> Result<Vec<FileQuestion>, CatalogueError> {
+    let catalogue = Catalogue::load(&evidence.catalogues)?;
+    let units = known_units(evidence);
+    let of_units = units.iter().filter_map(|unit| catalogue.agent_of(&unit.name));
+    let running = surroundings::running(evidence);
+    let names = running.iter().flat_map(|process| &process.names);
+    let of_processes = names.flat_map(|name| catalogue.agents_of_process(name));
+    Ok(catalogue::questions_of(of_units.chain(of_processes)))
+}
+
+/// What is new, gone or changed against the baseline; `None` without one.
+pub fn drift(evidence: &Evidence) -> Option<Result<Drift, BaselineError>> {
+    let stored = evidence.baseline.as_ref()?;
+    let now = Baseline::of(&evidence.unit_files, None, None);
+    Some(Baseline::parse(&stored.text).map(|good| baseline::compare(&good, &now)))
+}
 
 /// What is around the units.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// False for an image on disk: then nothing runs that could be looked at.
     pub booted: bool,
+    /// Where that image is.
+    pub image: Option<String>,
     /// As [`coroner_evidence::Node::cloud`] names it.
     pub cloud: Option<String>,
-    /// Names of the programs that run, as `comm` or as the last part of their path. `None` if that cannot be seen.
-    pub processes: Option<Vec<String>>,
-    /// Answers to [`Catalogue::questions`].
+    /// Of a virtual machine: what it runs on.
+    pub hypervisor: Option<String>,
+    /// What runs. `None` if that cannot be seen.
+    pub processes: Option<Vec<Running>>,
+    /// Answers to [`questions`].
     pub files: Vec<FileAnswer>,
     /// What units did, by name; one that is not here was not seen.
     pub activity: BTreeMap<String, Activity>,
+    /// How many containers each runtime knows; one that is not here was not looked at.
+    pub containers: BTreeMap<String, u64>,
+}
+
+/// A process, as far as it tells whose it is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Running {
+    pub pid: u32,
+    /// Its `comm`, and the last parts of the paths of what it runs: a program, or an interpreter and its script.
+    pub names: Vec<String>,
+    /// The unit that its cgroup belongs to.
+    pub unit: Option<String>,
+    /// In a container: it has files of its own.
+    pub contained: bool,
+    /// Cgroups that it makes.
+    pub cgroup_births_per_hour: Option<f64>,
 }
 
 /// What one unit did while it was watched.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Activity {
+    /// It runs, or is about to.
     pub active: Option<bool>,
     pub restarts_per_hour: Option<f64>,
     /// Cgroups that were born below its own, or by its processes.
     pub cgroup_births_per_hour: Option<f64>,
-    /// Its latest messages.
-    pub log: Option<Vec<String>>,
+    /// Its children that failed, to be started again.
+    pub failed_children_per_hour: Option<f64>,
+    /// Its latest messages, oldest first.
+    pub log: Option<Vec<UnitLogLine>>,
+    pub sockets: Option<Sockets>,
+    /// It was watched for so long and used no CPU.
+    pub idle: Option<Duration>,
+}
+
+/// Internet sockets of a unit whose processes could be looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sockets {
+    pub listening: u64,
+    pub connected: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -97,12 +166,33 @@ pub enum ReasonKind {
     Restarts,
     /// Cgroups are born below it.
     CgroupsBorn,
+    /// It has no open internet socket: supports other reasons, decides nothing.
+    NoSockets,
+    /// It used no CPU: supports other reasons, decides nothing.
+    Idle,
+    /// It neither restarts nor makes cgroups.
+    Harmless,
+    /// It runs, but no unit starts it.
+    NoUnit,
     /// It is not started at all.
     NotStarted,
     /// What speaks for it.
     Configured,
+    /// It is at work: it has containers, or speaks with somebody.
+    AtWork,
     /// Something could not be seen.
     Unseen,
+}
+
+impl ReasonKind {
+    /// Whether it says by itself that an agent has no work here.
+    pub fn is_against(self) -> bool {
+        use ReasonKind::*;
+        matches!(
+            self,
+            ConfigMissing | CredentialsMissing | HardwareMissing | RegistrationErrors | CompetingOwner | OtherCloud
+        )
+    }
 }
 
 /// Why a verdict is as it is, with the place that says so.
@@ -126,7 +216,10 @@ pub enum Harm {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Judgement {
+    /// The unit, or the name of the process that runs without one.
     pub unit: String,
+    /// Of such a process.
+    pub pid: Option<u32>,
     /// Its entry in the catalogue, and what that is.
     pub agent: String,
     pub what: String,
@@ -134,10 +227,28 @@ pub struct Judgement {
     pub certainty: Certainty,
     pub why: Vec<Reason>,
     pub harm: Harm,
+    /// Names of the agents that want the same, of which at least as much can be said.
+    pub rivals: Vec<String>,
+    /// What shows that it is in use.
+    pub in_use: Vec<Reason>,
+    /// An orchestrator: it places work on the node as if that were its own.
+    pub owns_node: bool,
+    /// It belongs to an image on disk.
+    pub in_image: bool,
     /// It may be the only way in: to be told, never to be removed.
     pub report_only: bool,
     pub safe_step: String,
     pub does_not_fix: String,
+}
+
+impl Judgement {
+    /// How many kinds of reasons say that it has no work here. Those that only support others do not count.
+    pub fn kinds_against(&self) -> usize {
+        let mut kinds: Vec<ReasonKind> = self.why.iter().map(|r| r.kind).filter(|k| k.is_against()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds.len()
+    }
 }
 
 impl fmt::Display for Judgement {

@@ -1,0 +1,67 @@
+//! Whose unit, whose process: found without trying every pattern of the catalogue on every name.
+
+use super::catalogue::Agent;
+use coroner_evidence::glob_matches;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The kernel keeps so many characters of a process's name.
+const COMM: usize = 15;
+
+#[derive(Debug, Clone, Default)]
+pub struct Index {
+    /// Names of units without any wildcard. Of several agents with one name the last counts: that is the user's.
+    exact: HashMap<String, usize>,
+    /// All other patterns, the most specific first.
+    wild: Vec<Wild>,
+    /// By the whole name of a program, and by what the kernel keeps of it.
+    processes: HashMap<String, Vec<usize>>,
+}
+
+#[derive(Debug, Clone)]
+struct Wild {
+    pattern: String,
+    /// What stands before its first wildcard: most names are told apart by that.
+    prefix: String,
+    agent: usize,
+}
+
+impl Index {
+    pub fn of(agents: &[Arc<Agent>]) -> Index {
+        let mut index = Index::default();
+        for (i, agent) in agents.iter().enumerate() {
+            for pattern in &agent.units {
+                match pattern.find(['*', '?', '[']) {
+                    None => {
+                        index.exact.insert(pattern.clone(), i);
+                    }
+                    Some(at) => {
+                        let prefix = pattern[..at].to_owned();
+                        index.wild.push(Wild { pattern: pattern.clone(), prefix, agent: i });
+                    }
+                }
+            }
+            for process in &agent.processes {
+                let short: String = process.chars().take(COMM).collect();
+                for name in [process.clone(), short] {
+                    let agents = index.processes.entry(name).or_default();
+                    if !agents.contains(&i) {
+                        agents.push(i);
+                    }
+                }
+            }
+        }
+        let specific = |pattern: &str| pattern.chars().filter(|c| !"*?[]".contains(*c)).count();
+        index.wild.sort_by_key(|w| std::cmp::Reverse((specific(&w.pattern), w.agent)));
+        index
+    }
+
+    pub fn of_unit(&self, unit: &str) -> Option<usize> {
+        let wild = || self.wild.iter().find(|w| unit.starts_with(&w.prefix) && glob_matches(&w.pattern, unit));
+        self.exact.get(unit).copied().or_else(|| wild().map(|w| w.agent))
+    }
+
+    pub fn of_process(&self, name: &str) -> impl Iterator<Item = usize> + '_ {
+        self.processes.get(name).into_iter().flatten().copied()
+    }
+}

@@ -1,0 +1,43 @@
+//! A regular expression that is compiled when it is first needed: a catalogue has hundreds, a node needs a handful.
+
+use regex::Regex;
+use std::sync::OnceLock;
+
+/// Compiled, one of them takes no more than this; a user's `a{1000}{1000}` is refused.
+const SIZE_LIMIT: usize = 1 << 20;
+
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    text: String,
+    /// `None` inside if it does not compile.
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl Pattern {
+    pub fn new(text: String) -> Pattern {
+        Pattern { text, compiled: OnceLock::new() }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Why it is no regular expression.
+    pub fn check(&self) -> Result<(), String> {
+        match compile(&self.text) {
+            Ok(regex) => {
+                let _ = self.compiled.set(Some(regex));
+                Ok(())
+            }
+            Err(e) => Err(e.to_string().lines().last().unwrap_or_default().trim().to_owned()),
+        }
+    }
+
+    pub fn is_match(&self, line: &str) -> bool {
+        self.compiled.get_or_init(|| compile(&self.text).ok()).as_ref().is_some_and(|regex| regex.is_match(line))
+    }
+}
+
+fn compile(text: &str) -> Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(text).size_limit(SIZE_LIMIT).build()
+}

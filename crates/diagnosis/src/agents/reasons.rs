@@ -1,0 +1,194 @@
+//! What speaks for an agent and against it, and the harm that it does.
+
+use super::catalogue::{Agent, Need, NeedKind, Role};
+use super::judge::Case;
+use super::{Activity, Harm, Reason, ReasonKind, Running, Surroundings};
+use crate::words::{duration_words, plural};
+use coroner_evidence::{FileQuestion, FileState, UnitLogLine};
+use std::collections::HashMap;
+
+/// An administrator's restarts and a rare crash stay below; a loop with systemd's longest usual delay of some minutes does not.
+const RESTARTS_PER_HOUR: f64 = 6.0;
+
+/// ecs-init makes 240 in an hour at its slowest; a healthy agent makes some at its start and then none.
+const BIRTHS_PER_HOUR: f64 = 60.0;
+
+/// A message that comes once may belong to a start that then worked.
+const REPEATED: usize = 2;
+
+/// What a line of a log is cut to.
+const SHOWN: usize = 160;
+
+/// Answers about files, by question.
+pub type Answers<'a> = HashMap<&'a FileQuestion, &'a FileState>;
+
+pub fn reason(kind: ReasonKind, text: impl Into<String>, source: impl Into<String>) -> Reason {
+    Reason { kind, text: text.into(), source: source.into() }
+}
+
+/// What is only there while a node runs.
+fn only_when_booted(path: &str) -> bool {
+    ["/proc/", "/sys/", "/dev/", "/run/"].iter().any(|top| path.starts_with(top))
+}
+
+/// Satisfied, missing, or not to be seen.
+pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, Reason> {
+    let mut missing = Vec::new();
+    for question in need.questions() {
+        let state = answers.get(&question);
+        match state {
+            Some(FileState::Present { path, keys_set }) => {
+                let unset: Vec<&str> = need.keys.iter().filter(|k| !keys_set.contains(k)).map(String::as_str).collect();
+                if unset.is_empty() {
+                    return Ok(reason(ReasonKind::Configured, format!("{path} has {}", need.what), path));
+                }
+                missing.push(format!("{path} does not set {}", unset.join(", ")));
+            }
+            Some(FileState::Empty { path }) => missing.push(format!("{path} is empty")),
+            _ if !booted && only_when_booted(&question.path) => {
+                return Err(unseen(format!("{} shows only on a running node", need.what), &question.path));
+            }
+            Some(FileState::Missing) => missing.push(format!("{} does not exist", question.path)),
+            Some(FileState::Unseen { why }) => return Err(unseen(why.clone(), &question.path)),
+            None => return Err(unseen(format!("{} was not looked at", question.path), &question.path)),
+        }
+    }
+    let (kind, thing) = match need.kind {
+        NeedKind::Config => (ReasonKind::ConfigMissing, "configuration is"),
+        NeedKind::Credentials => (ReasonKind::CredentialsMissing, "credentials are"),
+        NeedKind::Hardware => (ReasonKind::HardwareMissing, "hardware is"),
+    };
+    // Of many places the first is where most people would put it; what exists but says nothing is the better hint.
+    let told = missing.iter().find(|m| !m.ends_with("does not exist")).or(missing.first());
+    let told = told.cloned().unwrap_or_default();
+    let text = format!("its {thing} missing ({}): {told}", need.what);
+    Err(reason(kind, text, need.paths.first().cloned().unwrap_or_default()))
+}
+
+pub fn unseen(text: impl Into<String>, source: &str) -> Reason {
+    reason(ReasonKind::Unseen, text, source)
+}
+
+pub fn other_cloud(agent: &Agent, surroundings: &Surroundings) -> Option<Reason> {
+    let cloud = surroundings.cloud.as_ref()?;
+    let elsewhere = !agent.clouds.is_empty() && !agent.clouds.contains(cloud);
+    let text = || format!("it belongs to {}, this is {cloud}", agent.clouds.join(" and "));
+    elsewhere.then(|| reason(ReasonKind::OtherCloud, text(), "the node's cloud"))
+}
+
+pub fn virtual_machine(agent: &Agent, surroundings: &Surroundings) -> Option<Reason> {
+    let host = surroundings.hypervisor.as_ref().filter(|_| agent.bare_metal)?;
+    let text = format!("it is for real hardware, and this is a virtual machine ({host})");
+    Some(reason(ReasonKind::HardwareMissing, text, "the node's DMI"))
+}
+
+pub fn containers(agent: &Agent, surroundings: &Surroundings) -> Option<Reason> {
+    let runtime = agent.containers.as_ref()?;
+    let n = surroundings.containers.get(runtime).copied().filter(|n| *n > 0)?;
+    let text = format!("it has {}", plural(n, "container", "containers"));
+    Some(reason(ReasonKind::AtWork, text, format!("files of {runtime}")))
+}
+
+pub fn registration_errors(agent: &Agent, unit: &str, activity: Option<&Activity>) -> Option<Reason> {
+    let lines = activity?.log.as_ref()?.iter();
+    let lines: Vec<&UnitLogLine> =
+        lines.filter(|l| agent.log_unregistered.iter().any(|r| r.is_match(&l.text))).collect();
+    let last = lines.last().filter(|_| lines.len() >= REPEATED)?;
+    let shown: String = last.text.chars().take(SHOWN).collect();
+    let text = format!("its log says {} times that it is not registered: {shown}", lines.len());
+    Some(reason(ReasonKind::RegistrationErrors, text, format!("journal of {unit}")))
+}
+
+/// Agents that speak over the network if they work at all. Others may do their work without any socket.
+fn speaks_over_network(role: Role) -> bool {
+    use Role::*;
+    matches!(role, Orchestrator | Cloud | Observer | Access | Configuration | Security)
+}
+
+/// What supports other reasons, and never decides alone.
+pub fn weak(agent: &Agent, unit: &str, activity: Option<&Activity>) -> Vec<Reason> {
+    let mut weak = Vec::new();
+    let Some(activity) = activity else { return weak };
+    if speaks_over_network(agent.role)
+        && let Some(sockets) = activity.sockets
+        && (sockets.listening, sockets.connected) == (0, 0)
+    {
+        let text = "its processes have no internet socket, neither listening nor connected";
+        weak.push(reason(ReasonKind::NoSockets, text, format!("sockets of {unit}")));
+    }
+    if let Some(over) = activity.idle {
+        let text = format!("it used no CPU in {}", duration_words(over));
+        weak.push(reason(ReasonKind::Idle, text, format!("systemd: {unit}")));
+    }
+    weak
+}
+
+/// That it speaks with somebody.
+pub fn connected(unit: &str, activity: Option<&Activity>) -> Option<Reason> {
+    let n = activity?.sockets?.connected;
+    let text = format!("it has {} to others", plural(n, "connection", "connections"));
+    (n > 0).then(|| reason(ReasonKind::AtWork, text, format!("sockets of {unit}")))
+}
+
+pub fn harm_of_process(process: &Running) -> (Harm, Vec<Reason>) {
+    match process.cgroup_births_per_hour {
+        Some(rate) if rate >= BIRTHS_PER_HOUR => {
+            let text = format!("it makes about {} cgroups an hour", rate.round());
+            (Harm::Seen, vec![reason(ReasonKind::CgroupsBorn, text, format!("process {}", process.pid))])
+        }
+        _ => (Harm::CannotSee, Vec::new()),
+    }
+}
+
+pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (Harm, Vec<Reason>) {
+    let Some(activity) = activity else { return (Harm::CannotSee, Vec::new()) };
+    let mut reasons = Vec::new();
+    let mut note = |rate: Option<f64>, limit: f64, kind, words: &str, source: String| {
+        if let Some(rate) = rate.filter(|r| *r >= limit) {
+            reasons.push(reason(kind, format!("{words} about {} times an hour", rate.round()), source));
+        }
+    };
+    let (restarts, births) = (activity.restarts_per_hour, activity.cgroup_births_per_hour);
+    let children = activity.failed_children_per_hour;
+    note(restarts, RESTARTS_PER_HOUR, ReasonKind::Restarts, "it restarts", format!("systemd: {unit}"));
+    note(births, BIRTHS_PER_HOUR, ReasonKind::CgroupsBorn, "a cgroup is born below it", format!("cgroups of {unit}"));
+    let words = "its children fail and are started again";
+    note(children, RESTARTS_PER_HOUR, ReasonKind::Restarts, words, format!("exits of children of {unit}"));
+    let words = "its log says that what it runs was started again";
+    note(logged_restarts(agent, activity), RESTARTS_PER_HOUR, ReasonKind::Restarts, words, format!("journal of {unit}"));
+    let harm = match (reasons.is_empty(), restarts, births) {
+        (false, _, _) => Harm::Seen,
+        (true, Some(_), Some(_)) => Harm::NotSeen,
+        _ => Harm::CannotSee,
+    };
+    (harm, reasons)
+}
+
+/// How often its log tells of restarts that systemd does not count, as those of ecs-init.
+fn logged_restarts(agent: &Agent, activity: &Activity) -> Option<f64> {
+    let lines = activity.log.as_ref()?.iter().filter(|l| agent.log_restarts.iter().any(|r| r.is_match(&l.text)));
+    let times: Vec<u64> = lines.map(|l| l.real_ns).collect();
+    let (first, last) = (times.first()?, times.last()?);
+    let hours = last.saturating_sub(*first) as f64 / 3.6e12;
+    // The first of them begins the stretch.
+    (times.len() > REPEATED && hours > 0.0).then(|| (times.len() - 1) as f64 / hours)
+}
+
+/// What to say of harm that is not seen or cannot be.
+pub fn words_of_harm(case: &Case<'_>, harm: Harm, booted: bool) -> Option<Reason> {
+    let name = case.name();
+    match harm {
+        Harm::Seen => None,
+        Harm::NotSeen => {
+            let text = "it neither restarts nor makes cgroups: it idles and costs little";
+            Some(reason(ReasonKind::Harmless, text, name))
+        }
+        Harm::CannotSee if booted => {
+            Some(unseen("whether it restarts or makes cgroups was not watched for long enough", name))
+        }
+        Harm::CannotSee => {
+            let text = "an image does not show whether it restarts or makes cgroups, and what is missing may be written at first boot";
+            Some(unseen(text, name))
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Do two agents on this node want the same thing?
+//!
+//! Two orchestrators place work on the same cores and memory without knowing of each other; two host engines fight over the same
+//! counters. Here both are configured, else one of them is unused (see agent-unused). The name of a process alone does not make an
+//! orchestrator a rival: anything can be called so.
+
+use super::agent_unused::{broken_catalogue, nothing_seen, subject};
+use crate::agents::{self, Harm, Judgement, Verdict};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity};
+use crate::words::{list, plural};
+use coroner_evidence::Evidence;
+use std::collections::BTreeMap;
+
+/// How many pieces of evidence are shown of each side.
+const SHOWN: usize = 3;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    if let Some(blind) = nothing_seen(evidence) {
+        return blind;
+    }
+    let judgements = match agents::judgements(evidence) {
+        Ok(judgements) => judgements,
+        Err(error) => return broken_catalogue(&error),
+    };
+    // Each pair once, whichever side complains; of an agent with several units its first service.
+    let mut pairs: BTreeMap<[&str; 2], &Judgement> = BTreeMap::new();
+    for judgement in judgements.iter().filter(|j| j.verdict == Verdict::Conflict) {
+        for rival in &judgement.rivals {
+            let mut pair = [judgement.agent.as_str(), rival.as_str()];
+            pair.sort_unstable();
+            let better = |now: &&Judgement| !now.unit.ends_with(".service") && judgement.unit.ends_with(".service");
+            match pairs.get(&pair) {
+                Some(now) if !better(now) => {}
+                _ => {
+                    pairs.insert(pair, judgement);
+                }
+            }
+        }
+    }
+    let findings = pairs.iter().map(|(pair, side)| {
+        let rival = pair.iter().find(|name| **name != side.agent).copied().unwrap_or_default();
+        finding(side, rival, &judgements)
+    });
+    Answer::from_findings(findings.collect(), || {
+        format!("{}, no two of them want the same", plural(judgements.len() as u64, "unit of a known agent", "units of known agents"))
+    })
+}
+
+fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
+    let mutual = |j: &&Judgement| j.agent == rival && j.verdict == Verdict::Conflict && j.rivals.contains(&side.agent);
+    let other = judgements.iter().find(mutual).or_else(|| judgements.iter().find(|j| j.agent == rival));
+    let rival_name = other.map_or(rival, |j| j.unit.as_str());
+    let mut facts: Vec<Fact> = Vec::new();
+    for (name, judgement) in [(side.unit.as_str(), Some(side)), (rival_name, other)] {
+        let used = judgement.map(|j| j.in_use.as_slice()).unwrap_or_default();
+        for reason in used.iter().take(SHOWN) {
+            facts.push(Fact::new(format!("{name} in use"), reason.text.clone(), "", reason.source.clone()));
+        }
+        if used.is_empty() {
+            facts.push(Fact::new(format!("{name} in use"), "nothing seen that shows it", "", format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent))));
+        }
+    }
+    let here = side.why.iter().filter(|r| r.kind == agents::ReasonKind::CompetingOwner);
+    facts.extend(here.map(|r| Fact::new("both here", r.text.clone(), "", r.source.clone())));
+    facts.push(Fact::new("how sure", side.certainty.as_str(), "", format!("catalogue: {}", side.agent)));
+    let words = |used: bool| if used { "is in use" } else { "shows no sign of use" };
+    let (this_used, other_used) = (!side.in_use.is_empty(), other.is_some_and(|j| !j.in_use.is_empty()));
+    let verdict = match (this_used, other_used) {
+        (true, true) => "Both show signs of use: ask who owns this node before one of them goes.".to_owned(),
+        (false, false) => "Neither shows a sign of use.".to_owned(),
+        _ => format!("{} {}, {rival_name} {}.", side.unit, words(this_used), words(other_used)),
+    };
+    let owners = side.owns_node && other.is_some_and(|j| j.owns_node);
+    let harm = side.harm == Harm::Seen || other.is_some_and(|j| j.harm == Harm::Seen);
+    let title = match owners {
+        true => format!("Two orchestrators on one node: {} and {rival_name}", side.unit),
+        false => format!("{} beside {rival_name}: one of them is enough", side.unit),
+    };
+    let about = |j: &Judgement| format!("{} is {}. ", j.unit, j.what);
+    let mut detail = about(side);
+    detail.push_str(&other.map(about).unwrap_or_default());
+    if owners {
+        detail.push_str("Each places work here as if the node were its own. ");
+    }
+    detail.push_str(&verdict);
+    Finding {
+        code: Code::AgentConflict,
+        severity: if owners || harm { Severity::Warning } else { Severity::Info },
+        subject: subject(side),
+        title,
+        detail,
+        evidence: facts,
+        remedy: remedy(side, other, this_used, other_used),
+    }
+}
+
+fn remedy(side: &Judgement, other: Option<&Judgement>, this_used: bool, other_used: bool) -> String {
+    let step = |j: &Judgement| match j.report_only {
+        true => format!("{}: report only, it may be the only way in", j.unit),
+        false => format!("to give up {}: {} (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
+    };
+    // The one that somebody uses is not to go.
+    let mut steps = Vec::new();
+    if !this_used || other_used {
+        steps.push(step(side));
+    }
+    if let Some(other) = other
+        && side.owns_node
+        && (!other_used || this_used)
+    {
+        steps.push(step(other));
+    }
+    if steps.is_empty() {
+        return "Keep one of the two; ask who uses them first.".to_owned();
+    }
+    format!("Decide who owns the node, and keep one. {}.", list(&steps, 2).replacen("to give", "To give", 1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+use super::*;
+use crate::agents::questions;
+use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+use coroner_evidence::{Container, Enablement, FileAnswer, FileState, Unit, UnitFile, UnitSockets};
+
+/// A node on which these units are enabled and active, and whose files are all there or all missing.
+fn node(units: &[&str], configured: bool) -> Evidence {
+    let enabled = |name: &&str| UnitFile {
+        name: name.to_string(),
+        enablement: Enablement::Enabled,
+        ..UnitFile::default()
+    };
+    let active = |name: &&str| Unit {
+        at: END,
+        name: name.to_string(),
+        load_state: "loaded".into(),
+        active_state: "active".into(),
+        restarts: Some(0),
+        ..Unit::default()
+    };
+    let mut evidence = Evidence {
+        unit_files: units.iter().map(enabled).collect(),
+        units: units.iter().map(active).collect(),
+        ..watched(10)
+    };
+    let state = |question: &coroner_evidence::FileQuestion| match configured {
+        true => FileState::Present { path: question.path.clone(), keys_set: question.keys.clone() },
+        false => FileState::Missing,
+    };
+    let questions = questions(&evidence).unwrap();
+    evidence.agent_files = questions.into_iter().map(|q| FileAnswer { state: state(&q), question: q }).collect();
+    evidence
+}
+
+#[test]
+fn two_orchestrators_are_named_with_what_shows_their_use() {
+    let mut evidence = node(&["ecs.service", "kubelet.service", "amazon-ecs-volume-plugin.socket"], true);
+    evidence.unit_sockets =
+        vec![UnitSockets { at: END, unit: "kubelet.service".into(), processes: 1, listening: 2, connected: 3 }];
+    let f = one(examine(&evidence));
+    assert_eq!(f.severity, Severity::Warning);
+    assert_eq!(f.title, "Two orchestrators on one node: ecs.service and kubelet.service");
+    let used: Vec<&str> = f.evidence.iter().filter(|f| f.what.ends_with("in use")).map(|f| f.value.as_str().unwrap()).collect();
+    assert!(used.iter().any(|u| u.contains("/etc/ecs/ecs.config has the cluster to join")), "{used:?}");
+    assert!(used.contains(&"it has 3 connections to others"), "{used:?}");
+    assert!(f.detail.contains("Both show signs of use"), "{}", f.detail);
+    assert!(!f.remedy.contains("disable --now kubelet"), "{}", f.remedy);
+}
+
+#[test]
+fn one_without_configuration_is_no_conflict() {
+    fine(examine(&node(&["ecs.service", "kubelet.service"], false)));
+    fine(examine(&node(&["kubelet.service", "sshd.service"], true)));
+}
+
+#[test]
+fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
+    let mut evidence = node(&["docker.service", "containerd.service", "kubelet.service"], true);
+    let f = one(examine(&evidence));
+    assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "docker.service"));
+    assert_eq!(fact(&f, "docker.service in use"), "nothing seen that shows it");
+    assert!(f.detail.contains("docker.service shows no sign of use, kubelet.service is in use"), "{}", f.detail);
+    assert!(!agents::recommends_removal(&f.remedy), "{}", f.remedy);
+    evidence.containers = vec![Container { at: END, runtime: "docker".into(), name: "web".into(), ..Container::default() }];
+    fine(examine(&evidence));
+}
+
+#[test]
+fn nothing_seen() {
+    cannot_tell(examine(&Evidence::default()));
+}

@@ -1,0 +1,274 @@
+use super::*;
+use crate::agents::questions;
+use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, one, start, watched};
+use coroner_evidence::{
+    CgroupChurn, CgroupOwner, Enablement, FileAnswer, FileState, Maker, Node, Process, TextFile, Unit, UnitFile,
+    UnitLogLine, UnitSockets,
+};
+
+fn enabled(name: &str) -> UnitFile {
+    UnitFile { name: name.to_owned(), enablement: Enablement::Enabled, ..UnitFile::default() }
+}
+
+pub fn process(pid: u32, comm: &str, unit: Option<&str>) -> Process {
+    Process {
+        at: END,
+        pid,
+        started: 1,
+        ppid: 1,
+        comm: comm.to_owned(),
+        command: Some(format!("/usr/bin/{comm}")),
+        kernel: false,
+        memory_cgroup: None,
+        cpu_cgroup: None,
+        owner: CgroupOwner { unit: unit.map(str::to_owned), ..CgroupOwner::default() },
+        ray: None,
+    }
+}
+
+/// Answers what would be asked: these files are there, with these keys.
+fn answer(evidence: &mut Evidence, there: &[(&str, &[&str])]) {
+    let answers = questions(evidence).unwrap().into_iter().map(|question| {
+        let state = match there.iter().find(|(path, _)| *path == question.path) {
+            Some((path, keys)) => {
+                FileState::Present { path: path.to_string(), keys_set: keys.iter().map(|k| k.to_string()).collect() }
+            }
+            None => FileState::Missing,
+        };
+        FileAnswer { question, state }
+    });
+    evidence.agent_files = answers.collect();
+}
+
+fn look(at: coroner_evidence::Time, name: &str, restarts: u32) -> Unit {
+    Unit {
+        at,
+        name: name.to_owned(),
+        load_state: "loaded".into(),
+        active_state: "active".into(),
+        sub_state: "running".into(),
+        unit_file_state: Some("enabled".into()),
+        restarts: Some(restarts),
+        invocation_id: Some(restarts.to_string()),
+        main_pid: Some(500),
+        cgroup: Some(format!("/system.slice/{name}")),
+        ..Unit::default()
+    }
+}
+
+const CLUSTER: (&str, &[&str]) = ("/etc/ecs/ecs.config", &["ECS_CLUSTER"]);
+
+/// ecs.service is enabled and runs quietly, a process kubelet runs, and nothing else is known.
+fn beside_kubelet(seconds: u64, there: &[(&str, &[&str])]) -> Evidence {
+    let mut evidence = Evidence {
+        unit_files: vec![enabled("ecs.service")],
+        units: vec![look(start(seconds), "ecs.service", 0), look(END, "ecs.service", 0)],
+        processes: vec![process(1, "systemd", None), process(77, "kubelet", None)],
+        node: Some(Node { cloud: Some("aws".into()), ..Node::default() }),
+        ..watched(seconds)
+    };
+    answer(&mut evidence, there);
+    evidence
+}
+
+#[test]
+fn an_agent_without_configuration_beside_a_kubelet() {
+    let f = one(examine(&beside_kubelet(10, &[])));
+    assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
+    assert_eq!(f.severity, Severity::Info);
+    assert!(fact(&f, "configuration").as_str().unwrap().contains("/etc/ecs/ecs.config does not exist"));
+    assert!(fact(&f, "another owner").as_str().unwrap().contains("the process kubelet[77] runs"));
+    assert_eq!(fact(&f, "how sure"), "likely");
+    assert!(f.remedy.contains("`systemctl disable --now ecs.service && systemctl mask ecs.service"), "{}", f.remedy);
+    assert!(f.remedy.contains("It does not fix: dead memory cgroups"), "{}", f.remedy);
+    assert!(f.title.starts_with("ecs.service starts, but has no work here: its configuration is missing"), "{}", f.title);
+    // The same agent configured: nothing, and no conflict either, as the name of a process is all there is.
+    let configured = beside_kubelet(10, &[CLUSTER]);
+    fine(examine(&configured));
+    fine(super::super::agent_conflict::examine(&configured));
+}
+
+#[test]
+fn harm_makes_it_sure_and_a_warning() {
+    let mut evidence = beside_kubelet(10, &[]);
+    evidence.units[1] = look(END, "ecs.service", 40);
+    let f = one(examine(&evidence));
+    assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Warning, &"sure".into()));
+    assert!(fact(&f, "restarts").as_str().unwrap().contains("14400 times an hour"), "{:?}", f.evidence);
+    // Cgroups born below it, or by its processes, do as well.
+    for (parent, pid) in [("/system.slice/ecs.service/task", 9), ("/docker", 500)] {
+        let mut evidence = beside_kubelet(10, &[]);
+        let maker = Maker {
+            pid,
+            comm: "x".into(),
+            via: None,
+            processes: 1,
+            command: None,
+            parent_pid: None,
+            parent_comm: None,
+            cgroup: None,
+        };
+        evidence.cgroup_churn = vec![CgroupChurn {
+            from: start(10),
+            to: END,
+            parent: parent.into(),
+            pattern: "*".into(),
+            example: "a".into(),
+            born: 5,
+            removed: 5,
+            freed: 0,
+            maker: Some(maker),
+        }];
+        let f = one(examine(&evidence));
+        assert_eq!((f.severity, fact(&f, "cgroups")), (Severity::Warning, &"a cgroup is born below it about 1800 times an hour".into()));
+    }
+    // ecs-init restarts its container, and only its log tells.
+    let mut evidence = beside_kubelet(10, &[]);
+    let real = evidence.clocks[0].real_ns;
+    evidence.unit_log = (0..5)
+        .map(|i| UnitLogLine {
+            unit: "ecs.service".into(),
+            real_ns: real - 100_000_000_000 + i * 15_000_000_000,
+            text: "level=info msg=\"Agent exited with code 1\"".into(),
+            restart: None,
+        })
+        .collect();
+    let f = one(examine(&evidence));
+    assert_eq!(f.severity, Severity::Warning);
+    assert!(fact(&f, "restarts").as_str().unwrap().contains("started again about 240 times an hour"));
+    assert!(fact(&f, "its log").as_str().unwrap().contains("5 times that it is not registered"));
+}
+
+#[test]
+fn watched_for_long_it_idles_and_is_still_named() {
+    let mut evidence = beside_kubelet(600, &[]);
+    let quiet = CgroupChurn {
+        from: start(600),
+        to: END,
+        parent: "*".into(),
+        pattern: "*".into(),
+        example: String::new(),
+        born: 0,
+        removed: 0,
+        freed: 0,
+        maker: None,
+    };
+    evidence.cgroup_churn = vec![quiet];
+    evidence.unit_sockets =
+        vec![UnitSockets { at: END, unit: "ecs.service".into(), processes: 1, listening: 0, connected: 0 }];
+    (evidence.units[0].cpu_ns, evidence.units[1].cpu_ns) = (Some(5), Some(5));
+    let f = one(examine(&evidence));
+    assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Info, &"possible".into()));
+    assert!(fact(&f, "sockets").as_str().unwrap().contains("neither listening nor connected"));
+    assert!(fact(&f, "idle").as_str().unwrap().contains("no CPU in 10 min"));
+    // Weak reasons alone decide nothing.
+    answer(&mut evidence, &[CLUSTER]);
+    fine(examine(&evidence));
+}
+
+#[test]
+fn the_same_unit_in_an_image() {
+    let mut evidence = Evidence {
+        unit_files: vec![enabled("ecs.service"), enabled("kubelet.service")],
+        image: Some("/mnt/image".into()),
+        // Of the machine that looks at the image, not of the image.
+        processes: vec![process(5, "nomad", None)],
+        ..Evidence::default()
+    };
+    answer(&mut evidence, &[("/var/lib/kubelet/config.yaml", &[])]);
+    let f = one(examine(&evidence));
+    assert_eq!((f.subject.name.as_str(), f.severity), ("ecs.service", Severity::Warning));
+    assert!(f.remedy.contains("systemctl --root=/mnt/image disable ecs.service"), "{}", f.remedy);
+    assert!(!f.detail.contains("nomad"));
+}
+
+#[test]
+fn what_idles_in_a_stock_image_is_one_line() {
+    let units = ["snapd.service", "snapd.socket", "ModemManager.service", "multipathd.service", "fwupd-refresh.timer", "ssh.service"];
+    let mut evidence = Evidence {
+        unit_files: units.iter().map(|u| enabled(u)).collect(),
+        units: units.iter().flat_map(|u| [look(start(10), u, 0), look(END, u, 0)]).collect(),
+        node: Some(Node { hypervisor: Some("KVM".into()), ..Node::default() }),
+        ..watched(10)
+    };
+    answer(&mut evidence, &[]);
+    let f = one(examine(&evidence));
+    assert_eq!((f.severity, f.subject.kind), (Severity::Info, SubjectKind::Node));
+    let title = "4 agents may be without work here: fwupd-refresh.timer, ModemManager.service, multipathd.service and snapd.service";
+    assert_eq!(f.title, title);
+    assert!(!f.remedy.contains("disable"));
+}
+
+#[test]
+fn a_way_in_is_told_and_not_removed() {
+    let mut evidence = beside_kubelet(10, &[CLUSTER]);
+    evidence.unit_files.push(enabled("walinuxagent.service"));
+    evidence.units.extend([look(start(10), "walinuxagent.service", 0), look(END, "walinuxagent.service", 9)]);
+    let f = one(examine(&evidence));
+    assert_eq!((f.subject.name.as_str(), f.severity), ("walinuxagent.service", Severity::Warning));
+    assert!(f.remedy.starts_with("Do not remove it: it may be the only way in."), "{}", f.remedy);
+    assert!(!agents::recommends_removal(&f.remedy));
+}
+
+#[test]
+fn without_a_unit_the_process_is_judged_and_less_surely() {
+    // No systemd: waagent was started by hand, at AWS.
+    let mut evidence = Evidence {
+        processes: vec![process(1, "init", None), process(40, "waagent", None), process(41, "kubelet", None)],
+        node: Some(Node { cloud: Some("aws".into()), ..Node::default() }),
+        ..watched(10)
+    };
+    answer(&mut evidence, &[]);
+    let f = one(examine(&evidence));
+    assert_eq!(f.subject.kind, SubjectKind::Node, "one kind of reason: {}", f.title);
+    let judgements = agents::judgements(&evidence).unwrap();
+    let waagent = judgements.iter().find(|j| j.unit == "waagent").unwrap();
+    assert_eq!((waagent.pid, waagent.certainty), (Some(40), Certainty::Possible));
+    assert!(waagent.why.iter().any(|r| r.kind == ReasonKind::NoUnit && r.text.contains("no unit")));
+    // Where a program that was started by hand has its configuration is not known.
+    let kubelet = judgements.iter().find(|j| j.unit == "kubelet").unwrap();
+    assert_eq!(kubelet.verdict, Verdict::CannotTell);
+    // A process in a unit of the agent's is that unit's.
+    evidence.processes.push(process(42, "amazon-ssm-agent", Some("amazon-ssm-agent.service")));
+    evidence.unit_files = vec![UnitFile { enablement: Enablement::Disabled, ..enabled("amazon-ssm-agent.service") }];
+    let judgements = agents::judgements(&evidence).unwrap();
+    assert!(judgements.iter().any(|j| j.unit == "amazon-ssm-agent.service" && j.pid.is_none()));
+    assert!(!judgements.iter().any(|j| j.unit == "amazon-ssm-agent"));
+}
+
+#[test]
+fn a_users_entry_takes_the_place_of_ours() {
+    let mut evidence = beside_kubelet(10, &[]);
+    let entry = |more: &str| {
+        format!(
+            "schema = \"coroner.catalogue/1\"\n[[agent]]\nname = \"amazon-ecs\"\nunits = [\"ecs.service\"]\nwhat = \"ours\"\n\
+             role = \"orchestrator\"\nsafe_step = \"ask the platform team\"\ndoes_not_fix = \"anything\"\n{more}"
+        )
+    };
+    let file = |text: String| vec![TextFile { path: "/etc/coroner/catalogue.d/ours.toml".into(), text }];
+    evidence.catalogues = file(entry("[[agent.needs]]\nkind = \"config\"\npaths = [\"/opt/ecs.conf\"]\nwhat = \"our cluster\"\n"));
+    answer(&mut evidence, &[]);
+    let f = one(examine(&evidence));
+    assert!(fact(&f, "configuration").as_str().unwrap().contains("/opt/ecs.conf does not exist"));
+    assert!(f.remedy.contains("Ask the platform team"), "{}", f.remedy);
+    answer(&mut evidence, &[("/opt/ecs.conf", &[])]);
+    fine(examine(&evidence));
+    evidence.catalogues = file(entry("ignore = true\n"));
+    fine(examine(&evidence));
+    evidence.catalogues = file(entry("ignroe = true\n"));
+    for rule in [examine, super::super::agent_conflict::examine] {
+        let (because, how) = cannot_tell(rule(&evidence));
+        assert!(because.contains("/etc/coroner/catalogue.d/ours.toml:9: ") && because.contains("ignroe"), "{because}");
+        assert!(how.contains("ours.toml"));
+    }
+}
+
+#[test]
+fn without_unit_files_the_manager_tells() {
+    let mut evidence = beside_kubelet(10, &[]);
+    evidence.unit_files.clear();
+    assert_eq!(findings(examine(&evidence)).len(), 1);
+    let mut nothing = Evidence::default();
+    nothing.unseen(probe::UNIT_FILES, "unit files", "no systemd here", "run on the node");
+    assert_eq!(cannot_tell(examine(&nothing)).0, "no systemd here");
+}

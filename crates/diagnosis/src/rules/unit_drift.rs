@@ -1,0 +1,179 @@
+//! Does this node, or this image, have units that its baseline does not?
+//!
+//! The agent that made the incident came with a base image. A baseline is the list of units that somebody looked at once and found
+//! good; what came since is where to look first.
+
+use crate::agents::baseline::{ChangedUnit, Drift, DriftedUnit};
+use crate::agents::{self, Start, start_of};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::rules::not_seen;
+use crate::words::{count, list, plural};
+use coroner_evidence::{Evidence, UnitFile, probe};
+use std::collections::HashMap;
+
+/// So many are listed by name.
+const LISTED: usize = 20;
+/// So many in the title.
+const TITLED: usize = 3;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let Some(baseline) = &evidence.baseline else {
+        return Answer::Fine("no baseline was given to compare with".to_owned());
+    };
+    if evidence.unit_files.is_empty() {
+        let how = "run as root on the node, or with --root on its image";
+        return not_seen(evidence, probe::UNIT_FILES, "", "no unit files were seen", how);
+    }
+    let drift = match agents::drift(evidence) {
+        Some(Ok(drift)) => drift,
+        Some(Err(error)) => {
+            return Answer::CannotTell {
+                because: format!("{}: {error}", baseline.path),
+                how_to_see: "make it again on a good node or image: coroner units --baseline FILE".to_owned(),
+            };
+        }
+        None => return Answer::Fine("no baseline was given to compare with".to_owned()),
+    };
+    if drift.is_empty() {
+        let n = plural(evidence.unit_files.len() as u64, "unit", "units");
+        return Answer::Fine(format!("{n}, none new, gone or changed against {}", baseline.path));
+    }
+    Answer::Findings(vec![finding(&drift, evidence, &baseline.path)])
+}
+
+fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
+    let by_name: HashMap<&str, &UnitFile> = evidence.unit_files.iter().map(|u| (u.name.as_str(), u)).collect();
+    let starts = |name: &str| {
+        by_name.get(name).is_some_and(|unit| matches!(start_of(unit, &by_name), Start::Yes(_)))
+    };
+    let came = drift.new.iter().map(|u| u.name.as_str()).chain(drift.changed.iter().map(|u| u.name.as_str()));
+    let starting: Vec<&str> = came.filter(|name| starts(name)).collect();
+    let (new, gone, changed) = (drift.new.len(), drift.gone.len(), drift.changed.len());
+    let counts: Vec<String> = [(new, "new"), (gone, "gone"), (changed, "changed")]
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{} {what}", count(n as u64)))
+        .collect();
+    let mut title = format!("Units differ from the baseline: {}", list(&counts, 3));
+    if !starting.is_empty() {
+        title.push_str(&format!("; of these start {}", list(&starting, TITLED)));
+    }
+    let names = |title: &str, names: Vec<&str>| match names.is_empty() {
+        true => String::new(),
+        false => format!("{title}: {}. ", list(&names, LISTED)),
+    };
+    let detail = [
+        names("New", drift.new.iter().map(|u| u.name.as_str()).collect()),
+        names("Gone", drift.gone.iter().map(|u| u.name.as_str()).collect()),
+        names("Changed", drift.changed.iter().map(|u| u.name.as_str()).collect()),
+    ]
+    .concat();
+    let mut facts: Vec<Fact> = Vec::new();
+    facts.extend(drift.new.iter().take(LISTED).map(|u| drifted(u, "new", starts(&u.name))));
+    facts.extend(drift.gone.iter().take(LISTED).map(|u| drifted(u, "gone", false)));
+    facts.extend(drift.changed.iter().take(LISTED).map(|u| changed_fact(u, starts(&u.name), baseline)));
+    for (what, n) in [("new", new), ("gone", gone), ("changed", changed)] {
+        if n > LISTED {
+            facts.push(Fact::new(format!("more that are {what}"), n - LISTED, "units", baseline));
+        }
+    }
+    let image = evidence.image.as_ref();
+    Finding {
+        code: Code::UnitDrift,
+        severity: if starting.is_empty() { Severity::Info } else { Severity::Warning },
+        subject: Subject::new(SubjectKind::Node, image.map_or("units", String::as_str)),
+        title,
+        detail: detail.trim_end().to_owned(),
+        evidence: facts,
+        remedy: format!(
+            "Look at each: `systemctl cat UNIT`, and who brought it. What should not be here is to go from the image's build; if all is as \
+             it should be, store a new baseline in the place of {baseline}. That a unit differs does not say that it does harm."
+        ),
+    }
+}
+
+fn drifted(unit: &DriftedUnit, what: &str, starts: bool) -> Fact {
+    let mut words = vec![unit.unit.enablement.as_str().to_owned()];
+    if starts {
+        words.push("starts".to_owned());
+    }
+    if let Some(package) = &unit.unit.package {
+        words.push(format!("of {package} {}", unit.unit.version.as_deref().unwrap_or_default()).trim_end().to_owned());
+    }
+    let source = unit.unit.path.clone().unwrap_or_default();
+    Fact::new(format!("{what}: {}", unit.name), words.join(", "), "", source)
+}
+
+fn changed_fact(unit: &ChangedUnit, starts: bool, baseline: &str) -> Fact {
+    let change = |c: &agents::baseline::Change| match c.what {
+        // A hash says nothing to people.
+        "content" => "its file or drop-ins".to_owned(),
+        what => format!("{what} {} → {}", c.was.as_deref().unwrap_or("none"), c.is.as_deref().unwrap_or("none")),
+    };
+    let mut words: Vec<String> = unit.changes.iter().map(change).collect();
+    if starts {
+        words.push("starts".to_owned());
+    }
+    Fact::new(format!("changed: {}", unit.name), words.join(", "), "", baseline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::Baseline;
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one};
+    use coroner_evidence::{Enablement, TextFile};
+
+    fn unit(name: &str, enablement: Enablement) -> UnitFile {
+        UnitFile { name: name.to_owned(), enablement, content_hash: Some("x".into()), ..UnitFile::default() }
+    }
+
+    fn against(good: &[UnitFile], now: Vec<UnitFile>) -> Evidence {
+        let text = Baseline::of(good, None, None).to_json();
+        Evidence {
+            unit_files: now,
+            baseline: Some(TextFile { path: "/etc/coroner/good.json".into(), text }),
+            ..Evidence::default()
+        }
+    }
+
+    #[test]
+    fn what_came_and_starts_is_a_warning() {
+        let good = [unit("a.service", Enablement::Enabled), unit("b.service", Enablement::Disabled)];
+        let now = vec![unit("a.service", Enablement::Enabled), unit("ecs.service", Enablement::Enabled)];
+        let f = one(examine(&against(&good, now)));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.title, "Units differ from the baseline: 1 new and 1 gone; of these start ecs.service");
+        assert_eq!(fact(&f, "new: ecs.service"), "enabled, starts");
+        assert_eq!(fact(&f, "gone: b.service"), "disabled");
+        // Enabled since: a change that starts something.
+        let f = one(examine(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)])));
+        assert_eq!((f.severity, fact(&f, "changed: b")), (Severity::Warning, &"enablement disabled → enabled, starts".into()));
+    }
+
+    #[test]
+    fn what_does_not_start_is_worth_knowing() {
+        let good = [unit("a.service", Enablement::Enabled)];
+        let mut now = vec![good[0].clone()];
+        now.extend((0..30).map(|i| unit(&format!("n{i:02}.service"), Enablement::Static)));
+        let f = one(examine(&against(&good, now)));
+        assert_eq!(f.severity, Severity::Info);
+        assert_eq!((f.evidence.len(), fact(&f, "more that are new")), (21, &10.into()));
+        assert!(f.detail.contains("n19.service and 10 more") && !f.detail.contains("n20"), "{}", f.detail);
+    }
+
+    #[test]
+    fn fine_and_cannot_tell() {
+        let good = [unit("a.service", Enablement::Enabled)];
+        let mut evidence = against(&good, good.to_vec());
+        assert!(fine(examine(&evidence)).contains("none new, gone or changed against /etc/coroner/good.json"));
+        evidence.baseline.as_mut().unwrap().text.truncate(40);
+        let (because, _) = cannot_tell(examine(&evidence));
+        assert!(because.starts_with("/etc/coroner/good.json: not a baseline"), "{because}");
+        evidence.unit_files.clear();
+        evidence.unseen(probe::UNIT_FILES, "unit files", "/etc/systemd: Permission denied", "run as root");
+        assert_eq!(cannot_tell(examine(&evidence)), ("/etc/systemd: Permission denied".into(), "run as root".into()));
+        assert!(fine(examine(&Evidence::default())).contains("no baseline"));
+    }
+}
