@@ -8,6 +8,7 @@ use coroner_evidence::{Evidence, Unseen};
 
 pub mod cgroup_leak;
 pub mod conntrack_full;
+pub mod container_crashloop;
 pub mod core_monopolised;
 pub mod core_saturated;
 pub mod cpu_throttled;
@@ -20,7 +21,9 @@ pub mod nic_reset;
 pub mod oom_kill;
 pub mod slow_memcg_stat;
 pub mod softnet_drop;
+pub mod unit_churn;
 pub mod unit_crashloop;
+pub mod unit_failing;
 pub mod zombie_memcgs;
 
 /// Why something was not seen, as an answer: the probe's own words where it spoke of this (a probe may be blind in several ways),
@@ -56,6 +59,8 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::GpuXid, examine: gpu_xid::examine },
     Rule { code: Code::ConntrackFull, examine: conntrack_full::examine },
     Rule { code: Code::UnitCrashloop, examine: unit_crashloop::examine },
+    Rule { code: Code::UnitChurn, examine: unit_churn::examine },
+    Rule { code: Code::ContainerCrashloop, examine: container_crashloop::examine },
     Rule { code: Code::ZombieMemcgs, examine: zombie_memcgs::examine },
     Rule { code: Code::SlowMemcgStat, examine: slow_memcg_stat::examine },
     Rule { code: Code::CgroupLeak, examine: cgroup_leak::examine },
@@ -63,4 +68,5 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::CpuThrottled, examine: cpu_throttled::examine },
     Rule { code: Code::SoftnetDrop, examine: softnet_drop::examine },
     Rule { code: Code::NicAllowance, examine: nic_allowance::examine },
+    Rule { code: Code::UnitFailing, examine: unit_failing::examine },
 ];

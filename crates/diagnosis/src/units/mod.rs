@@ -7,3 +7,4 @@ pub mod churn;
 pub mod containers;
 pub mod cost;
 pub mod loops;
+pub mod paths;

@@ -114,7 +114,7 @@ prop_compose! {
             at, name: name.to_owned(), load_state: "loaded".to_owned(), active_state: active.to_owned(),
             sub_state: sub.to_owned(), unit_file_state: None, result: result.map(str::to_owned), restarts,
             invocation_id: invocation, main_started, main_pid: None, exit_kind: Some("exited".to_owned()), exit_status,
-            restart_delay_us: delay, cgroup: None,
+            restart_delay_us: delay, cgroup: None, ..Unit::default()
         }
     }
 }
