@@ -142,7 +142,8 @@ fn activities(evidence: &Evidence, catalogue: &Catalogue) -> BTreeMap<String, Ac
         .filter_map(|(name, mut looks)| {
             looks.sort_by_key(|u| u.at);
             let (first, last) = (*looks.first()?, *looks.last()?);
-            let births = births(evidence, last, &makers).max_of(rate_of(&churning, name, |k| matches!(k, Kind::Cgroups { .. })));
+            let births =
+                births(evidence, last, &makers).max_of(rate_of(&churning, name, |k| matches!(k, Kind::Cgroups { .. })));
             let mut activity = Activity {
                 active: Some(matches!(last.active_state.as_str(), "active" | "activating" | "reloading")),
                 restarts_per_hour: restarts(first, last, loops.iter().find(|l| l.unit.name == name), evidence),

@@ -32,7 +32,12 @@ fn running(names: &[&str]) -> Option<Vec<Running>> {
 
 /// The same message again and again, so many seconds apart.
 fn says(text: &str, times: u64, apart: u64) -> Option<Vec<UnitLogLine>> {
-    let line = |i| UnitLogLine { unit: String::new(), real_ns: i * apart * 1_000_000_000, text: text.to_owned(), restart: None };
+    let line = |i| UnitLogLine {
+        unit: String::new(),
+        real_ns: i * apart * 1_000_000_000,
+        text: text.to_owned(),
+        restart: None,
+    };
     Some((0..times).map(line).collect())
 }
 

@@ -10,6 +10,7 @@ pub mod agent_conflict;
 pub mod agent_unused;
 pub mod cgroup_leak;
 pub mod conntrack_full;
+pub mod container_crashloop;
 pub mod core_monopolised;
 pub mod core_saturated;
 pub mod cpu_throttled;
@@ -22,8 +23,10 @@ pub mod nic_reset;
 pub mod oom_kill;
 pub mod slow_memcg_stat;
 pub mod softnet_drop;
+pub mod unit_churn;
 pub mod unit_crashloop;
 pub mod unit_drift;
+pub mod unit_failing;
 pub mod zombie_memcgs;
 
 /// Why something was not seen, as an answer: the probe's own words where it spoke of this (a probe may be blind in several ways),
@@ -61,6 +64,8 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::UnitCrashloop, examine: unit_crashloop::examine },
     Rule { code: Code::AgentUnused, examine: agent_unused::examine },
     Rule { code: Code::AgentConflict, examine: agent_conflict::examine },
+    Rule { code: Code::UnitChurn, examine: unit_churn::examine },
+    Rule { code: Code::ContainerCrashloop, examine: container_crashloop::examine },
     Rule { code: Code::ZombieMemcgs, examine: zombie_memcgs::examine },
     Rule { code: Code::SlowMemcgStat, examine: slow_memcg_stat::examine },
     Rule { code: Code::CgroupLeak, examine: cgroup_leak::examine },
@@ -69,4 +74,5 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::SoftnetDrop, examine: softnet_drop::examine },
     Rule { code: Code::NicAllowance, examine: nic_allowance::examine },
     Rule { code: Code::UnitDrift, examine: unit_drift::examine },
+    Rule { code: Code::UnitFailing, examine: unit_failing::examine },
 ];

@@ -1,28 +1,18 @@
 //! Does a systemd unit start, die and start again?
 //!
 //! An agent that nobody uses and that cannot start is restarted for ever: it costs CPU, and each start leaves a cgroup behind that
-//! memory may pin (see zombie-memcgs). systemd's NRestarts tells, with two traps: `systemctl reset-failed` sets it back, and an
-//! administrator's restart changes the invocation without being a crash.
+//! memory may pin (see zombie-memcgs). How a loop is told from an administrator's restarts is in [`crate::units::loops`].
 
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
-use crate::words::{age_words, count, duration_words, rate};
-use coroner_evidence::{Evidence, Time, Unit, probe};
-use std::collections::BTreeMap;
+use crate::units::cost::{UnitCost, costs};
+use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
+use crate::units::paths::{shell_word, stem};
+use crate::words::{age_words, bytes, count, duration_words, list, rate, times};
+use coroner_evidence::{Clocks, Evidence, Time, Unit, probe};
+use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// One or two automatic restarts are a crash; a loop begins with the third. (systemd itself gives up at 5 starts within 10 s,
-/// but only where the unit's restarts come that fast.)
-const LOOP: u32 = 3;
-
-/// A loop too slow for the window shows in its history: at least so many restarts …
-const SLOW_LOOP: u32 = 10;
-/// … with no more than this between two of them on average since boot …
-const SLOW_LOOP_PERIOD: Duration = Duration::from_secs(3600);
-/// … and the last start no longer ago than two such periods. A unit that failed while the node booted and runs since then is not
-/// looping.
-const SLOW_LOOP_PERIODS: u32 = 2;
 
 /// Units that must not be disabled on advice: without them nobody gets in, or nothing runs.
 const PROTECTED: &[&str] = &[
@@ -58,136 +48,148 @@ const PROTECTED: &[&str] = &[
     "dracut",
 ];
 
-#[derive(Debug)]
-struct Loop<'e> {
-    /// As it was seen last.
-    unit: &'e Unit,
-    /// Automatic restarts while we watched, and between which looks.
-    in_window: Option<(u64, Duration)>,
-    how: How,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum How {
-    /// Restarted while we watched.
-    Seen,
-    /// Waits for its next automatic restart.
-    Waiting,
-    /// Its history since boot says so.
-    History,
-    /// Restarted, but too seldom to call it a loop.
-    Once,
-}
-
 pub fn examine(evidence: &Evidence) -> Answer {
     if evidence.units.is_empty() {
-        return match evidence.why_unseen(probe::UNITS) {
-            Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
-            None => Answer::CannotTell {
-                because: "no systemd units were seen".to_owned(),
-                how_to_see: "run on the node itself, where systemd's D-Bus socket can be reached".to_owned(),
-            },
-        };
+        return units_unseen(evidence);
     }
-    let mut looks: BTreeMap<&str, Vec<&Unit>> = BTreeMap::new();
-    for unit in &evidence.units {
-        looks.entry(unit.name.as_str()).or_default().push(unit);
+    let loops = loops(evidence);
+    let seen: BTreeSet<&str> = evidence.units.iter().map(|u| u.name.as_str()).collect();
+    if loops.is_empty() {
+        return Answer::Fine(format!("{} units, none restarts again and again", count(seen.len() as u64)));
     }
-    let now = log_events::end_of(evidence);
-    let uptime = uptime(evidence);
-    let seen = looks.len() as u64;
-    let mut loops: Vec<Loop> = looks.into_values().filter_map(|looks| judge(&looks, now, uptime)).collect();
-    loops.sort_by_key(|l| {
-        let in_window = l.in_window.map_or(0, |(n, _)| n);
-        std::cmp::Reverse((l.how != How::Once, in_window, l.unit.restarts))
-    });
-    let findings: Vec<Finding> = loops.iter().map(|l| finding(l, now, uptime)).collect();
-    Answer::from_findings(findings, || format!("{} units, none restarts again and again", count(seen)))
+    let costs = costs(evidence);
+    let none = UnitCost::default();
+    let scene = Scene { now: log_events::end_of(evidence), clock: evidence.clocks.last() };
+    let findings = loops.iter().map(|l| finding(l, costs.get(&l.unit.name).unwrap_or(&none), &scene)).collect();
+    Answer::Findings(findings)
 }
 
-/// Time since boot at the end of what was watched.
-fn uptime(evidence: &Evidence) -> Option<Duration> {
-    evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns))
-}
-
-fn judge<'e>(looks: &[&'e Unit], now: Option<Time>, uptime: Option<Duration>) -> Option<Loop<'e>> {
-    let last = *looks.iter().max_by_key(|u| u.at)?;
-    let first = *looks.iter().min_by_key(|u| u.at)?;
-    let restarts = last.restarts.unwrap_or(0);
-    let waiting = last.sub_state.starts_with("auto-restart");
-    let started_anew = match (&first.invocation_id, &last.invocation_id) {
-        (Some(a), Some(b)) => a != b,
-        _ => first.main_started != last.main_started,
-    };
-
-    // Restarts while we watched. If the count went down, it was set back (reset-failed, or a start by hand) and what it shows now
-    // has come since.
-    let rose = match (first.restarts, last.restarts) {
-        _ if std::ptr::eq(first, last) => 0,
-        (Some(a), Some(b)) if b >= a => b - a,
-        (Some(_), Some(b)) if started_anew => b,
-        _ => 0,
-    };
-    let between = last.at.since(first.at);
-    let in_window = (rose > 0).then_some((u64::from(rose), between));
-
-    let how = if rose >= LOOP - 1 || (rose > 0 && restarts >= LOOP) {
-        How::Seen
-    } else if waiting && restarts >= LOOP {
-        How::Waiting
-    } else if looping_slowly(last, restarts, now, uptime) {
-        How::History
-    } else if rose > 0 {
-        How::Once
-    } else {
-        return None;
-    };
-    Some(Loop { unit: last, in_window, how })
-}
-
-fn looping_slowly(unit: &Unit, restarts: u32, now: Option<Time>, uptime: Option<Duration>) -> bool {
-    let (Some(now), Some(uptime), Some(started)) = (now, uptime, unit.main_started) else { return false };
-    if restarts < SLOW_LOOP || unit.active_state == "failed" {
-        return false;
+/// What to say where systemd was not seen.
+pub(super) fn units_unseen(evidence: &Evidence) -> Answer {
+    match evidence.why_unseen(probe::UNITS) {
+        Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
+        None => Answer::CannotTell {
+            because: "no systemd units were seen".to_owned(),
+            how_to_see: "run on the node itself, where systemd's D-Bus socket can be reached".to_owned(),
+        },
     }
-    let period = uptime / restarts;
-    period <= SLOW_LOOP_PERIOD && now.since(started) <= period * SLOW_LOOP_PERIODS
 }
 
-fn finding(l: &Loop, now: Option<Time>, uptime: Option<Duration>) -> Finding {
+struct Scene<'e> {
+    now: Option<Time>,
+    clock: Option<&'e Clocks>,
+}
+
+impl Scene<'_> {
+    fn age(&self, real_ns: u64) -> Option<Duration> {
+        let now = self.clock?.real_ns_of(self.now?);
+        Some(Duration::from_nanos(now.saturating_sub(real_ns)))
+    }
+}
+
+/// How often: as it was watched, by the journal, or on average.
+fn how_fast(l: &Loop<'_>) -> String {
+    let (Some(per_hour), Some(over)) = (l.per_hour, l.rate_over) else { return "an unknown rate".to_owned() };
+    let words = rate(per_hour, Duration::from_secs(3600));
+    match l.rate_from {
+        FROM_BOOT => format!("{words} on average since boot"),
+        FROM_JOURNAL => format!("{words} by the journal of the last {}", duration_words(over)),
+        _ => words,
+    }
+}
+
+fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
     let unit = l.unit;
-    let restarts = unit.restarts.unwrap_or(0);
-    // Two or more in the window make a rate; else the average since boot is the better estimate (and a lower bound, if the count was
-    // set back).
-    let how_fast = match (l.in_window, uptime) {
-        (Some((n, over)), _) if n >= 2 && over >= Duration::from_secs(1) => rate(n as f64, over),
-        (_, Some(uptime)) if restarts > 0 => format!("{} on average since boot", rate(f64::from(restarts), uptime)),
-        _ => "an unknown rate".to_owned(),
-    };
-    let ended = ended_words(unit);
-    let title = match l.how {
-        How::Once => format!("{} died and was restarted while we watched{ended}", unit.name),
-        _ => format!("{} crashloops: {} restarts, {how_fast}{ended}", unit.name, count(u64::from(restarts))),
-    };
-    let mut detail = match l.how {
-        How::Seen => "systemd restarted it automatically while we watched. ".to_owned(),
-        How::Waiting => "It is dead and waits for its next automatic restart. ".to_owned(),
-        How::History => {
-            "It runs at the moment, but its restarts since boot and its recent start say that it loops slowly. "
-                .to_owned()
+    let ended = ended_words(l.failed.unwrap_or(unit));
+    let in_window = l.in_window.map_or(0, |(n, _)| n);
+    let title = match (l.how, l.over_for) {
+        (How::Once, _) if in_window > 1 => {
+            format!("{} died and was restarted {} while we watched{ended}", unit.name, times(in_window))
         }
-        How::Once => "Too few restarts to call it a loop. ".to_owned(),
+        (How::Once, _) => format!("{} died and was restarted while we watched{ended}", unit.name),
+        (_, Some(quiet)) => format!(
+            "{} crashlooped: {} restarts, {}, until {}{ended}",
+            unit.name,
+            count(l.restarts),
+            how_fast(l),
+            age_words(quiet, Duration::ZERO)
+        ),
+        _ => format!("{} crashloops: {} restarts, {}{ended}", unit.name, count(l.restarts), how_fast(l)),
     };
-    if let Some(delay) = unit.restart_delay_us {
+    Finding {
+        code: Code::UnitCrashloop,
+        severity: if l.is_loop() { Severity::Warning } else { Severity::Info },
+        subject: Subject::new(SubjectKind::Unit, unit.name.clone()),
+        title,
+        detail: detail(l, cost, scene),
+        evidence: facts(l, cost, scene),
+        remedy: remedy(&unit.name, cost),
+    }
+}
+
+/// A beginning that nobody saw is told only if it lies well before the watching.
+const TELLING_AGE: Duration = Duration::from_secs(600);
+
+fn detail(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> String {
+    let mut detail = match (l.how, l.over_for) {
+        (How::Seen, None) => "systemd restarted it automatically while we watched. ",
+        (How::Seen, Some(_)) => {
+            "systemd restarted it automatically again and again while we watched; that has stopped. "
+        }
+        (How::Waiting, _) => "It is dead and waits for its next automatic restart. ",
+        (How::History, _) => "It runs at the moment, but its restarts and its recent start say that it loops slowly. ",
+        (How::Once, _) => "Too few restarts to call it a loop. ",
+    }
+    .to_owned();
+    if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
+        if l.since_is_exact {
+            detail.push_str(&format!("It began {}. ", age_words(age, Duration::ZERO)));
+        } else if age >= TELLING_AGE {
+            detail.push_str(&format!("It began {} or earlier. ", age_words(age, Duration::ZERO)));
+        }
+    }
+    if let (Some(trend), Some(halves)) = (l.trend, l.halves) {
+        let words = match trend {
+            Trend::Worse => "It gets worse",
+            Trend::Steady => "It goes on steadily",
+            Trend::Better => "It gets better",
+        };
+        detail.push_str(&format!(
+            "{words}: {} restarts in the older {}, {} in the newer. ",
+            count(halves.older),
+            duration_words(halves.each),
+            count(halves.newer)
+        ));
+    }
+    if let Some(delay) = l.unit.restart_delay_us {
         detail.push_str(&format!(
             "systemd waits {} before each restart (RestartSec=). ",
             duration_words(Duration::from_micros(delay))
         ));
     }
-    detail.push_str(
-        "Each start makes a new cgroup, and memory that outlives it can keep the old one alive (see zombie-memcgs).",
-    );
+    detail.push_str(&left_behind(cost));
+    detail
+}
 
+/// The dead cgroups that are of the unit.
+pub(super) fn left_behind(cost: &UnitCost) -> String {
+    let Some(dead) = cost.zombies.filter(|n| *n > 0) else {
+        return "Each start makes a new cgroup, and memory that outlives it can keep the old one alive (see zombie-memcgs)."
+            .to_owned();
+    };
+    let holding = cost.zombie_bytes.map(|held| format!(", holding {}", bytes(held))).unwrap_or_default();
+    let growing = cost.zombies_per_hour.filter(|rate| *rate > 0.0);
+    let growing = growing.map(|n| format!(", {} more", rate(n, Duration::from_secs(3600)))).unwrap_or_default();
+    let mut text = format!("{} dead memory cgroups are its own{holding}{growing} (see zombie-memcgs).", count(dead));
+    if !cost.pinned_by.is_empty() {
+        let files: Vec<&str> = cost.pinned_by.iter().map(|p| p.file.as_str()).collect();
+        text.push_str(&format!(" Kept by {}.", list(&files, 3)));
+    }
+    text
+}
+
+fn facts(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Vec<Fact> {
+    let unit = l.unit;
     let source = format!("systemd: {}", unit.name);
     let mut facts = Vec::new();
     if let Some(restarts) = unit.restarts {
@@ -196,28 +198,60 @@ fn finding(l: &Loop, now: Option<Time>, uptime: Option<Duration>) -> Finding {
     if let Some((n, over)) = l.in_window {
         facts.push(Fact::new(format!("of these within {}", duration_words(over)), n, "", source.clone()));
     }
+    if let Some(per_hour) = l.per_hour.filter(|_| l.is_loop()) {
+        facts.push(Fact::new(format!("restarts per hour, {}", l.rate_from), rounded(per_hour), "/h", source.clone()));
+    }
+    if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
+        let what = if l.since_is_exact { "looping for" } else { "looping for at least" };
+        facts.push(Fact::new(what, age.as_secs(), "s", source.clone()));
+    }
+    if let (Some(trend), Some(_)) = (l.trend, l.halves) {
+        facts.push(Fact::new("trend", trend.as_str(), "", source.clone()));
+    }
     facts.push(Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone()));
-    if let Some(result) = &unit.result {
+    if let Some((kind, status)) = l.failed.and_then(|u| Some((u.exit_kind.as_deref()?, u.exit_status?))) {
+        let what = if kind == "exited" { "exit status" } else { "killed by signal" };
+        facts.push(Fact::new(what, status, "", source.clone()));
+    }
+    if let Some(result) = &l.failed.unwrap_or(unit).result {
         facts.push(Fact::new("result", result.clone(), "", source.clone()));
     }
-    if let (Some(started), Some(now)) = (unit.main_started, now) {
+    if let (Some(started), Some(now)) = (unit.main_started, scene.now) {
         facts.push(Fact::new("last start", age_words(now.since(started), Duration::ZERO), "", source.clone()));
     }
     if let Some(state) = &unit.unit_file_state {
         facts.push(Fact::new("enabled", state.clone(), "", source));
     }
-    Finding {
-        code: Code::UnitCrashloop,
-        severity: if l.how == How::Once { Severity::Info } else { Severity::Warning },
-        subject: Subject::new(SubjectKind::Unit, unit.name.clone()),
-        title,
-        detail,
-        evidence: facts,
-        remedy: remedy(&unit.name),
-    }
+    facts.extend(leftovers(cost));
+    facts
 }
 
-fn ended_words(unit: &Unit) -> String {
+/// The dead cgroups of a unit, for programs.
+pub(super) fn leftovers(cost: &UnitCost) -> Vec<Fact> {
+    let source = "scan of dead memory cgroups, by path and by maker";
+    let mut facts = Vec::new();
+    let Some(dead) = cost.zombies else { return facts };
+    facts.push(Fact::new("dead memory cgroups of this unit", dead, "", source));
+    if dead == 0 {
+        return facts;
+    }
+    if let Some(held) = cost.zombie_bytes {
+        facts.push(Fact::new("memory they hold", held, "bytes", source));
+    }
+    if let (Some(per_hour), Some(from)) = (cost.zombies_per_hour, cost.zombies_rate_from) {
+        facts.push(Fact::new(format!("new ones per hour ({from})"), rounded(per_hour), "/h", source));
+    }
+    for pin in &cost.pinned_by {
+        facts.push(Fact::new(format!("kept by {}", pin.file), pin.zombies, "cgroups", source));
+    }
+    facts
+}
+
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+pub(super) fn ended_words(unit: &Unit) -> String {
     match (unit.exit_kind.as_deref(), unit.exit_status) {
         (Some("exited"), Some(status)) if status != 0 => format!(", exit status {status}"),
         (Some("killed" | "dumped"), Some(signal)) => format!(", killed by signal {signal}"),
@@ -229,9 +263,8 @@ fn ended_words(unit: &Unit) -> String {
 }
 
 /// Whether switching the unit off could lock people out or stop the node's work.
-fn is_protected(name: &str) -> bool {
-    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-    let stem = stem.split('@').next().unwrap_or(stem);
+pub(crate) fn is_protected(name: &str) -> bool {
+    let stem = stem(name);
     stem.starts_with("systemd-")
         || stem.starts_with("snap.amazon-ssm-agent")
         || stem == "user"
@@ -239,16 +272,22 @@ fn is_protected(name: &str) -> bool {
         || PROTECTED.contains(&stem)
 }
 
-fn remedy(name: &str) -> String {
+fn remedy(name: &str, cost: &UnitCost) -> String {
+    let unit = shell_word(name);
     if is_protected(name) {
         return format!(
-            "The node needs this unit: do not disable it. Look why it dies: `journalctl -u {name} -n 100`."
+            "The node needs this unit: do not disable it. Look why it dies: `journalctl -u {unit} -n 100`."
         );
     }
+    let left = match cost.zombies.filter(|n| *n > 0) {
+        Some(1) => "the cgroup that it already left behind stays".to_owned(),
+        Some(n) => format!("the {} cgroups that it already left behind stay", count(n)),
+        None => "cgroups that it already left behind stay".to_owned(),
+    };
     format!(
-        "See why it dies: `journalctl -u {name} -n 100`. If nobody uses it here, switch it off: `systemctl disable --now {name}`, and do the \
-         same in the image the node was made from. That stops the restarts and new leftovers; cgroups that it already left behind stay \
-         until what pins them goes or the node reboots."
+        "See why it dies: `journalctl -u {unit} -n 100`. If nobody uses it here, switch it off: `systemctl disable --now {unit}`, and do the \
+         same in the image the node was made from, which enables it again on every new node. That stops the restarts and new leftovers; \
+         {left} until what pins them goes or the node reboots."
     )
 }
 

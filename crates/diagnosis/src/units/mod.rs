@@ -10,3 +10,4 @@ pub mod cost;
 pub mod loops;
 
 pub use audit::{Audit, AuditedUnit, audit};
+pub mod paths;

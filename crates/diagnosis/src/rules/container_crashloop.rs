@@ -1,0 +1,199 @@
+//! Does a container start, die and start again?
+//!
+//! kubelet and docker restart what dies, more and more slowly: a container that dies at once is soon started only each five minutes, for
+//! weeks. Each start makes a new cgroup. What counts as a loop is in [`crate::units::containers`].
+
+use super::unit_crashloop::rounded;
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events;
+use crate::units::containers::{ContainerLoop, container_loops};
+use crate::units::loops::Trend;
+use crate::units::paths::shell_word;
+use crate::words::{age_words, count, duration_words, plural, rate};
+use coroner_evidence::{CgroupOwner, Evidence, probe};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let loops = container_loops(evidence);
+    let now = log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now));
+    if !loops.is_empty() {
+        return Answer::Findings(loops.iter().map(|l| finding(l, now)).collect());
+    }
+    if let Some(unseen) = evidence.why_unseen(probe::CONTAINERS) {
+        return Answer::CannotTell { because: unseen.why.clone(), how_to_see: unseen.how_to_see.clone() };
+    }
+    let seen: BTreeSet<_> = evidence.containers.iter().map(|c| (&c.namespace, &c.pod, &c.pod_uid, &c.name)).collect();
+    if seen.is_empty() {
+        // Processes that say they run in one, but no file of a runtime that tells of restarts.
+        let runs =
+            |path: &Option<String>| path.as_deref().is_some_and(|p| CgroupOwner::of_path(p).container_id.is_some());
+        if evidence.processes.iter().any(|p| runs(&p.memory_cgroup)) {
+            return Answer::CannotTell {
+                because: "containers run here, but no file of their runtime told how often they were restarted"
+                    .to_owned(),
+                how_to_see: "run as root on the node: `crictl ps -a` and `docker ps -a` tell it too".to_owned(),
+            };
+        }
+        return Answer::Fine("no containers were seen".to_owned());
+    }
+    Answer::Fine(format!("{}, none restarts again and again", plural(seen.len() as u64, "container", "containers")))
+}
+
+fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
+    let c = &l.container;
+    let name = l.name();
+    let how_fast = match (l.in_window, l.per_hour) {
+        (Some((n, over)), _) if n >= 2 => rate(n as f64, over),
+        (_, Some(per_hour)) => format!("about {}", rate(per_hour, Duration::from_secs(3600))),
+        _ => "an unknown rate".to_owned(),
+    };
+    let ended = c.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let ago = |real_ns: Option<u64>| Some(Duration::from_nanos(now?.saturating_sub(real_ns?)));
+    let (title, mut detail) = if l.told_by_cgroups() {
+        let born = l.in_window.map_or(0, |(n, _)| n);
+        (
+            format!("containers of {name} start again and again: {} new cgroups, {how_fast}", count(born)),
+            "No file of the runtime told of restarts, but the cgroups of containers below this pod come and go. "
+                .to_owned(),
+        )
+    } else if l.made_anew {
+        let times = l.in_window.map_or(0, |(n, _)| n);
+        (
+            format!("{name} is made anew again and again: {} times, {how_fast}{ended}", count(times)),
+            "Each time it is another container under the same name, so that the runtime counts no restart: somebody outside starts it. "
+                .to_owned(),
+        )
+    } else {
+        (
+            format!("{name} crashloops: {} restarts, {how_fast}{ended}", count(c.restarts)),
+            format!("{} starts it again whenever it dies. ", c.runtime),
+        )
+    };
+    let source =
+        if l.told_by_cgroups() { "tracepoints of cgroups".to_owned() } else { format!("files of {}", c.runtime) };
+    let mut facts = Vec::new();
+    if !l.told_by_cgroups() {
+        facts.push(Fact::new("restarts", c.restarts, "", source.clone()));
+    }
+    if let Some((n, over)) = l.in_window {
+        facts.push(Fact::new(format!("within {}", duration_words(over)), n, "", source.clone()));
+    }
+    if let Some(per_hour) = l.per_hour {
+        facts.push(Fact::new("restarts per hour", rounded(per_hour), "/h", source.clone()));
+    }
+    if let Some(age) = ago(c.started_real_ns) {
+        facts.push(Fact::new("last start", age_words(age, Duration::ZERO), "", source.clone()));
+        detail.push_str(&format!("Its last start was {}. ", age_words(age, Duration::ZERO)));
+    }
+    if let Some(age) = ago(l.since_real_ns) {
+        facts.push(Fact::new("looping for at least", age.as_secs(), "s", source.clone()));
+    }
+    if let Some(code) = c.exit_code {
+        facts.push(Fact::new("exit code", code, "", source.clone()));
+    }
+    if let Some(trend) = l.trend {
+        facts.push(Fact::new("trend", trend.as_str(), "", source.clone()));
+        detail.push_str(match trend {
+            Trend::Worse => "It gets worse. ",
+            Trend::Steady => "It goes on steadily. ",
+            Trend::Better => "It gets better. ",
+        });
+    }
+    for (what, id) in [("container id", &c.id), ("pod uid", &c.pod_uid)] {
+        if let Some(id) = id {
+            facts.push(Fact::new(what, id.clone(), "", source.clone()));
+        }
+    }
+    detail.push_str(
+        "Each start makes a new cgroup, and memory that outlives it can keep the old one alive (see zombie-memcgs).",
+    );
+    Finding {
+        code: Code::ContainerCrashloop,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Container, name),
+        title,
+        detail,
+        evidence: facts,
+        remedy: remedy(l),
+    }
+}
+
+fn remedy(l: &ContainerLoop<'_>) -> String {
+    let c = &l.container;
+    let see = match (&c.namespace, &c.pod) {
+        (Some(namespace), Some(pod)) => {
+            let (ns, pod) = (shell_word(namespace), shell_word(pod));
+            let of =
+                if c.name.is_empty() { "--all-containers".to_owned() } else { format!("-c {}", shell_word(&c.name)) };
+            format!("`kubectl -n {ns} logs {pod} {of} --previous` and `kubectl -n {ns} describe pod {pod}`")
+        }
+        _ if l.told_by_cgroups() => {
+            let uid = shell_word(c.pod_uid.as_deref().unwrap_or(""));
+            format!("`crictl ps -a --label io.kubernetes.pod.uid={uid}`, then `crictl logs` of the one that exited")
+        }
+        _ => {
+            let tool = if c.runtime == "podman" { "podman" } else { "docker" };
+            let name = shell_word(&c.name);
+            format!("`{tool} logs --tail 100 {name}` and `{tool} inspect {name}`")
+        }
+    };
+    format!(
+        "See why it dies: {see}. Then mend its image, configuration or limits where it is deployed. Deleting it only makes its owner start \
+         the same again, with the back-off at its shortest; cgroups that are already dead stay until what pins them goes or the node reboots."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one, watched};
+    use crate::units::containers::tests::{docker, pod_births, pod_container};
+
+    #[test]
+    fn a_pod_that_kubelet_backs_off_from_is_told() {
+        let mut evidence = watched(5);
+        // 40 restarts, one each five minutes, the last two minutes ago.
+        evidence.containers = vec![pod_container(40, 120, 12_000)];
+        let f = one(examine(&evidence));
+        assert_eq!((f.severity, f.subject.kind), (Severity::Warning, SubjectKind::Container));
+        assert_eq!(f.subject.name, "prod/web-0/app");
+        assert!(
+            f.title.starts_with("prod/web-0/app crashloops: 40 restarts, about 12 per hour, exit code 1"),
+            "{}",
+            f.title
+        );
+        assert!(f.remedy.contains("`kubectl -n prod logs web-0 -c app --previous`"), "{}", f.remedy);
+        assert_eq!(fact(&f, "restarts"), 40);
+    }
+
+    #[test]
+    fn a_docker_container_is_told_by_its_name() {
+        let mut evidence = watched(60);
+        evidence.containers = vec![docker(60, 3), docker(0, 9)];
+        let f = one(examine(&evidence));
+        assert_eq!(f.title, "web crashloops: 9 restarts, 6.0 per minute, exit code 1");
+        assert!(f.remedy.contains("docker logs --tail 100 web") && !f.remedy.contains("docker rm"));
+    }
+
+    #[test]
+    fn a_pod_that_only_cgroups_told_of_is_named_by_its_uid() {
+        let mut evidence = watched(300);
+        evidence.cgroup_churn = pod_births(12);
+        let f = one(examine(&evidence));
+        assert!(f.subject.name.starts_with("pod 6f9b1c7e-"), "{}", f.subject.name);
+        assert!(f.remedy.contains("crictl ps -a"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn healthy_containers_are_fine_and_none_at_all_too() {
+        let mut evidence = watched(5);
+        assert_eq!(fine(examine(&evidence)), "no containers were seen");
+        evidence.containers = vec![pod_container(0, 3600, 0)];
+        assert_eq!(fine(examine(&evidence)), "1 container, none restarts again and again");
+        evidence.containers.clear();
+        evidence.unseen(probe::CONTAINERS, "restarts of containers", "permission denied", "run as root");
+        assert_eq!(cannot_tell(examine(&evidence)).1, "run as root");
+    }
+}

@@ -1,0 +1,211 @@
+//! Does a unit start something again and again that systemd does not count?
+//!
+//! A supervisor (ecs-init, supervisord, runsv, a loop in a shell) that starts what dies anew is well itself: NRestarts stays 0, while
+//! each start costs CPU and may leave a dead cgroup behind. What counts as churn is in [`crate::units::churn`].
+
+use super::unit_crashloop::{is_protected, left_behind, leftovers, rounded};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::units::churn::{Churning, Kind, births, churning};
+use crate::units::cost::{UnitCost, costs};
+use crate::units::paths::shell_word;
+use crate::words::{count, duration_words, rate};
+use coroner_evidence::{ChildExits, Evidence, probe};
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let churning = churning(evidence);
+    if !churning.is_empty() {
+        let costs = costs(evidence);
+        let none = UnitCost::default();
+        return Answer::Findings(churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none))).collect());
+    }
+    // Whoever is blind in one eye cannot say that all is well.
+    for (name, rows) in
+        [(probe::CGROUP_CHURN, evidence.cgroup_churn.len()), (probe::CHILD_EXITS, evidence.child_exits.len())]
+    {
+        if let Some(unseen) = evidence.why_unseen(name).filter(|_| rows == 0) {
+            return Answer::CannotTell { because: unseen.why.clone(), how_to_see: unseen.how_to_see.clone() };
+        }
+    }
+    let Some(window) = evidence.window() else {
+        return Answer::CannotTell {
+            because: "nobody watched what is born and dies".to_owned(),
+            how_to_see: "watch for some seconds, as root".to_owned(),
+        };
+    };
+    let failed: u64 = evidence.child_exits.iter().fold(0, |sum, row| sum.saturating_add(row.failed_young));
+    Answer::Fine(format!(
+        "within {} {} cgroups were made and {} young processes failed; no unit did so again and again",
+        duration_words(window.length()),
+        count(births(evidence)),
+        count(failed)
+    ))
+}
+
+/// How a child ended: `exit status 5`, `signal 11`.
+fn ended(row: &ChildExits) -> String {
+    match (row.signal, row.exit_code) {
+        (Some(signal), _) if signal != 0 => format!("signal {signal}"),
+        (_, Some(code)) => format!("exit status {code}"),
+        _ => "unknown exit status".to_owned(),
+    }
+}
+
+fn finding(c: &Churning<'_>, cost: &UnitCost) -> Finding {
+    let how_fast = rate(c.times as f64, c.over);
+    let uncounted = match c.restarts {
+        Some(0) => "systemd counts no restart".to_owned(),
+        Some(n) => format!("systemd counts {} restarts", count(u64::from(n))),
+        None => "systemd does not count it".to_owned(),
+    };
+    let title = match (&c.kind, &c.failing) {
+        (Kind::Children(row), _) => {
+            format!("{} starts {} again and again: it fails {how_fast}, {}; {uncounted}", c.unit, row.comm, ended(row))
+        }
+        (Kind::Cgroups { .. }, Some(failing)) => format!(
+            "{} starts {} again and again, each in a new cgroup, {how_fast}, {}; {uncounted}",
+            c.unit,
+            failing.last.comm,
+            ended(failing.last)
+        ),
+        (Kind::Cgroups { pattern, .. }, None) => {
+            format!("{} makes and removes cgroups {pattern} again and again, {how_fast}; {uncounted}", c.unit)
+        }
+    };
+    let source = "tracepoints of cgroups and of processes that end";
+    let mut facts = Vec::new();
+    let mut detail = String::new();
+    if let Kind::Cgroups { born, removed, .. } = &c.kind {
+        let what = c.kind.what();
+        detail.push_str(&format!(
+            "Within {} {} memory cgroups {what} were made and {} removed",
+            duration_words(c.over),
+            count(*born),
+            count(*removed)
+        ));
+        detail.push_str(&c.maker.as_ref().map(|maker| format!(", by {maker}. ")).unwrap_or_else(|| ". ".to_owned()));
+        facts.push(Fact::new("cgroups", what, "", source));
+        facts.push(Fact::new("cgroups made", *born, "", source));
+        facts.push(Fact::new("cgroups removed", *removed, "", source));
+        if let Some(maker) = &c.maker {
+            facts.push(Fact::new("made by", maker.clone(), "", source));
+        }
+    }
+    if let Some(failing) = &c.failing {
+        let row = failing.last;
+        detail.push_str(&format!(
+            "{}[{}] starts {}: {} of {} that ended failed within ten seconds, the last with {}. ",
+            row.parent_comm,
+            row.parent_pid,
+            row.comm,
+            count(failing.failed_young),
+            count(failing.exits),
+            ended(row)
+        ));
+        facts.push(Fact::new("children that failed young", failing.failed_young, "", source));
+        facts.push(Fact::new("children that ended", failing.exits, "", source));
+        facts.push(Fact::new("started by", format!("{}[{}]", row.parent_comm, row.parent_pid), "", source));
+        if let Some(code) = row.exit_code.filter(|_| row.signal.unwrap_or(0) == 0) {
+            facts.push(Fact::new("exit status", code, "", source));
+        }
+        if let Some(signal) = row.signal.filter(|s| *s != 0) {
+            facts.push(Fact::new("killed by signal", signal, "", source));
+        }
+    } else {
+        detail.push_str("Whether what runs in them fails was not seen. ");
+    }
+    facts.push(Fact::new("per hour", rounded(c.per_hour), "/h", source));
+    if let Some(restarts) = c.restarts {
+        facts.push(Fact::new("restarts that systemd counted meanwhile", restarts, "", format!("systemd: {}", c.unit)));
+    }
+    if matches!(c.kind, Kind::Cgroups { .. }) || cost.zombies.is_some_and(|n| n > 0) {
+        detail.push_str(&left_behind(cost));
+        facts.extend(leftovers(cost));
+    }
+    let kind = if c.is_container { SubjectKind::Container } else { SubjectKind::Unit };
+    Finding {
+        code: Code::UnitChurn,
+        severity: Severity::Warning,
+        subject: Subject::new(kind, c.unit.clone()),
+        title,
+        detail: detail.trim_end().to_owned(),
+        evidence: facts,
+        remedy: remedy(c),
+    }
+}
+
+fn remedy(c: &Churning<'_>) -> String {
+    if c.is_container {
+        return "See why its child dies: the log of the container, by `kubectl logs` or `docker logs`. The container itself runs; starting it \
+                anew starts the same loop."
+            .to_owned();
+    }
+    let unit = shell_word(&c.unit);
+    let look =
+        format!("See what it starts and why that dies: `journalctl -u {unit} -n 100`, `systemd-cgls -u {unit}`.");
+    if is_protected(&c.unit) {
+        return format!("{look} The node needs this unit: do not disable it.");
+    }
+    format!(
+        "{look} If nobody uses it here, switch it off: `systemctl disable --now {unit}`, and do the same in the image the node was made \
+         from. That stops new ones; what is already dead stays until what pins it goes or the node reboots. Starting the unit anew starts \
+         the same loop."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one, watched};
+    use crate::units::churn::tests::{births, children, service};
+    use crate::zombies::test_scan::scan;
+
+    #[test]
+    fn a_supervisor_is_told_with_what_it_starts_and_what_it_leaves() {
+        let mut evidence = watched(5);
+        evidence.units = service("init-1.service");
+        evidence.cgroup_churn =
+            births("/system.slice/init-1.service", "agent.*", 15, "init-1", "/system.slice/init-1.service");
+        evidence.child_exits = children("init-1", "agent", 15, 15, "/system.slice/init-1.service");
+        evidence.zombie_scans = vec![scan((0..40).map(|i| format!("/system.slice/init-1.service/agent.{i}")))];
+        let f = one(examine(&evidence));
+        assert_eq!((f.severity, &*f.subject.name), (Severity::Warning, "init-1.service"));
+        assert_eq!(
+            f.title,
+            "init-1.service starts agent again and again, each in a new cgroup, 3.0 per second, exit status 5; systemd counts no restart"
+        );
+        assert!(f.detail.contains("40 dead memory cgroups are its own"), "{}", f.detail);
+        assert_eq!(fact(&f, "dead memory cgroups"), 40);
+        assert_eq!(fact(&f, "restarts that systemd counted"), 0);
+        assert!(f.remedy.contains("disable --now init-1.service") && f.remedy.contains("stays until what pins it"));
+    }
+
+    #[test]
+    fn a_child_that_fails_in_the_same_cgroup_is_told_as_well() {
+        let mut evidence = watched(60);
+        evidence.child_exits = children("supervisord", "worker", 6, 6, "/system.slice/supervisor.service");
+        let f = one(examine(&evidence));
+        assert_eq!(
+            f.title,
+            "supervisor.service starts worker again and again: it fails 6.0 per minute, exit status 5; systemd does not count it"
+        );
+        assert!(!f.detail.contains("cgroup"), "{}", f.detail);
+    }
+
+    #[test]
+    fn what_the_node_needs_is_not_to_be_disabled() {
+        let mut evidence = watched(5);
+        evidence.cgroup_churn = births("/system.slice/ssh.service", "x*", 15, "x", "/system.slice/ssh.service");
+        let f = one(examine(&evidence));
+        assert!(!f.remedy.contains("disable --now"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn quiet_is_fine_and_blind_is_not() {
+        let mut evidence = watched(5);
+        assert!(fine(examine(&evidence)).contains("0 cgroups"));
+        evidence.unseen(probe::CHILD_EXITS, "processes that end", "no BTF", "a newer kernel");
+        assert_eq!(cannot_tell(examine(&evidence)).0, "no BTF");
+        cannot_tell(examine(&Evidence::default()));
+    }
+}

@@ -1,0 +1,292 @@
+//! Has a unit failed that is not restarted?
+//!
+//! A job that a timer starts and that fails now and then, or a service that failed and stays down, does the node no harm by itself:
+//! nothing restarts it, nothing piles up. It is worth knowing, and never a loop.
+
+use super::unit_crashloop::{ended_words, units_unseen};
+use crate::code::Code;
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::log_events;
+use crate::units::loops::{has_failed, is_job, looks, loops};
+use crate::units::paths::shell_word;
+use crate::words::{age_words, count, duration_words, list, plural, times};
+use coroner_evidence::{Evidence, Unit};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// So many are told one by one; a node where more have failed has another trouble.
+const TOLD: usize = 10;
+
+/// What systemd logs when a unit has failed.
+const FAILED_LINE: &str = "Failed with result '";
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    if evidence.units.is_empty() {
+        return units_unseen(evidence);
+    }
+    let looks = looks(evidence);
+    let looping: BTreeSet<&str> = loops(evidence).iter().map(|l| l.unit.name.as_str()).collect();
+    let seen = looks.len() as u64;
+    let mut log: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for line in evidence.unit_log.iter().filter(|l| l.text.contains(FAILED_LINE)) {
+        log.entry(line.unit.as_str()).or_default().push(line.real_ns);
+    }
+    let failing: Vec<Failing<'_>> = looks
+        .iter()
+        .filter(|(name, _)| !looping.contains(*name) && !name.ends_with(".scope"))
+        .filter_map(|(name, looks)| judge(looks, log.remove(name).unwrap_or_default()))
+        .collect();
+    let scene = Scene {
+        timers: looks.iter().filter_map(|(name, looks)| Some((*name, *looks.last()?))).collect(),
+        now_ns: log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now)),
+        evidence,
+    };
+    let mut findings: Vec<Finding> = failing.iter().take(TOLD).map(|f| finding(f, &scene)).collect();
+    if failing.len() > TOLD {
+        findings.push(and_more(&failing[TOLD..]));
+    }
+    Answer::from_findings(findings, || format!("{}, none of them failed", plural(seen, "unit", "units")))
+}
+
+struct Failing<'e> {
+    /// The last look at which it had failed.
+    failed: &'e Unit,
+    is_job: bool,
+    /// It is failed now: `None` if it did well since.
+    down: bool,
+    /// Runs that were seen to fail, and all that were seen.
+    runs: (u64, u64),
+    /// Failures in the journal, ns since 1970, oldest first.
+    told: Vec<u64>,
+}
+
+fn judge<'e>(looks: &[&'e Unit], mut told: Vec<u64>) -> Option<Failing<'e>> {
+    told.sort_unstable();
+    told.dedup();
+    let latest = *looks.last()?;
+    let is_job = is_job(looks);
+    let down = latest.active_state == "failed";
+    let has_failed = |u: &&&Unit| u.active_state == "failed" || is_job && has_failed(u);
+    let failed = looks.iter().rev().find(has_failed).copied();
+    // A service that runs again is well; a job may fail the next time.
+    let failed = failed.filter(|_| down || is_job).or_else(|| (is_job && !told.is_empty()).then_some(latest))?;
+    let run = |u: &&Unit| (u.invocation_id.clone(), u.main_started);
+    let all: BTreeSet<_> =
+        looks.iter().filter(|u| u.invocation_id.is_some() || u.main_started.is_some()).map(run).collect();
+    let bad: BTreeSet<_> = looks.iter().filter(has_failed).map(run).collect();
+    Some(Failing { failed, is_job, down, runs: (bad.len() as u64, all.len().max(bad.len()) as u64), told })
+}
+
+struct Scene<'e> {
+    timers: BTreeMap<&'e str, &'e Unit>,
+    now_ns: Option<u64>,
+    evidence: &'e Evidence,
+}
+
+impl<'e> Scene<'e> {
+    /// The timer that starts it, as it was seen last.
+    fn timer_of(&self, unit: &Unit) -> Option<&'e Unit> {
+        let named = unit.triggered_by.iter().filter(|by| by.ends_with(".timer"));
+        let triggers = || self.timers.values().find(|t| t.name.ends_with(".timer") && t.triggers.contains(&unit.name));
+        named.filter_map(|by| self.timers.get(by.as_str())).next().or_else(triggers).copied()
+    }
+
+    fn ago(&self, real_ns: u64) -> Option<Duration> {
+        Some(Duration::from_nanos(self.now_ns?.saturating_sub(real_ns)))
+    }
+}
+
+fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
+    let unit = f.failed;
+    let name = &unit.name;
+    let ended = ended_words(unit);
+    let clock = scene.evidence.clocks.last();
+    let exited = unit.main_exited.zip(clock).map(|(at, clock)| clock.real_ns_of(at));
+    let last_failed = exited.into_iter().chain(f.told.last().copied()).max().and_then(|at| scene.ago(at));
+    let when = last_failed.map(|age| format!(", {}", age_words(age, Duration::ZERO))).unwrap_or_default();
+    let title = match (f.is_job, f.down) {
+        (true, true) => format!("{name} failed at its last run{ended}{when}"),
+        (true, false) => format!(
+            "{name} fails now and then{ended}; last{}",
+            last_failed.map_or(" while we watched".to_owned(), |age| format!(" {}", age_words(age, Duration::ZERO)))
+        ),
+        (false, _) => format!("{name} failed and stays down{ended}{when}"),
+    };
+
+    let source = format!("systemd: {name}");
+    let mut facts = vec![Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone())];
+    if let Some(result) = &unit.result {
+        facts.push(Fact::new("result", result.clone(), "", source.clone()));
+    }
+    if let (Some(_), Some(status)) = (&unit.exit_kind, unit.exit_status) {
+        facts.push(Fact::new("exit status or signal", status, "", source.clone()));
+    }
+    if let Some(age) = last_failed {
+        facts.push(Fact::new("failed last", age.as_secs(), "s ago", source.clone()));
+    }
+    let mut detail = if f.is_job {
+        "It is a job that runs and ends; nothing restarts it when it fails. ".to_owned()
+    } else {
+        "Nothing restarts it; it costs nothing while it is down. ".to_owned()
+    };
+    let (bad, all) = f.runs;
+    if f.is_job && all > 1 {
+        detail.push_str(&format!("Of {} runs that were seen {} failed. ", count(all), count(bad)));
+        facts.push(Fact::new("runs that failed", bad, "", source.clone()));
+        facts.push(Fact::new("runs that were seen", all, "", source.clone()));
+    }
+    if let (Some(first), true) = (f.told.first(), f.told.len() > 1) {
+        let since =
+            scene.ago(*first).map(|age| format!(" since {}", age_words(age, Duration::ZERO))).unwrap_or_default();
+        detail.push_str(&format!("Its journal tells of {} failures{since}. ", count(f.told.len() as u64)));
+        facts.push(Fact::new("failures in the journal", f.told.len() as u64, "", format!("journal: {name}")));
+    }
+    if let Some(timer) = scene.timer_of(unit) {
+        let next = timer.next_trigger_real_ns.zip(scene.now_ns).filter(|(next, now)| next >= now);
+        let words = match next {
+            Some((next, now)) => {
+                let left = Duration::from_nanos(next - now);
+                facts.push(Fact::new("runs next in", left.as_secs(), "s", format!("systemd: {}", timer.name)));
+                format!("{} runs it next in {}.", timer.name, duration_words(left))
+            }
+            None => format!("{} starts it.", timer.name),
+        };
+        detail.push_str(&words);
+    }
+    let word = shell_word(name);
+    Finding {
+        code: Code::UnitFailing,
+        severity: Severity::Info,
+        subject: Subject::new(SubjectKind::Unit, name.clone()),
+        title,
+        detail: detail.trim_end().to_owned(),
+        evidence: facts,
+        remedy: format!(
+            "See why: `systemctl status {word}` and `journalctl -u {word} -n 100`. Once it is settled, `systemctl reset-failed {word}` \
+             takes it off the list; that repairs nothing, and a timer or the next boot starts it again."
+        ),
+    }
+}
+
+fn and_more(rest: &[Failing<'_>]) -> Finding {
+    let names: Vec<&str> = rest.iter().map(|f| f.failed.name.as_str()).collect();
+    Finding {
+        code: Code::UnitFailing,
+        severity: Severity::Info,
+        subject: Subject::new(SubjectKind::Node, "systemd"),
+        title: format!("{} more units failed", count(rest.len() as u64)),
+        detail: format!("{}.", list(&names, 20)),
+        evidence: vec![Fact::new("failed units besides those told", rest.len() as u64, "", "systemd")],
+        remedy: "See them all: `systemctl list-units --failed`. So many at once have a cause in common, as a rule: a full disk, a missing \
+                 mount, the network."
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{END, fact, findings, fine, one, start, watched};
+    use coroner_evidence::{Time, UnitLogLine};
+
+    const NOW_NS: u64 = 1_750_000_000_000_000_000;
+
+    fn unit(at: Time, name: &str, active: &str, result: &str, invocation: &str) -> Unit {
+        Unit {
+            at,
+            name: name.into(),
+            load_state: "loaded".into(),
+            active_state: active.into(),
+            sub_state: if active == "failed" { "failed".into() } else { "dead".into() },
+            result: Some(result.into()),
+            restarts: Some(0),
+            invocation_id: Some(invocation.into()),
+            service_type: Some("oneshot".into()),
+            main_exited: Some(at - Duration::from_secs(30)),
+            ..Unit::default()
+        }
+    }
+
+    fn bad(at: Time, name: &str, invocation: &str) -> Unit {
+        let mut u = unit(at, name, "failed", "exit-code", invocation);
+        (u.exit_kind, u.exit_status) = (Some("exited".into()), Some(3));
+        u
+    }
+
+    fn seen(units: Vec<Unit>) -> Evidence {
+        Evidence { units, ..watched(60) }
+    }
+
+    #[test]
+    fn a_job_that_failed_at_its_last_run_says_when_it_runs_next() {
+        let mut job = bad(END, "report.service", "a");
+        job.triggered_by = vec!["report.timer".into()];
+        let timer = Unit {
+            at: END,
+            name: "report.timer".into(),
+            active_state: "active".into(),
+            next_trigger_real_ns: Some(NOW_NS + 600_000_000_000),
+            ..Unit::default()
+        };
+        let f = one(examine(&seen(vec![job, timer])));
+        assert_eq!(f.severity, Severity::Info);
+        assert_eq!(f.title, "report.service failed at its last run, exit status 3, 30 s ago");
+        assert!(f.detail.contains("report.timer runs it next in 10 min"), "{}", f.detail);
+        assert_eq!(fact(&f, "runs next in"), 600);
+        assert!(f.remedy.contains("repairs nothing"));
+    }
+
+    #[test]
+    fn a_job_that_fails_every_other_time_fails_now_and_then() {
+        let f = one(examine(&seen(vec![
+            bad(start(6), "report.service", "a"),
+            unit(start(4), "report.service", "inactive", "success", "b"),
+            bad(start(2), "report.service", "c"),
+            unit(END, "report.service", "inactive", "success", "d"),
+        ])));
+        assert!(f.title.starts_with("report.service fails now and then, exit status 3; last 32 s ago"), "{}", f.title);
+        assert_eq!((fact(&f, "runs that failed"), fact(&f, "were seen")), (&2.into(), &4.into()));
+    }
+
+    #[test]
+    fn the_journal_remembers_what_no_look_saw() {
+        let mut evidence = seen(vec![unit(END, "report.service", "inactive", "success", "d")]);
+        fine(examine(&evidence));
+        let line = |ago: u64| UnitLogLine {
+            unit: "report.service".into(),
+            real_ns: NOW_NS - ago * 1_000_000_000,
+            text: "report.service: Failed with result 'exit-code'.".into(),
+            restart: None,
+        };
+        evidence.unit_log = vec![line(7200), line(3600)];
+        let f = one(examine(&evidence));
+        assert_eq!(fact(&f, "failures in the journal"), 2);
+        assert!(f.detail.contains("2 failures since 2 h ago"), "{}", f.detail);
+    }
+
+    #[test]
+    fn a_service_that_stays_down_is_told_and_one_that_runs_again_is_not() {
+        let mut down = bad(END, "x.service", "a");
+        down.service_type = Some("simple".into());
+        let mut up = unit(END, "x.service", "active", "success", "b");
+        up.service_type = down.service_type.clone();
+        let f = one(examine(&seen(vec![down.clone()])));
+        assert!(f.title.starts_with("x.service failed and stays down, exit status 3"), "{}", f.title);
+        fine(examine(&seen(vec![Unit { at: start(6), ..down }, up])));
+    }
+
+    #[test]
+    fn a_loop_is_told_elsewhere() {
+        let mut u = bad(END, "x.service", "a");
+        (u.restarts, u.active_state, u.sub_state) = (Some(9), "activating".into(), "auto-restart".into());
+        u.service_type = Some("simple".into());
+        fine(examine(&seen(vec![u])));
+    }
+
+    #[test]
+    fn very_many_are_told_together() {
+        let all = findings(examine(&seen((0..30).map(|i| bad(END, &format!("x{i}.service"), "a")).collect())));
+        assert_eq!(all.len(), TOLD + 1);
+        assert!(all[TOLD].title.contains("20 more units"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Whose cgroup a path is of.
+
+use coroner_evidence::{CgroupOwner, Evidence};
+use std::collections::HashMap;
+
+/// Where the units of this node have their cgroups.
+#[derive(Debug, Default)]
+pub struct UnitPaths<'e> {
+    by_path: HashMap<&'e str, &'e str>,
+    known: HashMap<&'e str, ()>,
+}
+
+impl<'e> UnitPaths<'e> {
+    /// From all looks: a unit that waits for its next restart has no cgroup, and had one before.
+    pub fn of(evidence: &'e Evidence) -> UnitPaths<'e> {
+        let mut paths = UnitPaths::default();
+        for unit in &evidence.units {
+            paths.known.insert(&unit.name, ());
+            // What is in a slice is of the units in it.
+            if let Some(path) = unit.cgroup.as_deref().map(|p| p.trim_end_matches('/'))
+                && !path.is_empty()
+                && !unit.name.ends_with(".slice")
+            {
+                paths.by_path.insert(path, &unit.name);
+            }
+        }
+        paths
+    }
+
+    /// The unit that a cgroup is of or below: as systemd told, else as the path reads.
+    pub fn unit_of(&self, path: &str) -> Option<String> {
+        let mut at = path.trim_end_matches('/');
+        while !at.is_empty() {
+            if let Some(unit) = self.by_path.get(at) {
+                return Some((*unit).to_owned());
+            }
+            at = &at[..at.rfind('/')?];
+        }
+        let owner = CgroupOwner::of_path(path);
+        // What runs in a container has units of its own, if any.
+        let unit = owner.unit.filter(|unit| {
+            owner.container_id.is_none() || unit.contains(owner.container_id.as_deref().unwrap_or(""))
+        })?;
+        // Of scopes that nobody knows any more there may be thousands, each with a name of its own.
+        (self.known.contains_key(unit.as_str()) || unit.ends_with(".service")).then_some(unit)
+    }
+}
+
+/// A unit without its kind and, of a template's instance, without that: `getty` of `getty@tty1.service`.
+pub fn stem(unit: &str) -> &str {
+    let stem = unit.rsplit_once('.').map_or(unit, |(stem, _)| stem);
+    stem.split('@').next().unwrap_or(stem)
+}
+
+/// Sessions of people: what they start and let fail is their business.
+pub fn is_session(unit: &str) -> bool {
+    let stem = stem(unit);
+    unit.ends_with(".scope") && stem.starts_with("session-") || matches!(stem, "user" | "user-runtime-dir")
+}
+
+/// For a command that somebody pastes into a shell: names come from files and from systemd, where `\x2d` is part of many.
+pub fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@%_+=:,./-".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    let printable: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!("'{}'", printable.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::Unit;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_unit_that_systemd_names_wins_over_the_path() {
+        let unit =
+            |name: &str, cgroup: &str| Unit { name: name.into(), cgroup: Some(cgroup.into()), ..Unit::default() };
+        let evidence = Evidence {
+            units: vec![
+                unit("ecs.service", "/lab/system.slice/ecs.service"),
+                unit("system.slice", "/lab/system.slice"),
+                unit("-.slice", "/"),
+                unit("job.service", "/elsewhere"),
+            ],
+            ..Evidence::default()
+        };
+        let paths = UnitPaths::of(&evidence);
+        let of = |path| paths.unit_of(path);
+        assert_eq!(of("/lab/system.slice/ecs.service").as_deref(), Some("ecs.service"));
+        assert_eq!(of("/lab/system.slice/ecs.service/agent.7").as_deref(), Some("ecs.service"));
+        assert_eq!(of("/elsewhere/x").as_deref(), Some("job.service"));
+        assert_eq!(of("/elsewhere2"), None);
+        assert_eq!(of("/system.slice/gone.service/x").as_deref(), Some("gone.service"), "the path reads so");
+        assert_eq!(of("/user.slice/session-7.scope"), None);
+        let id = "0123456789abcdef".repeat(4);
+        assert_eq!(of(&format!("/kubepods/podx/{id}/system.slice/ecs.service")), None, "of a systemd in a container");
+        assert_eq!(of("/"), None);
+    }
+
+    #[test]
+    fn stems_and_sessions() {
+        assert_eq!(stem("serial-getty@ttyS0.service"), "serial-getty");
+        assert!(is_session("session-3.scope") && is_session("user@1000.service"));
+        assert!(!is_session("session-keeper.service") && !is_session("ecs.service"));
+    }
+
+    #[test]
+    fn what_is_pasted_into_a_shell_is_one_word() {
+        assert_eq!(shell_word("ecs.service"), "ecs.service");
+        assert_eq!(shell_word(r"dev-sda\x2d1.swap"), r"'dev-sda\x2d1.swap'");
+        assert_eq!(shell_word("a;'b"), r"'a;'\''b'");
+        assert_eq!(shell_word(""), "''");
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_of_somebody_or_nobody(path in "\\PC{0,20}|(/[a-z.]{0,9}){0,5}", name in "\\PC{0,9}", cgroup in "\\PC{0,9}|(/[a-z]{0,2}){0,3}") {
+            let unit = Unit { name, cgroup: Some(cgroup), ..Unit::default() };
+            let evidence = Evidence { units: vec![unit], ..Evidence::default() };
+            UnitPaths::of(&evidence).unit_of(&path);
+            stem(&path);
+            prop_assert!(!shell_word(&path).chars().any(char::is_control));
+        }
+    }
+}
