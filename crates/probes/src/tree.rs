@@ -58,6 +58,13 @@ pub struct Place {
     name: String,
 }
 
+impl Place {
+    /// The directory it is in, and its name there, for calls that take both.
+    pub fn at(&self) -> (&OwnedFd, &str) {
+        (&self.parent, if self.name.is_empty() { "." } else { &self.name })
+    }
+}
+
 impl Tree {
     pub fn open(root: &Root) -> Result<Tree, ReadError> {
         let path = root.path("/");
@@ -154,8 +161,8 @@ impl Tree {
             return Err(Errno::NOTDIR.into());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = if place.name.is_empty() { "." } else { place.name.as_str() };
-        let directory = openat(&place.parent, name, flags, Mode::empty())?;
+        let (parent, name) = place.at();
+        let directory = openat(parent, name, flags, Mode::empty())?;
         let mut entries = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
