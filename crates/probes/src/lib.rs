@@ -28,6 +28,7 @@ pub mod softnet;
 pub mod tasks;
 pub mod tree;
 pub mod unit_files;
+pub mod unit_sockets;
 pub mod units;
 pub mod watch;
 pub mod zombies;

@@ -91,7 +91,9 @@ fn printable(text: &str) -> String {
         match c {
             '\t' => out.push(' '),
             // Also marks that turn the direction of writing, which are not `is_control`.
-            c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
+            c if c.is_control()
+                || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
                 out.extend(c.escape_default());
             }
             c => out.push(c),

@@ -80,7 +80,8 @@ pub fn run(program: &Path, arguments: &[String], deadline: Instant) -> io::Resul
     let whole = output.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
     output.truncate(whole);
     said.output = output;
-    let complaint = String::from_utf8_lossy(&complaint).lines().map(str::trim).find(|l| !l.is_empty()).map(str::to_owned);
+    let complaint =
+        String::from_utf8_lossy(&complaint).lines().map(str::trim).find(|l| !l.is_empty()).map(str::to_owned);
     said.complaint = complaint;
     Ok(said)
 }

@@ -67,7 +67,12 @@ impl JournalReader {
         }
         let files = find_files(tree, SystemTime::now() - BACK);
         if let Some(why) = &files.denied {
-            evidence.unseen(probe::JOURNAL, WHAT, why.clone(), "run as root, or as a member of the group systemd-journal");
+            evidence.unseen(
+                probe::JOURNAL,
+                WHAT,
+                why.clone(),
+                "run as root, or as a member of the group systemd-journal",
+            );
         }
         if files.paths.is_empty() {
             if files.denied.is_none() {
@@ -78,7 +83,12 @@ impl JournalReader {
         }
         let Some(program) = self.program.clone() else {
             let why = "journalctl is not installed where coroner runs";
-            return evidence.unseen(probe::JOURNAL, WHAT, why, "install systemd's journalctl, or run on the node itself");
+            return evidence.unseen(
+                probe::JOURNAL,
+                WHAT,
+                why,
+                "install systemd's journalctl, or run on the node itself",
+            );
         };
         if units.len() > MAX_UNITS {
             evidence.unseen(
@@ -204,10 +214,8 @@ struct Query<'a> {
 
 impl Query<'_> {
     fn ask(&self, journal: &Journal, deadline: Instant) -> std::io::Result<journalctl::Said> {
-        let mut arguments: Vec<String> = ["--output=json", "--no-pager", "--quiet", "--all", "--reverse"]
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
+        let mut arguments: Vec<String> =
+            ["--output=json", "--no-pager", "--quiet", "--all", "--reverse"].into_iter().map(str::to_owned).collect();
         arguments.push("--output-fields=MESSAGE,MESSAGE_ID,UNIT,N_RESTARTS,_PID,_SYSTEMD_UNIT".to_owned());
         arguments.push(format!("--since=@{}", self.since / 1_000_000_000));
         arguments.push(format!("--lines={}", self.most));

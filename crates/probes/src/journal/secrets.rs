@@ -116,9 +116,9 @@ fn secret_length(value: &str) -> (&str, usize) {
         text.find(|c: char| if quoted { matches!(c, '"' | '\'' | '\\') } else { c.is_whitespace() || ends_value(c) })
             .unwrap_or(text.len())
     };
-    let scheme = ["Bearer ", "Basic ", "Token ", "AWS4-HMAC-SHA256 ", "Digest "].iter().find(|scheme| {
-        inside.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    });
+    let scheme = ["Bearer ", "Basic ", "Token ", "AWS4-HMAC-SHA256 ", "Digest "]
+        .iter()
+        .find(|scheme| inside.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
     match scheme {
         // All parts of a signature, not only the first.
         Some(scheme) => {
