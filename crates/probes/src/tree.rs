@@ -5,8 +5,10 @@
 //! and resolved here, `..` never climbs above the root, loops end. openat2(2) with RESOLVE_IN_ROOT would do the same, but is
 //! not there before Linux 5.6 and blocked by some sandboxes.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
@@ -22,11 +24,19 @@ const MAX_COMPONENTS: usize = 4096;
 /// Names read from one directory. A real one with unit files has some hundreds.
 const MAX_NAMES: usize = 50_000;
 
-/// The top of a file tree that is never left.
+/// Directories that are remembered, so that each file in them is not walked to from the top. Each holds some descriptors.
+const MAX_REMEMBERED: usize = 32;
+
+/// A directory that was entered, and its name.
+type Entered = (Arc<OwnedFd>, String);
+
+/// The top of a file tree that is never left. Directories are looked up once: a tree is for one look at it.
 #[derive(Debug)]
 pub struct Tree {
     root: Root,
-    top: OwnedFd,
+    top: Arc<OwnedFd>,
+    /// What a directory's path led through, without links.
+    remembered: Mutex<HashMap<String, Vec<Entered>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,15 +64,22 @@ pub struct Place {
     pub kind: Kind,
     pub bytes: u64,
     /// The directory it is in, and its name there; the top has no name.
-    parent: OwnedFd,
+    parent: Arc<OwnedFd>,
     name: String,
+}
+
+impl Place {
+    /// The directory it is in, and its name there, for calls that take both.
+    pub fn at(&self) -> (&OwnedFd, &str) {
+        (&self.parent, if self.name.is_empty() { "." } else { &self.name })
+    }
 }
 
 impl Tree {
     pub fn open(root: &Root) -> Result<Tree, ReadError> {
         let path = root.path("/");
         match openat(CWD, &path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(top) => Ok(Tree { root: root.clone(), top }),
+            Ok(top) => Ok(Tree { root: root.clone(), top: Arc::new(top), remembered: Mutex::default() }),
             Err(e) => Err(ReadError::Io { path, source: e.into() }),
         }
     }
@@ -109,7 +126,7 @@ impl Tree {
             return Err(io::Error::other("this is not a regular file"));
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = openat(&place.parent, place.name.as_str(), flags, Mode::empty())?;
+        let file = openat(&*place.parent, place.name.as_str(), flags, Mode::empty())?;
         if kind_of(&fstat(&file)?) != Kind::File {
             return Err(io::Error::other("this is not a regular file"));
         }
@@ -154,8 +171,8 @@ impl Tree {
             return Err(Errno::NOTDIR.into());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = if place.name.is_empty() { "." } else { place.name.as_str() };
-        let directory = openat(&place.parent, name, flags, Mode::empty())?;
+        let (parent, name) = place.at();
+        let directory = openat(parent, name, flags, Mode::empty())?;
         let mut entries = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
@@ -185,15 +202,27 @@ impl Tree {
         // Components still to go, the next one last.
         let mut ahead: Vec<String> = Vec::new();
         push_components(&mut ahead, path)?;
-        // Directories entered so far, with their names; the top is not among them.
-        let mut inside: Vec<(OwnedFd, String)> = Vec::new();
+        // Directories entered so far; the top is not among them.
+        let mut inside: Vec<Entered> = Vec::new();
         let mut links = 0;
+        let (directory, last) = split(path);
+        // A path that ends in `/.` is the directory's own.
+        let mut to_remember = ahead.len() > 1 && ahead[0] == last;
+        if to_remember && let Some(known) = self.recall(directory) {
+            inside = known;
+            ahead.truncate(1);
+            to_remember = false;
+        }
         while let Some(name) = ahead.pop() {
+            if to_remember && ahead.is_empty() {
+                to_remember = false;
+                self.remember(directory, &inside);
+            }
             if name == ".." {
                 inside.pop();
                 continue;
             }
-            let here = inside.last().map_or(&self.top, |(fd, _)| fd);
+            let here: &OwnedFd = inside.last().map_or(&self.top, |(fd, _)| fd);
             let stat = statat(here, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
             let kind = kind_of(&stat);
             let last = ahead.is_empty();
@@ -217,27 +246,37 @@ impl Tree {
                 }
                 path.push('/');
                 path.push_str(&name);
-                let parent = match inside.pop() {
-                    Some((fd, _)) => fd,
-                    None => self.top.try_clone()?,
-                };
+                let parent = inside.pop().map_or_else(|| self.top.clone(), |(fd, _)| fd);
                 return Ok(Place { path, kind, bytes: u64::try_from(stat.st_size).unwrap_or(0), parent, name });
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let entered = openat(here, name.as_str(), flags, Mode::empty())?;
-            inside.push((entered, name));
+            inside.push((Arc::new(entered), name));
         }
         // The path ended in `..` or was `/`: a directory that was entered already.
         let path: String = inside.iter().map(|(_, name)| format!("/{name}")).collect();
         let (parent, name) = match inside.pop() {
             Some((_, name)) => match inside.pop() {
                 Some((fd, _)) => (fd, name),
-                None => (self.top.try_clone()?, name),
+                None => (self.top.clone(), name),
             },
-            None => (self.top.try_clone()?, String::new()),
+            None => (self.top.clone(), String::new()),
         };
         let path = if path.is_empty() { "/".to_owned() } else { path };
         Ok(Place { path, kind: Kind::Directory, bytes: 0, parent, name })
+    }
+
+    fn recall(&self, directory: &str) -> Option<Vec<Entered>> {
+        self.remembered.lock().ok()?.get(directory).cloned()
+    }
+
+    fn remember(&self, directory: &str, inside: &[Entered]) {
+        if let Ok(mut remembered) = self.remembered.lock() {
+            if remembered.len() >= MAX_REMEMBERED {
+                remembered.clear();
+            }
+            remembered.insert(directory.to_owned(), inside.to_vec());
+        }
     }
 }
 

@@ -64,7 +64,7 @@ fn paths_in(
     package: &str,
     found: &mut Vec<(String, String)>,
 ) {
-    for line in bytes.split(|b| *b == b'\n') {
+    for line in bytes.split(|b| *b == b'\n').filter(|line| wanted.may_be(line)) {
         let Some(path) = std::str::from_utf8(line).ok().and_then(&path_of) else { continue };
         let asked = match path.strip_prefix('/') {
             Some(_) => wanted.asked(path),

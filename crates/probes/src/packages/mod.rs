@@ -32,6 +32,8 @@ pub struct Owners {
 struct Wanted {
     /// Each spelling → the path that was asked for.
     paths: HashMap<String, String>,
+    /// How they end: a handful, `.service` and its like, that most lines of a database do not end in.
+    endings: Vec<[u8; 4]>,
 }
 
 impl Wanted {
@@ -50,7 +52,19 @@ impl Wanted {
                 wanted.paths.entry(other).or_insert_with(|| path.clone());
             }
         }
+        for spelling in wanted.paths.keys() {
+            if let Some(ending) = spelling.as_bytes().last_chunk()
+                && !wanted.endings.contains(ending)
+            {
+                wanted.endings.push(*ending);
+            }
+        }
         wanted
+    }
+
+    /// Whether a path can be one of these at all, for a fraction of the price of looking it up.
+    fn may_be(&self, path: &[u8]) -> bool {
+        path.last_chunk().is_none_or(|ending| self.endings.contains(ending))
     }
 
     fn asked(&self, spelling: &str) -> Option<&String> {

@@ -116,3 +116,43 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_directory_that_was_walked_before_leads_to_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
+    std::os::unix::fs::symlink("/a/b", dir.path().join("l")).unwrap();
+    std::os::unix::fs::symlink("../../l/c", dir.path().join("a/b/m")).unwrap();
+    for name in ["f", "a/f", "a/b/f", "a/b/c/f"] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+    }
+    let root = crate::Root::at(dir.path());
+    let used = Tree::open(&root).unwrap();
+    let paths = [
+        "/a/b/f",
+        "/l/f",
+        "/l/..",
+        "/l/../f",
+        "/a/b/.",
+        "/a/b",
+        "/a/b/..",
+        "/a/b/../f",
+        "/l/m/f",
+        "/l/m/../f",
+        "/l/m/.",
+        "a/b/f",
+        "/a/b/c/../../f",
+        "//a//b//f",
+        "/l",
+        "/l/",
+        "/l/./f",
+        "/nothing/f",
+        "/a/b/none",
+    ];
+    for _ in 0..2 {
+        for path in paths {
+            let told = |tree: &Tree| tree.find(path).map(|p| (p.path, p.kind)).map_err(|e| e.kind());
+            assert_eq!(told(&used), told(&Tree::open(&root).unwrap()), "{path}");
+        }
+    }
+}

@@ -1,11 +1,12 @@
 //! Watches a node: every probe at its own pace, for a given time.
 //!
 //! Cores are read ten times a second by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
-//! Network devices and systemd, which may keep one waiting, have theirs, too. All other probes take turns on the caller's thread.
-//! Each has a pace, and each pays for itself: a probe that turns out to be expensive on this node (thousands of threads, 192
+//! Network devices, systemd and what the audit of agents reads, all of which may keep one waiting, have theirs, too. All other
+//! probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be expensive on this node (thousands of threads, 192
 //! cores × 500 interrupts) is asked less often, so that the observer stays cheap. Everything is read at the beginning and at the
 //! end, whatever it costs.
 
+mod audit;
 mod gaps;
 mod homes;
 mod nic_thread;
@@ -29,6 +30,7 @@ use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::units::UnitReader;
 use crate::zombies::{Bpf, LookOptions, look};
+use audit::Audit;
 use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
 use gaps::Gaps;
 use homes::ProcessHomes;
@@ -56,6 +58,9 @@ const UNITS_PATIENCE: Duration = Duration::from_millis(3100);
 
 /// How long the beginning and the end wait for network devices, which may be in a reset.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the end waits for what the audit still reads.
+const AUDIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// From so many dead memory cgroups on they are named, and the kernel is sampled for what they cost.
 const DEAD_WORTH_NAMING: u64 = 100;
@@ -120,6 +125,7 @@ pub struct Watch {
     zombies: NameZombies,
     log: KernelLog,
     units: UnitReader,
+    audit: Audit,
     hot_threads_pace: Pace,
     all_threads_pace: Pace,
     counters_pace: Pace,
@@ -169,6 +175,7 @@ impl Watch {
         } else {
             KernelLog::new(root.clone())
         };
+        let audit = Audit::start(root.clone(), options.bus.as_deref(), options.audit);
         let mut watch = Watch {
             started: now(),
             until: now(),
@@ -190,6 +197,7 @@ impl Watch {
             zombies: options.zombies,
             log,
             units: UnitReader::new(root.clone(), options.bus),
+            audit,
             hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
             all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
             counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
@@ -259,6 +267,7 @@ impl Watch {
             if self.zombies == NameZombies::Always {
                 self.name_zombies(&mut evidence);
             }
+            self.audit.finish(AUDIT_PATIENCE, &mut evidence);
         } else {
             self.look_at_what_is_due(&mut evidence);
         }
@@ -307,6 +316,7 @@ impl Watch {
         }
         self.log.look(now(), evidence);
         self.units.collect(Duration::ZERO, evidence);
+        self.audit.turn(evidence);
         self.cgroups.collect_stat_read(evidence);
     }
 

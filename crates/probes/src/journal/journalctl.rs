@@ -1,0 +1,153 @@
+//! Runs `journalctl`, with limits of time and of output.
+//!
+//! The format of journal files is systemd's own affair and changes; its reader knows it best. A disk that hangs or a journal
+//! of gigabytes must not hold us up, so the child is ended when its time is over, and what it said until then counts.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Where distributions have it. PATH is not asked: we may be root.
+const PLACES: [&str; 3] = ["/usr/bin/journalctl", "/bin/journalctl", "/run/current-system/sw/bin/journalctl"];
+
+const MAX_OUTPUT: usize = 8 << 20;
+const MAX_COMPLAINT: usize = 4096;
+
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Whole lines only.
+    pub output: Vec<u8>,
+    /// The first line of what it complained of.
+    pub complaint: Option<String>,
+    /// Why it was ended before it had said all.
+    pub cut: Option<&'static str>,
+    pub failed: bool,
+}
+
+pub fn program() -> Option<PathBuf> {
+    PLACES.iter().map(PathBuf::from).find(|place| place.is_file())
+}
+
+/// Runs the program until it ends, says too much, or the time is over.
+pub fn run(program: &Path, arguments: &[String], deadline: Instant) -> io::Result<Said> {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Ended(command.spawn()?);
+    let (mut output, mut complaint) = (Vec::new(), Vec::new());
+    let (Some(mut out), Some(mut err)) = (child.0.stdout.take(), child.0.stderr.take()) else {
+        return Err(io::Error::other("no pipes to it"));
+    };
+    for pipe in [out.as_fd(), err.as_fd()] {
+        fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+    }
+    let mut said = Said::default();
+    let (mut out_open, mut err_open) = (true, true);
+    while out_open || err_open {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            said.cut = Some("its time was over");
+            break;
+        }
+        let mut waited = Vec::with_capacity(2);
+        if out_open {
+            waited.push(PollFd::new(&out, PollFlags::IN));
+        }
+        if err_open {
+            waited.push(PollFd::new(&err, PollFlags::IN));
+        }
+        match poll(&mut waited, Some(&timespec(left))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        out_open = out_open && drain(&mut out, &mut output, MAX_OUTPUT)?;
+        // What is beyond the limit is read and forgotten, so that the child does not wait for us.
+        err_open = err_open && drain(&mut err, &mut complaint, usize::MAX)?;
+        complaint.truncate(MAX_COMPLAINT);
+        if output.len() >= MAX_OUTPUT {
+            said.cut = Some("it said more than 8 MB");
+            break;
+        }
+    }
+    if said.cut.is_none() {
+        said.failed = !child.0.wait()?.success();
+    }
+    let whole = output.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+    output.truncate(whole);
+    said.output = output;
+    let complaint =
+        String::from_utf8_lossy(&complaint).lines().map(str::trim).find(|l| !l.is_empty()).map(str::to_owned);
+    said.complaint = complaint;
+    Ok(said)
+}
+
+/// Reads what is there; false at the end.
+fn drain(pipe: &mut impl Read, into: &mut Vec<u8>, limit: usize) -> io::Result<bool> {
+    let mut buffer = [0; 65536];
+    while into.len() < limit {
+        match pipe.read(&mut buffer) {
+            Ok(0) => return Ok(false),
+            Ok(n) => into.extend_from_slice(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().min(3600) as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+/// A child that does not outlive us.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Said {
+        let arguments = ["-c".to_owned(), script.to_owned()];
+        run(Path::new("/bin/sh"), &arguments, Instant::now() + limit).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn output_and_complaint_are_told_apart() {
+        let said = shell("echo one; echo oh no >&2; echo two; printf half; exit 3", LONG);
+        assert_eq!(String::from_utf8(said.output).unwrap(), "one\ntwo\n");
+        assert_eq!((said.complaint.as_deref(), said.cut, said.failed), (Some("oh no"), None, true));
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended_and_what_it_said_counts() {
+        let started = Instant::now();
+        let said = shell("echo one; exec sleep 50", Duration::from_millis(300));
+        assert_eq!((said.output.as_slice(), said.cut), (&b"one\n"[..], Some("its time was over")));
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn one_that_never_ends_talking_is_ended() {
+        let said = shell("exec yes", LONG);
+        assert!(said.output.len() <= MAX_OUTPUT + 65536 && said.cut.is_some());
+        let said = shell("yes | head -c 3000000 >&2; echo done", LONG);
+        assert_eq!((said.output.as_slice(), said.complaint.as_deref()), (&b"done\n"[..], Some("y")));
+    }
+}

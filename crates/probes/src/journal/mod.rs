@@ -1,0 +1,293 @@
+//! What units say of themselves, and what systemd says of their restarts: the journal.
+//!
+//! Only units that are worth a closer look are looked up: messages may hold secrets, and a journal may hold gigabytes. Files
+//! that ended hours ago are not opened at all.
+
+mod entry;
+mod journalctl;
+mod secrets;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use coroner_evidence::{Evidence, UnitLogLine, probe};
+
+use crate::tree::{Kind, Tree, is_absent};
+use entry::RESTART_SCHEDULED;
+
+/// All calls of journalctl in one look together.
+const LIMIT: Duration = Duration::from_secs(2);
+const MAX_UNITS: usize = 20;
+const MAX_MESSAGES: usize = 50;
+const MAX_RESTARTS: usize = 500;
+/// How far the first look goes back.
+const BACK: Duration = Duration::from_secs(6 * 3600);
+/// A journal has some dozens of files; each is at most an eighth of all, 128 MB.
+const MAX_FILES: usize = 200;
+
+const WHAT: &str = "what units say in their logs, and when systemd restarted them";
+
+/// A unit whose log is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wanted {
+    pub unit: String,
+    /// It was seen to restart or to fail: all its restarts of the last hours are wanted.
+    pub loops: bool,
+}
+
+/// Reads the journal, now and again; what was told is not told twice.
+#[derive(Debug)]
+pub struct JournalReader {
+    program: Option<PathBuf>,
+    limit: Duration,
+    /// The newest entries that were told of each unit, ns since 1970: its messages, its restarts.
+    told: HashMap<String, (u64, u64)>,
+}
+
+impl Default for JournalReader {
+    fn default() -> JournalReader {
+        JournalReader { program: journalctl::program(), limit: LIMIT, told: HashMap::new() }
+    }
+}
+
+/// What was found of one journal.
+#[derive(Debug, Default)]
+struct Files {
+    paths: Vec<PathBuf>,
+    /// Why some could not be read.
+    denied: Option<String>,
+}
+
+impl JournalReader {
+    /// The latest messages and restarts of these units, the most interesting first.
+    pub fn look(&mut self, tree: &Tree, units: &[Wanted], evidence: &mut Evidence) {
+        if units.is_empty() {
+            return;
+        }
+        let files = find_files(tree, SystemTime::now() - BACK);
+        if let Some(why) = &files.denied {
+            evidence.unseen(
+                probe::JOURNAL,
+                WHAT,
+                why.clone(),
+                "run as root, or as a member of the group systemd-journal",
+            );
+        }
+        if files.paths.is_empty() {
+            if files.denied.is_none() {
+                let why = "neither /var/log/journal nor /run/log/journal has a journal of the last hours";
+                evidence.unseen(probe::JOURNAL, WHAT, why, "let systemd-journald run; other loggers are not read");
+            }
+            return;
+        }
+        let Some(program) = self.program.clone() else {
+            let why = "journalctl is not installed where coroner runs";
+            return evidence.unseen(
+                probe::JOURNAL,
+                WHAT,
+                why,
+                "install systemd's journalctl, or run on the node itself",
+            );
+        };
+        if units.len() > MAX_UNITS {
+            evidence.unseen(
+                probe::JOURNAL,
+                format!("the logs of {} more units", units.len() - MAX_UNITS),
+                format!("only those of {MAX_UNITS} units are read"),
+                "journalctl --unit=NAME",
+            );
+        }
+        let units = &units[..units.len().min(MAX_UNITS)];
+        self.read(&Journal { program: &program, files: &files.paths }, units, evidence);
+    }
+
+    fn read(&mut self, journal: &Journal, wanted: &[Wanted], evidence: &mut Evidence) {
+        let deadline = Instant::now() + self.limit;
+        let of = |loops: bool| wanted.iter().filter(move |w| w.loops == loops).map(|w| w.unit.clone());
+        let (looping, others): (Vec<String>, Vec<String>) = (of(true).collect(), of(false).collect());
+        let all: Vec<String> = looping.iter().chain(&others).cloned().collect();
+        let query = |kind, units, most| Query { kind, units, since: self.since(units), most };
+        // Asked from the last to the first. One that restarts ten times a second would leave no room for others, so each that
+        // loops is asked for by itself.
+        let mut queries: Vec<Query> = Vec::new();
+        if !others.is_empty() {
+            queries.push(query(Of::Restarts, &others, MAX_RESTARTS));
+        }
+        queries.extend(looping.chunks(1).map(|unit| query(Of::Restarts, unit, MAX_RESTARTS)));
+        queries.push(query(Of::Messages, &all, MAX_MESSAGES * all.len()));
+        let mut lines: Vec<UnitLogLine> = Vec::new();
+        let mut kept: HashMap<(String, Of), usize> = HashMap::new();
+        let mut cut: Option<&str> = None;
+        while let Some(query) = queries.pop() {
+            if Instant::now() >= deadline {
+                cut = Some("its time was over");
+                break;
+            }
+            let said = match query.ask(journal, deadline) {
+                Ok(said) => said,
+                Err(e) => {
+                    let why = format!("{}: {e}", journal.program.display());
+                    return evidence.unseen(probe::JOURNAL, WHAT, why, "see whether journalctl runs");
+                }
+            };
+            if said.failed && said.output.is_empty() {
+                let why = said.complaint.unwrap_or_else(|| "journalctl failed and did not say why".to_owned());
+                return evidence.unseen(probe::JOURNAL, WHAT, why, "see what `journalctl --verify` says");
+            }
+            let entries: Vec<entry::Entry> =
+                said.output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).filter_map(entry::parse).collect();
+            let full = entries.len() >= query.most;
+            let most = match query.kind {
+                Of::Messages => MAX_MESSAGES,
+                Of::Restarts => MAX_RESTARTS,
+            };
+            // The newest come first.
+            for entry in entries {
+                if !query.units.contains(&entry.unit) || (query.kind == Of::Restarts && entry.restart.is_none()) {
+                    continue;
+                }
+                let count = kept.entry((entry.unit.clone(), query.kind)).or_default();
+                if *count < most && !self.is_told(&entry.unit, query.kind, entry.real_ns) {
+                    *count += 1;
+                    let entry::Entry { unit, real_ns, text, restart } = entry;
+                    lines.push(UnitLogLine { unit, real_ns, text, restart });
+                }
+            }
+            cut = cut.or(said.cut);
+            if full && query.units.len() > 1 {
+                // One that talks all the time has left no room for the others: they are asked for one by one.
+                let silent = query.units.chunks(1).filter(|u| !kept.contains_key(&(u[0].clone(), query.kind)));
+                queries.extend(silent.map(|units| Query { units, most, ..query }));
+            }
+        }
+        if let Some(cut) = cut {
+            let why = format!("journalctl was stopped: {cut}");
+            evidence.unseen(probe::JOURNAL, "some or older messages of units", why, "journalctl --unit=NAME");
+        }
+        self.note(&lines);
+        lines.sort_by_key(|line| line.real_ns);
+        evidence.unit_log.extend(lines);
+    }
+
+    /// From where on these units' entries were not told yet, at most some hours ago.
+    fn since(&self, units: &[String]) -> u64 {
+        let told = units.iter().map(|u| self.told.get(u).map_or(0, |(messages, restarts)| *messages.min(restarts)));
+        told.min().unwrap_or(0).max(hours_ago())
+    }
+
+    fn is_told(&self, unit: &str, kind: Of, real_ns: u64) -> bool {
+        let (messages, restarts) = self.told.get(unit).copied().unwrap_or_default();
+        real_ns <= if kind == Of::Messages { messages } else { restarts }
+    }
+
+    fn note(&mut self, lines: &[UnitLogLine]) {
+        for line in lines {
+            let (messages, restarts) = self.told.entry(line.unit.clone()).or_default();
+            let told = if line.restart.is_some() { restarts } else { messages };
+            *told = line.real_ns.max(*told);
+        }
+    }
+}
+
+struct Journal<'a> {
+    program: &'a Path,
+    files: &'a [PathBuf],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Of {
+    /// Those of the unit's own processes.
+    Messages,
+    /// Those of systemd about it.
+    Restarts,
+}
+
+#[derive(Clone, Copy)]
+struct Query<'a> {
+    kind: Of,
+    units: &'a [String],
+    /// ns since 1970.
+    since: u64,
+    most: usize,
+}
+
+impl Query<'_> {
+    fn ask(&self, journal: &Journal, deadline: Instant) -> std::io::Result<journalctl::Said> {
+        let mut arguments: Vec<String> =
+            ["--output=json", "--no-pager", "--quiet", "--all", "--reverse"].into_iter().map(str::to_owned).collect();
+        arguments.push("--output-fields=MESSAGE,MESSAGE_ID,UNIT,N_RESTARTS,_PID,_SYSTEMD_UNIT".to_owned());
+        arguments.push(format!("--since=@{}", self.since / 1_000_000_000));
+        arguments.push(format!("--lines={}", self.most));
+        arguments.extend(journal.files.iter().map(|file| format!("--file={}", file.display())));
+        arguments.push("--".to_owned());
+        // Matches of one field are alternatives, those of different fields must all hold.
+        let field = match self.kind {
+            Of::Messages => "_SYSTEMD_UNIT",
+            Of::Restarts => {
+                arguments.extend([format!("MESSAGE_ID={RESTART_SCHEDULED}"), "_PID=1".to_owned()]);
+                "UNIT"
+            }
+        };
+        arguments.extend(self.units.iter().map(|unit| format!("{field}={unit}")));
+        journalctl::run(journal.program, &arguments, deadline)
+    }
+}
+
+fn hours_ago() -> u64 {
+    let then = (SystemTime::now() - BACK).duration_since(UNIX_EPOCH).unwrap_or_default();
+    then.as_nanos() as u64
+}
+
+/// Journal files of the system (those of users have no services of the system) that were written to since then.
+/// journald has them in /var/log/journal/MACHINE-ID if that directory exists, else in /run/log/journal/MACHINE-ID.
+fn find_files(tree: &Tree, since: SystemTime) -> Files {
+    let mut found = Files::default();
+    // A link from one to the other is not read twice.
+    let mut paths: BTreeSet<PathBuf> = BTreeSet::new();
+    for top in ["/var/log/journal", "/run/log/journal"] {
+        let machines = match tree.list(top) {
+            Ok(machines) => machines,
+            Err(e) if is_absent(&e) => continue,
+            Err(e) => {
+                found.denied = Some(format!("{top}: {e}"));
+                continue;
+            }
+        };
+        for machine in machines.iter().filter(|m| m.kind == Kind::Directory && is_machine_id(&m.name)) {
+            let directory = format!("{top}/{}", machine.name);
+            let entries = tree.list(&directory).unwrap_or_else(|e| {
+                found.denied = Some(format!("{directory}: {e}"));
+                Vec::new()
+            });
+            // `system.journal`, `system@ID-SEQ-TIME.journal`, and with `~` those that were not closed well.
+            for entry in entries.iter().filter(|e| e.kind == Kind::File && is_system_journal(&e.name)) {
+                let path = format!("{directory}/{}", entry.name);
+                match tree.find(&path).and_then(|place| Ok((tree.open_place(&place)?.metadata()?, place))) {
+                    // journald writes through a mapping, but touches the file for those who watch it.
+                    Ok((metadata, place))
+                        if entry.name == "system.journal" || metadata.modified().is_ok_and(|at| at >= since) =>
+                    {
+                        paths.insert(tree.root().path(&place.path));
+                    }
+                    Ok(_) => {}
+                    Err(e) => found.denied = Some(format!("{path}: {e}")),
+                }
+            }
+        }
+    }
+    found.paths = paths.into_iter().take(MAX_FILES).collect();
+    found
+}
+
+fn is_machine_id(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+fn is_system_journal(name: &str) -> bool {
+    let stem = name.strip_suffix(".journal").or_else(|| name.strip_suffix(".journal~"));
+    stem.is_some_and(|stem| stem == "system" || stem.starts_with("system@"))
+}
+
+#[cfg(test)]
+mod tests;
