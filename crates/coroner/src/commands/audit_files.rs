@@ -35,7 +35,7 @@ impl Known {
                 Err(error) => warn(&format!("{error:#}; its agents are not known")),
             }
         }
-        if let Err(error) = load(&added) {
+        if let Err(error) = Catalogue::load(&added) {
             warn(&format!("{error}; the agents in {ADDED_CATALOGUES} are not known until this is mended"));
             added.clear();
         }
@@ -49,7 +49,7 @@ impl Known {
                 added.push(read_text(&path, MAX_CATALOGUE)?);
             }
         }
-        Ok(Known { catalogue: load(&added)?, added })
+        Ok(Known { catalogue: Catalogue::load(&added)?, added })
     }
 
     /// What a watch has to look at for these agents.
@@ -65,11 +65,6 @@ impl Known {
             baseline,
         }
     }
-}
-
-fn load(added: &[TextFile]) -> Result<Catalogue, coroner_diagnosis::agents::CatalogueError> {
-    let files: Vec<(String, String)> = added.iter().map(|f| (f.path.clone(), f.text.clone())).collect();
-    Catalogue::load(&files)
 }
 
 fn toml_files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {

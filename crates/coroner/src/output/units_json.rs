@@ -134,7 +134,7 @@ fn churn(c: &Churning) -> Value {
 }
 
 fn container(c: &ContainerLoop) -> Value {
-    let of = c.container;
+    let of = &c.container;
     json!({
         "name": of.name, "namespace": of.namespace, "pod": of.pod, "pod_uid": of.pod_uid, "id": of.id,
         "runtime": of.runtime, "restarts": of.restarts, "exit_code": of.exit_code,

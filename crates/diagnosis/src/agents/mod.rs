@@ -261,13 +261,5 @@ impl fmt::Display for Judgement {
     }
 }
 
-pub fn judgements(_evidence: &coroner_evidence::Evidence) -> Result<Vec<Judgement>, CatalogueError> {
-    Ok(Vec::new())
-}
-
-pub fn drift(_evidence: &coroner_evidence::Evidence) -> Option<Result<baseline::Drift, baseline::BaselineError>> {
-    None
-}
-
 #[cfg(test)]
 mod tests;

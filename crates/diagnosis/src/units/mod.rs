@@ -8,6 +8,6 @@ pub mod churn;
 pub mod containers;
 pub mod cost;
 pub mod loops;
+pub mod paths;
 
 pub use audit::{Audit, AuditedUnit, audit};
-pub mod paths;

@@ -11,6 +11,7 @@ mod gaps;
 mod homes;
 mod nic_thread;
 mod pace;
+mod unit_looks;
 pub mod zombies;
 
 use crate::cgroups::{Cgroups, Reread};
@@ -28,7 +29,6 @@ use crate::root::{Root, clock, now, own_cpu};
 use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
-use crate::units::UnitReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use audit::Audit;
 use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
@@ -39,6 +39,7 @@ use pace::Pace;
 use rustix::time::ClockId;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use unit_looks::UnitLooks;
 
 const CORES_EVERY: Duration = Duration::from_millis(100);
 const TURN_EVERY: Duration = Duration::from_millis(200);
@@ -53,8 +54,6 @@ const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
 const PROBE_SHARE: u32 = 200;
 /// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
 const ALL_THREADS_SHARE: u32 = 50;
-/// How long the end of the examination waits for systemd: a little longer than the reader itself, which then says why.
-const UNITS_PATIENCE: Duration = Duration::from_millis(3100);
 
 /// How long the beginning and the end wait for network devices, which may be in a reset.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
@@ -124,8 +123,9 @@ pub struct Watch {
     root: Root,
     zombies: NameZombies,
     log: KernelLog,
-    units: UnitReader,
-    audit: Audit,
+    units: UnitLooks,
+    /// `None` where nobody asked for it.
+    audit: Option<Audit>,
     hot_threads_pace: Pace,
     all_threads_pace: Pace,
     counters_pace: Pace,
@@ -175,7 +175,7 @@ impl Watch {
         } else {
             KernelLog::new(root.clone())
         };
-        let audit = Audit::start(root.clone(), options.bus.as_deref(), options.audit);
+        let audit = options.audit.map(|audit| Audit::start(root.clone(), options.bus.as_deref(), audit));
         let mut watch = Watch {
             started: now(),
             until: now(),
@@ -196,7 +196,7 @@ impl Watch {
             root: root.clone(),
             zombies: options.zombies,
             log,
-            units: UnitReader::new(root.clone(), options.bus),
+            units: UnitLooks::new(root.clone(), options.bus, duration),
             audit,
             hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
             all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
@@ -253,7 +253,7 @@ impl Watch {
             self.done = true;
             self.look_at_all(&mut evidence);
             self.nics.collect_last(NICS_PATIENCE, &mut evidence);
-            self.units.collect(UNITS_PATIENCE, &mut evidence);
+            self.units.finish(&mut evidence);
             self.cgroups.collect_stat_read(&mut evidence);
             if let Some(churn) = self.churn.take() {
                 churn.finish(now(), &mut evidence);
@@ -267,7 +267,9 @@ impl Watch {
             if self.zombies == NameZombies::Always {
                 self.name_zombies(&mut evidence);
             }
-            self.audit.finish(AUDIT_PATIENCE, &mut evidence);
+            if let Some(audit) = &mut self.audit {
+                audit.finish(AUDIT_PATIENCE, &mut evidence);
+            }
         } else {
             self.look_at_what_is_due(&mut evidence);
         }
@@ -315,15 +317,17 @@ impl Watch {
             }
         }
         self.log.look(now(), evidence);
-        self.units.collect(Duration::ZERO, evidence);
-        self.audit.turn(evidence);
+        self.units.look_if_due(self.until, evidence);
+        if let Some(audit) = &mut self.audit {
+            audit.turn(evidence);
+        }
         self.cgroups.collect_stat_read(evidence);
     }
 
     /// Everything, whatever it costs: the beginning and the end of a window.
     fn look_at_all(&mut self, evidence: &mut Evidence) {
         // Other threads answer while the rest is read.
-        self.units.start(now());
+        self.units.start();
         self.nics.collect(Duration::ZERO, evidence);
         self.nic_map_pace.pay(|_| self.nics.ask(Ask::MapAndCounters));
         self.look_at_all_threads(evidence);

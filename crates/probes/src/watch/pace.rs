@@ -27,6 +27,11 @@ impl Pace {
         let cpu = clock(ClockId::ThreadCPUTime);
         probe(at);
         let cost = clock(ClockId::ThreadCPUTime).since(cpu);
+        self.put_off(at, cost);
+    }
+
+    /// For a probe that others do the work of: at this moment it cost so much.
+    pub fn put_off(&mut self, at: Time, cost: Duration) {
         self.next = at + self.interval.max(cost.saturating_mul(self.share));
     }
 }

@@ -1,0 +1,194 @@
+//! A conversation with systemd over a unix socket: many questions on their way at once, and an end to patience.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::wire::{self, Body, Call, Message};
+
+pub const SYSTEMD: &str = "org.freedesktop.systemd1";
+const BUS: &str = "org.freedesktop.DBus";
+
+/// A line of the authentication is not longer.
+const MAX_LINE: usize = 4096;
+const READ_AT_ONCE: usize = 64 << 10;
+
+pub struct Conversation {
+    socket: UnixStream,
+    deadline: Instant,
+    /// A bus stands between, and wants to know whom we talk to.
+    over_bus: bool,
+    serial: u32,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    /// What of `input` was handed out.
+    consumed: usize,
+}
+
+/// Why no more is said.
+#[derive(Debug)]
+pub enum End {
+    /// The deadline passed.
+    Time,
+    /// The other side hung up.
+    Closed,
+    Socket(io::Error),
+    /// What came makes no sense.
+    Garbled,
+    /// It did not let us in.
+    Rejected(String),
+    /// The bus let us in, and refused to talk.
+    Refused(String),
+}
+
+/// An answer, or the reason why there is none for this question.
+pub type Answer<'m> = Result<Body<'m>, (&'m str, Option<&'m str>)>;
+
+impl Conversation {
+    /// Logs in, within the deadline. The socket must not block.
+    pub fn open(socket: UnixStream, deadline: Instant) -> Result<Conversation, End> {
+        let mut it = Conversation {
+            socket,
+            deadline,
+            over_bus: false,
+            serial: 0,
+            output: Vec::new(),
+            input: Vec::new(),
+            consumed: 0,
+        };
+        // In one go, and nothing after it until the answer is here: systemd, when asked directly, leaves what it read together
+        // with BEGIN lying until more comes.
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
+        it.output.extend(format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n").bytes());
+        let said = it.line()?;
+        if !said.starts_with("OK") {
+            return Err(End::Rejected(said));
+        }
+        let hello = Call {
+            destination: Some(BUS),
+            path: "/org/freedesktop/DBus",
+            interface: BUS,
+            member: "Hello",
+            arguments: &[],
+        };
+        let serial = it.send(&hello);
+        it.over_bus = loop {
+            match it.receive()? {
+                (to, Ok(_)) if to == serial => break true,
+                // systemd itself, which is no bus.
+                (to, Err((name, words))) if to == serial => {
+                    if name.ends_with(".AccessDenied") || name.ends_with(".LimitsExceeded") {
+                        return Err(End::Refused(format!("{} ({name})", words.unwrap_or("no reason given"))));
+                    }
+                    break false;
+                }
+                _ => {}
+            }
+        };
+        Ok(it)
+    }
+
+    /// Asks one thing of systemd: it is sent with the next [`Conversation::receive`].
+    pub fn ask(&mut self, path: &str, interface: &str, member: &str, arguments: &[&str]) -> u32 {
+        let destination = self.over_bus.then_some(SYSTEMD);
+        self.send(&Call { destination, path, interface, member, arguments })
+    }
+
+    /// Whether it is the bus, not systemd, that took us in.
+    pub fn is_over_bus(&self) -> bool {
+        self.over_bus
+    }
+
+    fn send(&mut self, call: &Call) -> u32 {
+        self.serial += 1;
+        call.write(self.serial, &mut self.output);
+        self.serial
+    }
+
+    /// The next answer to anything, with the serial of the question.
+    pub fn receive(&mut self) -> Result<(u32, Answer<'_>), End> {
+        let (start, end, to) = loop {
+            let bytes = &self.input[self.consumed..];
+            let Some(length) = wire::length(bytes).map_err(|_| End::Garbled)?.filter(|&n| n <= bytes.len()) else {
+                self.exchange()?;
+                continue;
+            };
+            let start = self.consumed;
+            self.consumed += length;
+            match wire::parse(&self.input[start..self.consumed]).map_err(|_| End::Garbled)? {
+                Message::Other => {}
+                Message::Answer(to, _) | Message::Refusal(to, ..) => break (start, self.consumed, to),
+            }
+        };
+        match wire::parse(&self.input[start..end]) {
+            Ok(Message::Answer(_, body)) => Ok((to, Ok(body))),
+            Ok(Message::Refusal(_, name, words)) => Ok((to, Err((name, words)))),
+            _ => Err(End::Garbled),
+        }
+    }
+
+    fn line(&mut self) -> Result<String, End> {
+        loop {
+            if let Some(end) = self.input.iter().position(|&b| b == b'\n') {
+                let line = String::from_utf8_lossy(&self.input[..end]).trim().to_owned();
+                self.consumed = end + 1;
+                return Ok(line);
+            }
+            if self.input.len() > MAX_LINE {
+                return Err(End::Garbled);
+            }
+            self.exchange()?;
+        }
+    }
+
+    /// Waits until something came, and sends what there is to send meanwhile.
+    fn exchange(&mut self) -> Result<(), End> {
+        self.input.drain(..self.consumed);
+        self.consumed = 0;
+        loop {
+            while !self.output.is_empty() {
+                match self.socket.write(&self.output) {
+                    Ok(sent) => drop(self.output.drain(..sent)),
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    // What it said before it went may still be read.
+                    Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.output.clear(),
+                    Err(e) => return Err(End::Socket(e)),
+                }
+            }
+            let before = self.input.len();
+            self.input.resize(before + READ_AT_ONCE, 0);
+            let read = self.socket.read(&mut self.input[before..]);
+            self.input.truncate(before + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => return Err(End::Closed),
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
+                Err(e) => return Err(End::Socket(e)),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(), End> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(End::Time);
+        }
+        let mut wanted = PollFlags::IN;
+        if !self.output.is_empty() {
+            wanted |= PollFlags::OUT;
+        }
+        // A little more than none, so that a rest below a millisecond does not spin.
+        let left = left.max(Duration::from_millis(1));
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.socket, wanted)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(End::Socket(e.into())),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! systemd units, asked over D-Bus.
+//!
+//! A starved node's bus may hang, so a look runs on a thread of its own, which gives up in time and keeps what it saw until then.
+//!
+//! To be cheap for PID 1, a look asks for single properties, and a later one only for what may have changed: every service that runs
+//! or ran tells its invocation id, and more if that is a new one. Those that were seen restarting, waiting or starting are asked in
+//! full at every look, whatever `reset-failed` made of their counts.
+
+mod address;
+mod conversation;
+#[cfg(test)]
+mod fake_systemd;
+mod look;
+mod place;
+mod questions;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use coroner_evidence::{Evidence, Time, probe};
+
+use crate::Root;
+use look::{Seen, Wanted};
+use questions::Known;
+
+pub use questions::Look;
+
+/// A look that takes longer is given up.
+const LIMIT: Duration = Duration::from_secs(3);
+
+const HOW_TO_SEE: &str = "name the node's system bus with --bus unix:path=…";
+const HOW_IF_HUNG: &str = "see whether PID 1 and the bus still run; another bus: --bus unix:path=…";
+
+/// Reads units, now and again.
+#[derive(Debug)]
+pub struct UnitReader {
+    root: Root,
+    address: Option<String>,
+    limit: Duration,
+    looking: Option<Looking>,
+    /// What was seen last, by name.
+    known: Arc<HashMap<String, Known>>,
+    took: Duration,
+    /// What the last look could not see, so that it is not said again at every look of a long recording.
+    said: Option<String>,
+}
+
+/// A look that is under way.
+#[derive(Debug)]
+struct Looking {
+    since: Instant,
+    /// What was seen, and how long it took.
+    answer: Receiver<(Result<Seen, Blind>, Duration)>,
+}
+
+/// Why nothing was seen, and what to do about it.
+#[derive(Debug)]
+struct Blind {
+    why: String,
+    how_to_see: String,
+}
+
+impl Blind {
+    fn new(why: impl fmt::Display) -> Blind {
+        Blind { why: why.to_string(), how_to_see: HOW_TO_SEE.to_owned() }
+    }
+
+    fn hung(why: String) -> Blind {
+        Blind { why, how_to_see: HOW_IF_HUNG.to_owned() }
+    }
+}
+
+impl UnitReader {
+    /// `address` is a D-Bus address; without one it is the node's systemd, or its system bus.
+    pub fn new(root: Root, address: Option<String>) -> UnitReader {
+        UnitReader {
+            root,
+            address,
+            limit: LIMIT,
+            looking: None,
+            known: Arc::default(),
+            took: Duration::ZERO,
+            said: None,
+        }
+    }
+
+    /// Starts a look in the background; the first is always at all units. Nothing happens if one is under way.
+    pub fn start(&mut self, at: Time, look: Look) {
+        if self.looking.is_some() {
+            return;
+        }
+        let (sender, answer) = sync_channel(1);
+        let since = Instant::now();
+        let places = match address::places(&self.root, self.address.as_deref()) {
+            Ok(places) => places,
+            Err(blind) => {
+                let _ = sender.send((Err(blind), Duration::ZERO));
+                self.looking = Some(Looking { since, answer });
+                return;
+            }
+        };
+        let (root, known, done) = (self.root.clone(), self.known.clone(), sender.clone());
+        // Leaves time to read what the answers point to, and to hand it over.
+        let deadline = since + self.limit - self.limit / 10;
+        let work = move || {
+            let wanted = Wanted { root: &root, places: &places, at, since, deadline, look, known: &known };
+            let seen = look::look(&wanted);
+            let _ = done.send((seen, since.elapsed()));
+        };
+        if let Err(e) = std::thread::Builder::new().name("units".to_owned()).spawn(work) {
+            let blind = Blind::new(format_args!("no thread to ask systemd: {e}"));
+            let _ = sender.send((Err(blind), Duration::ZERO));
+        }
+        self.looking = Some(Looking { since, answer });
+    }
+
+    /// Appends what the look saw; waits for it no longer than `wait`. True if no look is under way any more: it is done, or
+    /// it was given up after its limit of 3 s, which is then told as unseen.
+    pub fn collect(&mut self, wait: Duration, evidence: &mut Evidence) -> bool {
+        let Some(looking) = &self.looking else { return true };
+        let left = self.limit.saturating_sub(looking.since.elapsed());
+        let (answer, took) = match looking.answer.recv_timeout(wait.min(left)) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) if looking.since.elapsed() < self.limit => return false,
+            Err(RecvTimeoutError::Timeout) => {
+                let why = format!("the bus did not answer within {:.1} s", self.limit.as_secs_f64());
+                (Err(Blind::hung(why)), self.limit)
+            }
+            Err(RecvTimeoutError::Disconnected) => (Err(Blind::new("the look at the bus broke off")), Duration::ZERO),
+        };
+        self.took = took;
+        self.looking = None;
+        let (what, why, how_to_see) = match answer {
+            Ok(seen) => {
+                evidence.units.extend(seen.units);
+                self.known = Arc::new(seen.known);
+                let what = "restarts and results of some units";
+                (what, seen.partly, "examine again when PID 1 is less busy".to_owned())
+            }
+            // What is known stays so: what cannot be seen has neither changed nor gone.
+            Err(blind) => ("systemd units: which of them crash, restart or failed", Some(blind.why), blind.how_to_see),
+        };
+        let say = why.as_deref().map(|why| if self.known.is_empty() { why } else { what }.to_owned());
+        if let Some(why) = why
+            && self.said != say
+        {
+            evidence.unseen(probe::UNITS, what, why, how_to_see);
+        }
+        self.said = say;
+        true
+    }
+
+    /// How long the last look took: most of it is work of PID 1 and the bus.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+}

@@ -1,0 +1,423 @@
+//! Which properties are asked of which unit, and what the answers mean.
+//!
+//! Each property alone, and no more than needed: of the 300 that a service has, GetAll sends all, and to fill some of them PID 1 reads
+//! cgroup files or searches the disk. What costs are the messages, so what a first answer makes needless is not asked.
+
+use coroner_evidence::{Time, Unit};
+
+use super::wire::Value;
+
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE: &str = "org.freedesktop.systemd1.Service";
+const TIMER: &str = "org.freedesktop.systemd1.Timer";
+const SOCKET: &str = "org.freedesktop.systemd1.Socket";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Property {
+    InvocationId,
+    ActiveState,
+    SubState,
+    ActiveSince,
+    UnitFileState,
+    ConditionsTried,
+    ConditionsHeld,
+    Triggers,
+    Type,
+    Restart,
+    RestartDelay,
+    Restarts,
+    Result,
+    MainPid,
+    MainStarted,
+    MainExited,
+    MainCode,
+    MainStatus,
+    ControlGroup,
+    CpuUsed,
+    LastTrigger,
+    NextReal,
+    NextMonotonic,
+    Accept,
+    Accepted,
+    Connections,
+}
+
+use Property::*;
+
+impl Property {
+    /// Interface and name.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            InvocationId => (UNIT, "InvocationID"),
+            ActiveState => (UNIT, "ActiveState"),
+            SubState => (UNIT, "SubState"),
+            ActiveSince => (UNIT, "ActiveEnterTimestampMonotonic"),
+            UnitFileState => (UNIT, "UnitFileState"),
+            ConditionsTried => (UNIT, "ConditionTimestampMonotonic"),
+            ConditionsHeld => (UNIT, "ConditionResult"),
+            Triggers => (UNIT, "Triggers"),
+            Type => (SERVICE, "Type"),
+            Restart => (SERVICE, "Restart"),
+            RestartDelay => (SERVICE, "RestartUSec"),
+            // Since systemd 235.
+            Restarts => (SERVICE, "NRestarts"),
+            Result => (SERVICE, "Result"),
+            MainPid => (SERVICE, "MainPID"),
+            MainStarted => (SERVICE, "ExecMainStartTimestampMonotonic"),
+            MainExited => (SERVICE, "ExecMainExitTimestampMonotonic"),
+            MainCode => (SERVICE, "ExecMainCode"),
+            MainStatus => (SERVICE, "ExecMainStatus"),
+            ControlGroup => (SERVICE, "ControlGroup"),
+            CpuUsed => (SERVICE, "CPUUsageNSec"),
+            LastTrigger => (TIMER, "LastTriggerUSec"),
+            NextReal => (TIMER, "NextElapseUSecRealtime"),
+            NextMonotonic => (TIMER, "NextElapseUSecMonotonic"),
+            Accept => (SOCKET, "Accept"),
+            Accepted => (SOCKET, "NAccepted"),
+            Connections => (SOCKET, "NConnections"),
+        }
+    }
+}
+
+/// Both clocks at one moment, to turn times of one into the other's.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    pub monotonic: Time,
+    pub real_ns: u64,
+}
+
+/// A look at everything, or only at what may have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    All,
+    Changes,
+}
+
+/// What an earlier look left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    pub unit: Unit,
+    /// It was seen restarting, waiting for that, starting or failed: it is asked at every look. `reset-failed` does not end that.
+    pub suspect: bool,
+}
+
+impl Known {
+    fn same_state(&self, unit: &Unit) -> bool {
+        let states = |u: &Unit| (u.load_state.clone(), u.active_state.clone(), u.sub_state.clone());
+        states(&self.unit) == states(unit)
+    }
+}
+
+/// Whether its counts may move at any moment.
+pub fn is_suspect(unit: &Unit) -> bool {
+    !matches!(unit.active_state.as_str(), "active" | "inactive") || unit.restarts.is_some_and(|n| n > 0)
+}
+
+const OF_ACTIVE: &[Property] =
+    &[InvocationId, Restarts, MainStarted, MainPid, ControlGroup, Result, ActiveSince, Type, Restart];
+/// Their states are asked again, so that they and the counts are of one moment: a crashlooping service changes several times a second.
+const OF_SUSPECT: &[Property] = &[
+    ActiveState,
+    SubState,
+    InvocationId,
+    Restarts,
+    MainStarted,
+    MainExited,
+    MainCode,
+    MainStatus,
+    Result,
+    MainPid,
+    ControlGroup,
+    ActiveSince,
+    Type,
+    Restart,
+    UnitFileState,
+    CpuUsed,
+];
+const OF_INACTIVE: &[Property] = &[InvocationId, ConditionsTried];
+/// Of an inactive one that ran.
+const OF_ENDED: &[Property] =
+    &[Result, Restarts, MainStarted, MainExited, MainCode, MainStatus, ActiveSince, Type, Restart, CpuUsed];
+const OF_EXITED: &[Property] = &[MainExited, MainCode, MainStatus];
+const OF_RESTARTED: &[Property] = &[ActiveState, SubState, UnitFileState];
+const OF_TIMER: &[Property] = &[Triggers, LastTrigger, NextReal, NextMonotonic];
+const OF_SOCKET: &[Property] = &[Triggers, Accept];
+const OF_PATH: &[Property] = &[Triggers];
+/// Whether it started anew; more only if so.
+const OF_STEADY: &[Property] = &[InvocationId];
+
+/// What to ask first of a unit of which ListUnits told the state.
+pub fn first(unit: &Unit, known: Option<&Known>, look: Look) -> &'static [Property] {
+    if matches!(unit.load_state.as_str(), "not-found" | "masked") {
+        return &[];
+    }
+    let changed = known.is_none_or(|k| !k.same_state(unit));
+    match unit.name.rsplit_once('.').map(|(_, kind)| kind) {
+        Some("timer") if changed || look == Look::All => OF_TIMER,
+        Some("socket") if changed || look == Look::All => OF_SOCKET,
+        Some("path") if changed => OF_PATH,
+        Some("service") => match known {
+            Some(known) if !changed && !known.suspect => {
+                let runs_at_times = known.unit.invocation_id.is_some() || !known.unit.triggered_by.is_empty();
+                if unit.active_state == "active" || runs_at_times { OF_STEADY } else { &[] }
+            }
+            _ => of_service(unit, known),
+        },
+        _ => &[],
+    }
+}
+
+fn of_service(unit: &Unit, known: Option<&Known>) -> &'static [Property] {
+    match unit.active_state.as_str() {
+        _ if known.is_some_and(|k| k.suspect) => OF_SUSPECT,
+        "active" => OF_ACTIVE,
+        "inactive" => OF_INACTIVE,
+        _ => OF_SUSPECT,
+    }
+}
+
+/// What to ask next, now that `unit` holds the answer to `answered`, one of `asked`.
+pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&Known>) -> &'static [Property] {
+    let started_anew = || unit.invocation_id != known.and_then(|k| k.unit.invocation_id.clone());
+    match answered {
+        InvocationId if asked == OF_STEADY && started_anew() => match unit.active_state.as_str() {
+            "active" => &OF_ACTIVE[1..],
+            _ => OF_ENDED,
+        },
+        InvocationId if asked == OF_INACTIVE && unit.invocation_id.is_some() => OF_ENDED,
+        ConditionsTried if unit.conditions_held.is_some() => &[ConditionsHeld],
+        Restart if unit.restart.as_deref().is_some_and(|r| r != "no") => &[RestartDelay],
+        Restarts if asked != OF_SUSPECT && unit.active_state == "active" && unit.restarts.is_some_and(|n| n > 0) => {
+            OF_RESTARTED
+        }
+        MainStarted if asked != OF_SUSPECT && unit.active_state == "active" && unit.sub_state == "exited" => OF_EXITED,
+        // Where systemd does not accept, it does not count.
+        Accept if unit.accepted.is_some() => &[Accepted, Connections],
+        _ => &[],
+    }
+}
+
+/// Notes an answer; one of another type is none: older and newer versions of systemd differ.
+pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
+    match property {
+        InvocationId => unit.invocation_id = bytes(value).and_then(hex),
+        ActiveState => replace(&mut unit.active_state, value),
+        SubState => replace(&mut unit.sub_state, value),
+        ActiveSince => unit.active_since = monotonic(value),
+        UnitFileState => unit.unit_file_state = text(value),
+        // Until they are known: some were tried.
+        ConditionsTried => unit.conditions_held = number(value).filter(|&us| us > 0).map(|_| true),
+        ConditionsHeld => unit.conditions_held = flag(value),
+        Triggers => unit.triggers = texts(value),
+        Type => unit.service_type = text(value),
+        Restart => unit.restart = text(value),
+        RestartDelay => unit.restart_delay_us = number(value).filter(|&us| us != u64::MAX),
+        Restarts => unit.restarts = number(value).and_then(|n| u32::try_from(n).ok()),
+        Result => unit.result = text(value),
+        MainPid => unit.main_pid = number(value).and_then(|n| u32::try_from(n).ok()).filter(|&pid| pid > 0),
+        MainStarted => unit.main_started = monotonic(value),
+        MainExited => unit.main_exited = monotonic(value),
+        MainCode => unit.exit_kind = signed(value).and_then(exit_kind),
+        MainStatus => unit.exit_status = signed(value).and_then(|n| i32::try_from(n).ok()),
+        ControlGroup => unit.cgroup = text(value),
+        CpuUsed => unit.cpu_ns = number(value).filter(|&ns| ns != u64::MAX),
+        LastTrigger => unit.last_trigger_real_ns = moment(value),
+        NextReal => unit.next_trigger_real_ns = sooner(unit.next_trigger_real_ns, moment(value)),
+        NextMonotonic => {
+            let ahead = moment(value).map(|ns| ns.saturating_sub(now.monotonic.0));
+            let at = ahead.map(|ns| now.real_ns.saturating_add(ns));
+            unit.next_trigger_real_ns = sooner(unit.next_trigger_real_ns, at);
+        }
+        // Until it is counted.
+        Accept => unit.accepted = flag(value).filter(|&accepts| accepts).map(|_| 0),
+        Accepted => unit.accepted = number(value),
+        Connections => unit.connections = number(value),
+    }
+}
+
+/// Mends what only the answers together tell.
+pub fn settle(unit: &mut Unit) {
+    if unit.exit_kind.is_none() {
+        unit.exit_status = None;
+    }
+    // It would not be active.
+    if unit.active_state == "active" && unit.invocation_id.is_some() {
+        unit.conditions_held = Some(true);
+    }
+}
+
+fn replace(state: &mut String, value: &Value) {
+    if let Some(now) = text(value) {
+        *state = now;
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) if !text.is_empty() => Some((*text).to_owned()),
+        _ => None,
+    }
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Texts(texts) => texts.iter().map(|t| (*t).to_owned()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn bytes<'m>(value: &Value<'m>) -> Option<&'m [u8]> {
+    match value {
+        Value::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+fn flag(value: &Value) -> Option<bool> {
+    match value {
+        Value::Flag(flag) => Some(*flag),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Unsigned(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn signed(value: &Value) -> Option<i64> {
+    match value {
+        Value::Signed(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// systemd counts µs; 0 and the largest number are its "never".
+fn moment(value: &Value) -> Option<u64> {
+    number(value).filter(|&us| us > 0 && us != u64::MAX).map(|us| us.saturating_mul(1000))
+}
+
+fn monotonic(value: &Value) -> Option<Time> {
+    moment(value).map(Time)
+}
+
+fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    [a, b].into_iter().flatten().min()
+}
+
+/// si_code of a SIGCHLD (bits/siginfo-consts.h); 0 while it has not ended.
+fn exit_kind(code: i64) -> Option<String> {
+    let kind = match code {
+        1 => "exited",
+        2 => "killed",
+        3 => "dumped",
+        _ => return None,
+    };
+    Some(kind.to_owned())
+}
+
+fn hex(id: &[u8]) -> Option<String> {
+    let some = id.iter().any(|&b| b != 0);
+    some.then(|| id.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment { monotonic: Time(100_000_000_000), real_ns: 1_000_000_000_000 };
+
+    fn unit(name: &str, active: &str, sub: &str) -> Unit {
+        Unit {
+            name: name.into(),
+            load_state: "loaded".into(),
+            active_state: active.into(),
+            sub_state: sub.into(),
+            ..Unit::default()
+        }
+    }
+
+    fn known(unit: &Unit) -> Known {
+        Known { unit: Unit { invocation_id: Some("1".into()), ..unit.clone() }, suspect: false }
+    }
+
+    #[test]
+    fn at_first_every_service_is_asked_and_later_those_that_may_have_run() {
+        let running = unit("a.service", "active", "running");
+        let dead = unit("a.service", "inactive", "dead");
+        let looping = unit("a.service", "activating", "auto-restart");
+        let look = Look::Changes;
+        assert_eq!(first(&running, None, look), OF_ACTIVE);
+        assert_eq!(first(&dead, None, look), OF_INACTIVE);
+        assert_eq!(first(&looping, None, look), OF_SUSPECT);
+        assert_eq!(first(&running, Some(&known(&running)), look), OF_STEADY);
+        assert_eq!(first(&dead, Some(&known(&dead)), look), OF_STEADY, "it ran once, and may have again");
+        let never_ran = Known { unit: dead.clone(), suspect: false };
+        assert_eq!(first(&dead, Some(&never_ran), look), &[]);
+        let waits_for_timer = Unit { triggered_by: vec!["a.timer".into()], ..dead.clone() };
+        assert_eq!(first(&dead, Some(&Known { unit: waits_for_timer, suspect: false }), look), OF_STEADY);
+        assert_eq!(first(&dead, Some(&known(&running)), look), OF_INACTIVE, "it ended");
+        // reset-failed and a quiet moment do not make us look away.
+        let once_looped = Known { suspect: true, ..known(&running) };
+        assert_eq!(first(&running, Some(&once_looped), look), OF_SUSPECT);
+        assert!(is_suspect(&looping) && is_suspect(&unit("a.service", "failed", "failed")));
+        assert!(is_suspect(&Unit { restarts: Some(1), ..running.clone() }));
+        assert!(!is_suspect(&running) && !is_suspect(&dead));
+        for name in ["a.mount", "a.slice", "a.device", "nonsense"] {
+            assert_eq!(first(&unit(name, "active", "x"), None, Look::All), &[]);
+        }
+        assert_eq!(first(&Unit { load_state: "not-found".into(), ..dead }, None, Look::All), &[]);
+    }
+
+    #[test]
+    fn a_new_invocation_is_followed_up() {
+        let running = unit("a.service", "active", "running");
+        let same = Unit { invocation_id: Some("1".into()), ..running.clone() };
+        let other = Unit { invocation_id: Some("2".into()), ..running.clone() };
+        let before = known(&running);
+        assert_eq!(next(InvocationId, OF_STEADY, &same, Some(&before)), &[]);
+        assert!(next(InvocationId, OF_STEADY, &other, Some(&before)).contains(&MainStarted));
+        assert_eq!(next(InvocationId, OF_INACTIVE, &running, None), &[], "it never ran");
+        assert_eq!(next(InvocationId, OF_INACTIVE, &other, None), OF_ENDED);
+    }
+
+    #[test]
+    fn values_of_systemd_that_mean_none() {
+        let mut unit = Unit::default();
+        for (property, value) in [
+            (Result, Value::Text("success")),
+            (Restarts, Value::Unsigned(0)),
+            (MainStarted, Value::Unsigned(0)),
+            (MainPid, Value::Unsigned(0)),
+            (MainCode, Value::Signed(0)),
+            (MainStatus, Value::Signed(0)),
+            (RestartDelay, Value::Text("of another type")),
+            (ControlGroup, Value::Text("")),
+            (CpuUsed, Value::Unsigned(u64::MAX)),
+            (LastTrigger, Value::Unsigned(0)),
+            (NextMonotonic, Value::Unsigned(u64::MAX)),
+            (InvocationId, Value::Bytes(&[])),
+            (ConditionsTried, Value::Unsigned(0)),
+            (Accept, Value::Flag(false)),
+        ] {
+            note(&mut unit, property, &value, NOW);
+        }
+        settle(&mut unit);
+        let expected = Unit { result: Some("success".into()), restarts: Some(0), ..Unit::default() };
+        assert_eq!(unit, expected);
+        assert_eq!(hex(&[0; 16]), None);
+        assert_eq!(hex(&[0, 255]), Some("00ff".to_owned()));
+        assert_eq!(exit_kind(2).as_deref(), Some("killed"));
+    }
+
+    #[test]
+    fn a_timer_fires_next_by_the_sooner_of_its_clocks() {
+        let mut unit = Unit::default();
+        note(&mut unit, NextReal, &Value::Unsigned(1_060_000_000), NOW);
+        assert_eq!(unit.next_trigger_real_ns, Some(1_060_000_000_000));
+        note(&mut unit, NextMonotonic, &Value::Unsigned(130_000_000), NOW);
+        assert_eq!(unit.next_trigger_real_ns, Some(1_030_000_000_000), "30 s from now");
+    }
+}

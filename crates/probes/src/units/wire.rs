@@ -1,0 +1,476 @@
+//! D-Bus messages as bytes: as much of the protocol as it takes to ask for units and properties.
+//!
+//! By hand, as thousands of questions are asked in one go and only a few bytes of each answer matter: see docs/benchmarks.md. The
+//! format is that of the D-Bus specification, "Message Protocol".
+
+/// No answer of systemd is as large: 10,000 units are listed in 3 MB.
+const MAX_MESSAGE: usize = 64 << 20;
+/// Before the header fields.
+const FIXED_HEADER: usize = 16;
+
+const METHOD_CALL: u8 = 1;
+const METHOD_RETURN: u8 = 2;
+const ERROR: u8 = 3;
+
+mod field {
+    pub const PATH: u8 = 1;
+    pub const INTERFACE: u8 = 2;
+    pub const MEMBER: u8 = 3;
+    pub const ERROR_NAME: u8 = 4;
+    pub const REPLY_SERIAL: u8 = 5;
+    pub const DESTINATION: u8 = 6;
+    pub const SIGNATURE: u8 = 8;
+}
+
+/// A method to call; its arguments are all strings.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// `None` where no bus stands between.
+    pub destination: Option<&'a str>,
+    pub path: &'a str,
+    pub interface: &'a str,
+    pub member: &'a str,
+    pub arguments: &'a [&'a str],
+}
+
+impl Call<'_> {
+    /// Appends the message, in little endian.
+    pub fn write(&self, serial: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([b'l', METHOD_CALL, 0, 1]);
+        out.extend([0; 4]);
+        out.extend(serial.to_le_bytes());
+        out.extend([0; 4]);
+        let fields = out.len();
+        write_field(out, start, field::PATH, b'o', self.path);
+        write_field(out, start, field::INTERFACE, b's', self.interface);
+        write_field(out, start, field::MEMBER, b's', self.member);
+        if let Some(destination) = self.destination {
+            write_field(out, start, field::DESTINATION, b's', destination);
+        }
+        if !self.arguments.is_empty() {
+            pad(out, start, 8);
+            out.extend([field::SIGNATURE, 1, b'g', 0, self.arguments.len() as u8]);
+            out.extend(self.arguments.iter().map(|_| b's'));
+            out.push(0);
+        }
+        let fields_length = (out.len() - fields) as u32;
+        out[start + 12..start + 16].copy_from_slice(&fields_length.to_le_bytes());
+        pad(out, start, 8);
+        let body = out.len();
+        for argument in self.arguments {
+            write_text(out, start, argument);
+        }
+        let body_length = (out.len() - body) as u32;
+        out[start + 4..start + 8].copy_from_slice(&body_length.to_le_bytes());
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, start: usize, code: u8, kind: u8, text: &str) {
+    pad(out, start, 8);
+    out.extend([code, 1, kind, 0]);
+    write_text(out, start, text);
+}
+
+fn write_text(out: &mut Vec<u8>, start: usize, text: &str) {
+    pad(out, start, 4);
+    out.extend((text.len() as u32).to_le_bytes());
+    out.extend(text.as_bytes());
+    out.push(0);
+}
+
+fn pad(out: &mut Vec<u8>, start: usize, to: usize) {
+    let length = out.len() - start;
+    out.resize(start + length.next_multiple_of(to), 0);
+}
+
+/// What came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'m> {
+    /// The answer to the call of this serial.
+    Answer(u32, Body<'m>),
+    /// It was refused, with the name of an error and perhaps words.
+    Refusal(u32, &'m str, Option<&'m str>),
+    /// Not for us: a signal, or a call.
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Body<'m> {
+    pub signature: &'m str,
+    bytes: &'m [u8],
+    big_endian: bool,
+}
+
+impl<'m> Body<'m> {
+    pub fn read(self) -> Reader<'m> {
+        Reader { bytes: self.bytes, at: 0, big_endian: self.big_endian }
+    }
+}
+
+/// The bytes are no D-Bus message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Garbled;
+
+/// How many bytes the message at the beginning has; `None` if they are too few to tell.
+pub fn length(bytes: &[u8]) -> Result<Option<usize>, Garbled> {
+    let Some(head) = bytes.first_chunk::<FIXED_HEADER>() else { return Ok(None) };
+    let big_endian = match head[0] {
+        b'l' => false,
+        b'B' => true,
+        _ => return Err(Garbled),
+    };
+    let mut reader = Reader { bytes: head, at: 4, big_endian };
+    let body = reader.u32().ok_or(Garbled)? as usize;
+    reader.at = 12;
+    let fields = reader.u32().ok_or(Garbled)? as usize;
+    if body > MAX_MESSAGE || fields > MAX_MESSAGE {
+        return Err(Garbled);
+    }
+    Ok(Some((FIXED_HEADER + fields).next_multiple_of(8) + body))
+}
+
+/// Reads a message of exactly the length that [`length`] told.
+pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Garbled> {
+    parse_whole(bytes).ok_or(Garbled)
+}
+
+fn parse_whole(bytes: &[u8]) -> Option<Message<'_>> {
+    let mut reader = Reader { bytes, at: 0, big_endian: *bytes.first()? == b'B' };
+    let kind = *bytes.get(1)?;
+    reader.at = 4;
+    let body_length = reader.u32()? as usize;
+    reader.at = 12;
+    let fields_end = FIXED_HEADER.checked_add(reader.u32()? as usize)?;
+    let (mut reply_to, mut error, mut signature) = (None, None, "");
+    while reader.at < fields_end {
+        reader.align(8)?;
+        let code = reader.u8()?;
+        match (code, reader.variant()?) {
+            (field::REPLY_SERIAL, Value::Unsigned(serial)) => reply_to = u32::try_from(serial).ok(),
+            (field::ERROR_NAME, Value::Text(name)) => error = Some(name),
+            (field::SIGNATURE, Value::Text(text)) => signature = text,
+            // What cannot be read cannot be stepped over.
+            (_, Value::Other) => return None,
+            _ => {}
+        }
+    }
+    let start = fields_end.next_multiple_of(8);
+    let body =
+        Body { signature, bytes: bytes.get(start..start.checked_add(body_length)?)?, big_endian: reader.big_endian };
+    match (kind, reply_to) {
+        (METHOD_RETURN, Some(serial)) => Some(Message::Answer(serial, body)),
+        (ERROR, Some(serial)) => {
+            let words = if signature.starts_with('s') { body.read().text() } else { None };
+            Some(Message::Refusal(serial, error?, words))
+        }
+        _ => Some(Message::Other),
+    }
+}
+
+/// A value of a type that systemd's properties have; others are not looked into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value<'m> {
+    Text(&'m str),
+    Flag(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Bytes(&'m [u8]),
+    Texts(Vec<&'m str>),
+    Other,
+}
+
+/// Reads values one after the other; `None` once the bytes are not as they should be.
+#[derive(Debug, Clone)]
+pub struct Reader<'m> {
+    bytes: &'m [u8],
+    at: usize,
+    big_endian: bool,
+}
+
+impl<'m> Reader<'m> {
+    fn take(&mut self, length: usize) -> Option<&'m [u8]> {
+        let end = self.at.checked_add(length)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    pub fn align(&mut self, to: usize) -> Option<()> {
+        self.at = self.at.checked_next_multiple_of(to)?;
+        (self.at <= self.bytes.len()).then_some(())
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.align(4)?;
+        let bytes = self.take(4)?.try_into().ok()?;
+        Some(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.align(8)?;
+        let bytes = self.take(8)?.try_into().ok()?;
+        Some(if self.big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
+    }
+
+    pub fn text(&mut self) -> Option<&'m str> {
+        let length = self.u32()? as usize;
+        let text = self.take(length)?;
+        self.take(1)?;
+        std::str::from_utf8(text).ok()
+    }
+
+    fn signature(&mut self) -> Option<&'m str> {
+        let length = self.u8()? as usize;
+        let text = self.take(length)?;
+        self.take(1)?;
+        std::str::from_utf8(text).ok()
+    }
+
+    /// The bytes of an array whose elements are aligned so; the reader then stands behind it.
+    pub fn array(&mut self, alignment: usize) -> Option<Reader<'m>> {
+        let length = self.u32()? as usize;
+        self.align(alignment)?;
+        let start = self.at;
+        self.take(length)?;
+        Some(Reader { bytes: self.bytes.get(..self.at)?, at: start, big_endian: self.big_endian })
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    pub fn variant(&mut self) -> Option<Value<'m>> {
+        let signature = self.signature()?;
+        Some(match signature {
+            "s" | "o" => Value::Text(self.text()?),
+            "g" => Value::Text(self.signature()?),
+            "b" => Value::Flag(self.u32()? != 0),
+            "y" => Value::Unsigned(u64::from(self.u8()?)),
+            "u" => Value::Unsigned(u64::from(self.u32()?)),
+            "i" => Value::Signed(i64::from(self.u32()? as i32)),
+            "t" => Value::Unsigned(self.u64()?),
+            "x" => Value::Signed(self.u64()? as i64),
+            "ay" => {
+                let array = self.array(1)?;
+                Value::Bytes(array.bytes.get(array.at..)?)
+            }
+            "as" => {
+                let mut array = self.array(4)?;
+                let mut texts = Vec::new();
+                while !array.is_at_end() {
+                    texts.push(array.text()?);
+                }
+                Value::Texts(texts)
+            }
+            _ => Value::Other,
+        })
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An answer, or a refusal by that name, as a bus would send it.
+    pub fn reply(to: u32, error: Option<&str>, signature: &str, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![b'l', if error.is_some() { ERROR } else { METHOD_RETURN }, 1, 1];
+        out.extend((body.len() as u32).to_le_bytes());
+        out.extend(1u32.to_le_bytes());
+        out.extend([0; 4]);
+        out.extend([field::REPLY_SERIAL, 1, b'u', 0]);
+        out.extend(to.to_le_bytes());
+        if let Some(error) = error {
+            write_field(&mut out, 0, field::ERROR_NAME, b's', error);
+        }
+        if !signature.is_empty() {
+            pad(&mut out, 0, 8);
+            out.extend([field::SIGNATURE, 1, b'g', 0, signature.len() as u8]);
+            out.extend(signature.as_bytes());
+            out.push(0);
+        }
+        let fields = (out.len() - FIXED_HEADER) as u32;
+        out[12..16].copy_from_slice(&fields.to_le_bytes());
+        pad(&mut out, 0, 8);
+        out.extend(body);
+        out
+    }
+
+    /// The body of an answer to Get.
+    pub fn variant_body(value: &Value) -> Vec<u8> {
+        let mut out = Vec::new();
+        let sign = |out: &mut Vec<u8>, signature: &str| {
+            out.push(signature.len() as u8);
+            out.extend(signature.as_bytes());
+            out.push(0);
+        };
+        match value {
+            Value::Text(text) => {
+                sign(&mut out, "s");
+                write_text(&mut out, 0, text);
+            }
+            Value::Flag(flag) => {
+                sign(&mut out, "b");
+                pad(&mut out, 0, 4);
+                out.extend(u32::from(*flag).to_le_bytes());
+            }
+            Value::Unsigned(number) => {
+                sign(&mut out, "t");
+                pad(&mut out, 0, 8);
+                out.extend(number.to_le_bytes());
+            }
+            Value::Signed(number) => {
+                sign(&mut out, "i");
+                pad(&mut out, 0, 4);
+                out.extend((*number as i32).to_le_bytes());
+            }
+            Value::Bytes(bytes) => {
+                sign(&mut out, "ay");
+                pad(&mut out, 0, 4);
+                out.extend((bytes.len() as u32).to_le_bytes());
+                out.extend(*bytes);
+            }
+            Value::Texts(texts) => {
+                sign(&mut out, "as");
+                pad(&mut out, 0, 4);
+                let length_at = out.len();
+                out.extend([0; 4]);
+                for text in texts {
+                    write_text(&mut out, 0, text);
+                }
+                let length = (out.len() - length_at - 4) as u32;
+                out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+            }
+            Value::Other => sign(&mut out, "(ii)"),
+        }
+        out
+    }
+
+    /// The body of an answer to ListUnits.
+    pub fn listed_body(units: &[(&str, &str, &str, &str, &str)]) -> Vec<u8> {
+        let mut out = vec![0; 8];
+        for (name, load, active, sub, object) in units {
+            pad(&mut out, 0, 8);
+            for text in [*name, "a description", *load, *active, *sub, "", *object] {
+                write_text(&mut out, 0, text);
+            }
+            pad(&mut out, 0, 4);
+            out.extend(0u32.to_le_bytes());
+            for text in ["", "/"] {
+                write_text(&mut out, 0, text);
+            }
+        }
+        let length = (out.len() - 8) as u32;
+        out[..4].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    /// Member, object and arguments of a call, as a bus would read them; and what it takes of the bytes.
+    pub fn read_call(bytes: &[u8]) -> Option<(u32, String, String, Vec<String>, usize)> {
+        let whole = length(bytes).unwrap()?;
+        let bytes = bytes.get(..whole)?;
+        let mut reader = Reader { bytes, at: 8, big_endian: false };
+        let serial = reader.u32()?;
+        let fields_end = FIXED_HEADER + reader.u32()? as usize;
+        let (mut path, mut member, mut arguments) = (String::new(), String::new(), 0);
+        while reader.at < fields_end {
+            reader.align(8)?;
+            match (reader.u8()?, reader.variant()?) {
+                (field::PATH, Value::Text(text)) => path = text.to_owned(),
+                (field::MEMBER, Value::Text(text)) => member = text.to_owned(),
+                (field::SIGNATURE, Value::Text(text)) => arguments = text.len(),
+                _ => {}
+            }
+        }
+        reader.align(8)?;
+        let mut body = Reader { bytes: &bytes[reader.at..], at: 0, big_endian: false };
+        let arguments = (0..arguments).map(|_| body.text().map(str::to_owned)).collect::<Option<Vec<_>>>()?;
+        Some((serial, member, path, arguments, whole))
+    }
+
+    #[test]
+    fn a_call_is_as_the_specification_has_it() {
+        let call = Call {
+            destination: Some("org.a"),
+            path: "/a",
+            interface: "org.b",
+            member: "Get",
+            arguments: &["one", "three"],
+        };
+        let mut out = b"12345".to_vec();
+        call.write(7, &mut out);
+        let message = &out[5..];
+        assert_eq!(length(message), Ok(Some(message.len())));
+        let (serial, member, path, arguments, _) = read_call(message).unwrap();
+        assert_eq!((serial, member.as_str(), path.as_str()), (7, "Get", "/a"));
+        assert_eq!(arguments, ["one", "three"]);
+        // The same message, made by zbus.
+        let theirs = zbus::message::Message::method_call("/a", "Get").unwrap();
+        let theirs = theirs.destination("org.a").unwrap().interface("org.b").unwrap();
+        let theirs = theirs.build(&("one", "three")).unwrap();
+        assert_eq!(length(theirs.data()), Ok(Some(theirs.data().len())));
+        let (_, member, path, arguments, _) = read_call(theirs.data()).unwrap();
+        assert_eq!((member.as_str(), path.as_str(), arguments.len()), ("Get", "/a", 2));
+    }
+
+    #[test]
+    fn values_come_back_as_they_were() {
+        for value in [
+            Value::Text("a text"),
+            Value::Flag(true),
+            Value::Unsigned(u64::MAX),
+            Value::Signed(-9),
+            Value::Bytes(&[1, 2, 3]),
+            Value::Texts(vec!["a.timer", "b.socket"]),
+            Value::Texts(vec![]),
+            Value::Other,
+        ] {
+            let bytes = reply(9, None, "v", &variant_body(&value));
+            assert_eq!(length(&bytes), Ok(Some(bytes.len())));
+            let Ok(Message::Answer(9, body)) = parse(&bytes) else { panic!("{value:?}") };
+            assert_eq!((body.signature, body.read().variant()), ("v", Some(value)));
+        }
+        let mut words = Vec::new();
+        write_text(&mut words, 0, "it went");
+        let refused = reply(3, Some("org.a.Gone"), "s", &words);
+        assert_eq!(parse(&refused), Ok(Message::Refusal(3, "org.a.Gone", Some("it went"))));
+    }
+
+    #[test]
+    fn what_zbus_writes_is_read() {
+        let call = zbus::message::Message::method_call("/a", "Get").unwrap().build(&()).unwrap();
+        let value = zbus::zvariant::Value::from(vec!["a.timer", "b.socket"]);
+        let answer = zbus::message::Message::method_return(&call.header()).unwrap().build(&value).unwrap();
+        let Ok(Message::Answer(_, body)) = parse(answer.data()) else { panic!("{answer:?}") };
+        assert_eq!(body.read().variant(), Some(Value::Texts(vec!["a.timer", "b.socket"])));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..200), little in any::<bool>()) {
+            if let Some(first) = bytes.first_mut() {
+                *first = if little { b'l' } else { b'B' };
+            }
+            let _ = length(&bytes);
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_message_is_survived(at in 0usize..200, with in any::<u8>(), cut in 0usize..200) {
+            let texts = Value::Texts(vec!["a.timer", "b.socket"]);
+            let mut bytes = reply(9, Some("org.a.Error"), "v", &variant_body(&texts));
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = with;
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            if let Ok(Message::Answer(_, body)) = parse(&bytes) {
+                let _ = body.read().variant();
+            }
+        }
+    }
+}
