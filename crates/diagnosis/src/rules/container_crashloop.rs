@@ -27,10 +27,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let seen: BTreeSet<_> = evidence.containers.iter().map(|c| (&c.namespace, &c.pod, &c.pod_uid, &c.name)).collect();
     if seen.is_empty() {
         // Processes that say they run in one, but no file of a runtime that tells of restarts.
-        let runs = |path: &Option<String>| path.as_deref().is_some_and(|p| CgroupOwner::of_path(p).container_id.is_some());
+        let runs =
+            |path: &Option<String>| path.as_deref().is_some_and(|p| CgroupOwner::of_path(p).container_id.is_some());
         if evidence.processes.iter().any(|p| runs(&p.memory_cgroup)) {
             return Answer::CannotTell {
-                because: "containers run here, but no file of their runtime told how often they were restarted".to_owned(),
+                because: "containers run here, but no file of their runtime told how often they were restarted"
+                    .to_owned(),
                 how_to_see: "run as root on the node: `crictl ps -a` and `docker ps -a` tell it too".to_owned(),
             };
         }
@@ -53,7 +55,8 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
         let born = l.in_window.map_or(0, |(n, _)| n);
         (
             format!("containers of {name} start again and again: {} new cgroups, {how_fast}", count(born)),
-            "No file of the runtime told of restarts, but the cgroups of containers below this pod come and go. ".to_owned(),
+            "No file of the runtime told of restarts, but the cgroups of containers below this pod come and go. "
+                .to_owned(),
         )
     } else if l.made_anew {
         let times = l.in_window.map_or(0, |(n, _)| n);
@@ -68,7 +71,8 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
             format!("{} starts it again whenever it dies. ", c.runtime),
         )
     };
-    let source = if l.told_by_cgroups() { "tracepoints of cgroups".to_owned() } else { format!("files of {}", c.runtime) };
+    let source =
+        if l.told_by_cgroups() { "tracepoints of cgroups".to_owned() } else { format!("files of {}", c.runtime) };
     let mut facts = Vec::new();
     if !l.told_by_cgroups() {
         facts.push(Fact::new("restarts", c.restarts, "", source.clone()));
@@ -121,11 +125,8 @@ fn remedy(l: &ContainerLoop<'_>) -> String {
     let see = match (&c.namespace, &c.pod) {
         (Some(namespace), Some(pod)) => {
             let (ns, pod) = (shell_word(namespace), shell_word(pod));
-            let of = if c.name.is_empty() {
-                "--all-containers".to_owned()
-            } else {
-                format!("-c {}", shell_word(&c.name))
-            };
+            let of =
+                if c.name.is_empty() { "--all-containers".to_owned() } else { format!("-c {}", shell_word(&c.name)) };
             format!("`kubectl -n {ns} logs {pod} {of} --previous` and `kubectl -n {ns} describe pod {pod}`")
         }
         _ if l.told_by_cgroups() => {
@@ -158,7 +159,11 @@ mod tests {
         let f = one(examine(&evidence));
         assert_eq!((f.severity, f.subject.kind), (Severity::Warning, SubjectKind::Container));
         assert_eq!(f.subject.name, "prod/web-0/app");
-        assert!(f.title.starts_with("prod/web-0/app crashloops: 40 restarts, about 12 per hour, exit code 1"), "{}", f.title);
+        assert!(
+            f.title.starts_with("prod/web-0/app crashloops: 40 restarts, about 12 per hour, exit code 1"),
+            "{}",
+            f.title
+        );
         assert!(f.remedy.contains("`kubectl -n prod logs web-0 -c app --previous`"), "{}", f.remedy);
         assert_eq!(fact(&f, "restarts"), 40);
     }

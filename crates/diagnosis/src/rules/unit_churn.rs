@@ -17,9 +17,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !churning.is_empty() {
         let costs = costs(evidence);
         let none = UnitCost::default();
-        return Answer::Findings(
-            churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none))).collect(),
-        );
+        return Answer::Findings(churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none))).collect());
     }
     // Whoever is blind in one eye cannot say that all is well.
     for (name, rows) in
@@ -143,7 +141,8 @@ fn remedy(c: &Churning<'_>) -> String {
             .to_owned();
     }
     let unit = shell_word(&c.unit);
-    let look = format!("See what it starts and why that dies: `journalctl -u {unit} -n 100`, `systemd-cgls -u {unit}`.");
+    let look =
+        format!("See what it starts and why that dies: `journalctl -u {unit} -n 100`, `systemd-cgls -u {unit}`.");
     if is_protected(&c.unit) {
         return format!("{look} The node needs this unit: do not disable it.");
     }
@@ -165,7 +164,8 @@ mod tests {
     fn a_supervisor_is_told_with_what_it_starts_and_what_it_leaves() {
         let mut evidence = watched(5);
         evidence.units = service("init-1.service");
-        evidence.cgroup_churn = births("/system.slice/init-1.service", "agent.*", 15, "init-1", "/system.slice/init-1.service");
+        evidence.cgroup_churn =
+            births("/system.slice/init-1.service", "agent.*", 15, "init-1", "/system.slice/init-1.service");
         evidence.child_exits = children("init-1", "agent", 15, 15, "/system.slice/init-1.service");
         evidence.zombie_scans = vec![scan((0..40).map(|i| format!("/system.slice/init-1.service/agent.{i}")))];
         let f = one(examine(&evidence));

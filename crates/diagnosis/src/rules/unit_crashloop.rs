@@ -133,11 +133,11 @@ const TELLING_AGE: Duration = Duration::from_secs(600);
 fn detail(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> String {
     let mut detail = match (l.how, l.over_for) {
         (How::Seen, None) => "systemd restarted it automatically while we watched. ",
-        (How::Seen, Some(_)) => "systemd restarted it automatically again and again while we watched; that has stopped. ",
-        (How::Waiting, _) => "It is dead and waits for its next automatic restart. ",
-        (How::History, _) => {
-            "It runs at the moment, but its restarts and its recent start say that it loops slowly. "
+        (How::Seen, Some(_)) => {
+            "systemd restarted it automatically again and again while we watched; that has stopped. "
         }
+        (How::Waiting, _) => "It is dead and waits for its next automatic restart. ",
+        (How::History, _) => "It runs at the moment, but its restarts and its recent start say that it loops slowly. ",
         (How::Once, _) => "Too few restarts to call it a loop. ",
     }
     .to_owned();

@@ -9,7 +9,7 @@ use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::units::loops::{has_failed, is_job, looks, loops};
 use crate::units::paths::shell_word;
-use crate::words::{age_words, count, duration_words, list, plural, times};
+use crate::words::{age_words, count, duration_words, list, plural};
 use coroner_evidence::{Evidence, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -71,7 +71,8 @@ fn judge<'e>(looks: &[&'e Unit], mut told: Vec<u64>) -> Option<Failing<'e>> {
     // A service that runs again is well; a job may fail the next time.
     let failed = failed.filter(|_| down || is_job).or_else(|| (is_job && !told.is_empty()).then_some(latest))?;
     let run = |u: &&Unit| (u.invocation_id.clone(), u.main_started);
-    let all: BTreeSet<_> = looks.iter().filter(|u| u.invocation_id.is_some() || u.main_started.is_some()).map(run).collect();
+    let all: BTreeSet<_> =
+        looks.iter().filter(|u| u.invocation_id.is_some() || u.main_started.is_some()).map(run).collect();
     let bad: BTreeSet<_> = looks.iter().filter(has_failed).map(run).collect();
     Some(Failing { failed, is_job, down, runs: (bad.len() as u64, all.len().max(bad.len()) as u64), told })
 }
@@ -105,13 +106,15 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let when = last_failed.map(|age| format!(", {}", age_words(age, Duration::ZERO))).unwrap_or_default();
     let title = match (f.is_job, f.down) {
         (true, true) => format!("{name} failed at its last run{ended}{when}"),
-        (true, false) => format!("{name} fails now and then{ended}; last{}", last_failed.map_or(" while we watched".to_owned(), |age| format!(" {}", age_words(age, Duration::ZERO)))),
+        (true, false) => format!(
+            "{name} fails now and then{ended}; last{}",
+            last_failed.map_or(" while we watched".to_owned(), |age| format!(" {}", age_words(age, Duration::ZERO)))
+        ),
         (false, _) => format!("{name} failed and stays down{ended}{when}"),
     };
 
     let source = format!("systemd: {name}");
-    let mut facts =
-        vec![Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone())];
+    let mut facts = vec![Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone())];
     if let Some(result) = &unit.result {
         facts.push(Fact::new("result", result.clone(), "", source.clone()));
     }
@@ -133,7 +136,8 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         facts.push(Fact::new("runs that were seen", all, "", source.clone()));
     }
     if let (Some(first), true) = (f.told.first(), f.told.len() > 1) {
-        let since = scene.ago(*first).map(|age| format!(" since {}", age_words(age, Duration::ZERO))).unwrap_or_default();
+        let since =
+            scene.ago(*first).map(|age| format!(" since {}", age_words(age, Duration::ZERO))).unwrap_or_default();
         detail.push_str(&format!("Its journal tells of {} failures{since}. ", count(f.told.len() as u64)));
         facts.push(Fact::new("failures in the journal", f.told.len() as u64, "", format!("journal: {name}")));
     }

@@ -101,12 +101,8 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
         let gone = made.removed as f64 >= made.born as f64 * GONE;
         if enough && goes_on && gone && is_beyond_restarts(&unit, made.born, per_hour, &loops) {
             failing.remove(&unit);
-            let kind = Kind::Cgroups {
-                parent: made.parent,
-                pattern: made.pattern,
-                born: made.born,
-                removed: made.removed,
-            };
+            let kind =
+                Kind::Cgroups { parent: made.parent, pattern: made.pattern, born: made.born, removed: made.removed };
             found.push(Churning {
                 is_container: false,
                 kind,
@@ -216,9 +212,11 @@ fn failing_children<'e>(
     let mut children: BTreeMap<(u32, &str, &str), Failing<'e>> = BTreeMap::new();
     let mut cgroups: HashMap<(u32, &str), &str> = HashMap::new();
     for row in &evidence.child_exits {
-        let of_it = children
-            .entry((row.parent_pid, row.parent_comm.as_str(), row.comm.as_str()))
-            .or_insert(Failing { last: row, exits: 0, failed_young: 0 });
+        let of_it = children.entry((row.parent_pid, row.parent_comm.as_str(), row.comm.as_str())).or_insert(Failing {
+            last: row,
+            exits: 0,
+            failed_young: 0,
+        });
         of_it.exits = of_it.exits.saturating_add(row.exits);
         of_it.failed_young = of_it.failed_young.saturating_add(row.failed_young);
         if row.failed > 0 && row.to >= of_it.last.to {
@@ -250,7 +248,8 @@ fn failing_children<'e>(
             continue;
         }
         let Some(cgroup) = cgroups.get(&(pid, parent)) else { continue };
-        let Some(unit) = owner(cgroup, paths).filter(|unit| !makes_for_others(unit, parent) && !is_session(unit)) else {
+        let Some(unit) = owner(cgroup, paths).filter(|unit| !makes_for_others(unit, parent) && !is_session(unit))
+        else {
             continue;
         };
         match units.get(&unit) {
@@ -299,4 +298,4 @@ impl Kind<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

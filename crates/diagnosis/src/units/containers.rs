@@ -69,7 +69,11 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
         })
         .collect();
     let told: HashSet<String> = loops.iter().filter_map(|l| l.container.pod_uid.clone()).collect();
-    loops.extend(by_cgroups(evidence).into_iter().filter(|l| !l.container.pod_uid.as_ref().is_some_and(|uid| told.contains(uid))));
+    loops.extend(
+        by_cgroups(evidence)
+            .into_iter()
+            .filter(|l| !l.container.pod_uid.as_ref().is_some_and(|uid| told.contains(uid))),
+    );
     loops.sort_by(|a, b| {
         let rate = |l: &ContainerLoop<'_>| l.per_hour.unwrap_or(0.0);
         rate(b).total_cmp(&rate(a)).then_with(|| a.name().cmp(&b.name()))
@@ -95,7 +99,9 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
     let made_anew = if made_anew >= LOOP { made_anew } else { 0 };
     let n = risen.saturating_add(made_anew);
     let between = last.at.since(first.at);
-    let seen = n > 0 && (n >= 2 || last.restarts >= LOOP) && between / u32::try_from(n).unwrap_or(u32::MAX) <= SLOW_LOOP_PERIOD;
+    let seen = n > 0
+        && (n >= 2 || last.restarts >= LOOP)
+        && between / u32::try_from(n).unwrap_or(u32::MAX) <= SLOW_LOOP_PERIOD;
     let history = history(last, now_ns);
     if !seen && history.is_none() {
         return None;
@@ -107,7 +113,8 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
         .or(history.map(|period| 3600.0 / period.as_secs_f64().max(1.0)));
     let began = looks.windows(2).find(|p| p[1].restarts > p[0].restarts || p[1].id != p[0].id).map(|p| p[0].at);
     let since_watched = clock.zip(began).map(|(clock, at)| clock.real_ns_of(at));
-    let since_real_ns = [last.first_started_real_ns, first.first_started_real_ns, since_watched].into_iter().flatten().min();
+    let since_real_ns =
+        [last.first_started_real_ns, first.first_started_real_ns, since_watched].into_iter().flatten().min();
     Some(ContainerLoop {
         container: Cow::Borrowed(last),
         in_window: (n > 0).then_some((n, between)),
@@ -220,4 +227,4 @@ fn by_cgroups(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -114,9 +114,9 @@ pub fn looks(evidence: &Evidence) -> BTreeMap<&str, Vec<&Unit>> {
 
 /// A unit that runs to do something and ends: it is started again and again by design.
 pub fn is_job(looks: &[&Unit]) -> bool {
-    looks.iter().any(|u| {
-        u.service_type.as_deref() == Some("oneshot") || u.triggered_by.iter().any(|by| by.ends_with(".timer"))
-    })
+    looks
+        .iter()
+        .any(|u| u.service_type.as_deref() == Some("oneshot") || u.triggered_by.iter().any(|by| by.ends_with(".timer")))
 }
 
 /// Whether this look shows that its main process ended badly.

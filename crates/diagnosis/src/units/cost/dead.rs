@@ -179,9 +179,7 @@ fn placed(scan: &ZombieScan, paths: &UnitPaths<'_>) -> Dead {
 /// The oldest scan that named them too, long enough before this one.
 fn earlier<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e ZombieScan> {
     let names = |s: &&ZombieScan| {
-        s.truncated.is_none()
-            && (!s.zombies.is_empty() || s.dead == Some(0))
-            && scan.at.since(s.at) >= LONG_ENOUGH
+        s.truncated.is_none() && (!s.zombies.is_empty() || s.dead == Some(0)) && scan.at.since(s.at) >= LONG_ENOUGH
     };
     evidence.zombie_scans.iter().filter(names).min_by_key(|s| s.at)
 }
