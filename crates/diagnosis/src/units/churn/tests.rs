@@ -114,6 +114,14 @@ fn a_modest_rate_a_burst_and_what_stays_are_no_churn() {
 }
 
 #[test]
+fn an_hour_of_churn_in_a_day_is_churn() {
+    let mut day = watched(86_400);
+    day.cgroup_churn = (0..240).map(|i| row(50_000 - i * 15, 49_995 - i * 15, ECS, "agent.*", 1, "x", ECS)).collect();
+    let found = churning(&day);
+    assert_eq!(found[0].per_hour.round(), 241.0);
+}
+
+#[test]
 fn whoever_makes_cgroups_for_others_is_at_work() {
     let pod = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666";
     for (parent, pattern, comm, cgroup) in [

@@ -72,6 +72,9 @@ fn restarts_in_the_window_make_a_loop() {
     let mut day = watched(86_400);
     day.containers = vec![docker(86_400, 1), docker(0, 3)];
     assert!(container_loops(&day).is_empty());
+    // Twenty within an hour of a day.
+    day.containers = (0..=20).map(|i| docker(50_000 - i * 180, i)).chain([docker(0, 20)]).collect();
+    assert_eq!(container_loops(&day)[0].per_hour, Some(20.0));
 }
 
 #[test]

@@ -102,6 +102,8 @@ fn losing_sight_neither_sets_nor_clears() {
     let evidence = seen(vec![look(30, 3, "a"), blind(20), look(10, 9, "b"), blind(0)]);
     let l = only(&evidence);
     assert_eq!((l.how, l.in_window.unwrap(), l.unit.restarts), (How::Seen, (6, Duration::from_secs(20)), Some(9)));
+    let evidence = seen(vec![waiting(20, 40, "a"), blind(0)]);
+    assert_eq!(only(&evidence).how, How::Waiting);
     assert!(loops(&seen(vec![blind(30), look(20, 2, "a"), blind(10), look(0, 2, "a")])).is_empty());
 }
 
