@@ -44,10 +44,11 @@ pub fn examine(evidence: &Evidence) -> Answer {
 fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     let c = &l.container;
     let name = l.name();
-    let how_fast = match (l.in_window, l.per_hour) {
-        (Some((n, over)), _) if n >= 2 => rate(n as f64, over),
-        (_, Some(per_hour)) => format!("about {}", rate(per_hour, Duration::from_secs(3600))),
-        _ => "an unknown rate".to_owned(),
+    let seen = l.in_window.is_some_and(|(n, _)| n >= 2);
+    let how_fast = match l.per_hour.map(|per_hour| rate(per_hour, Duration::from_secs(3600))) {
+        Some(words) if seen => words,
+        Some(words) => format!("about {words}"),
+        None => "an unknown rate".to_owned(),
     };
     let ended = c.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}")).unwrap_or_default();
     let ago = |real_ns: Option<u64>| Some(Duration::from_nanos(now?.saturating_sub(real_ns?)));

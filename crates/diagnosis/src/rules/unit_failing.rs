@@ -7,9 +7,9 @@ use super::unit_crashloop::{ended_words, units_unseen};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
-use crate::units::loops::{has_failed, is_job, looks, loops};
+use crate::units::loops::{is_job, latest, looks, loops};
 use crate::units::paths::shell_word;
-use crate::words::{age_words, count, duration_words, list, plural, times};
+use crate::words::{age_words, count, duration_words, list, plural};
 use coroner_evidence::{Evidence, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -63,10 +63,12 @@ struct Failing<'e> {
 fn judge<'e>(looks: &[&'e Unit], mut told: Vec<u64>) -> Option<Failing<'e>> {
     told.sort_unstable();
     told.dedup();
-    let latest = *looks.last()?;
+    let latest = latest(looks)?;
     let is_job = is_job(looks);
     let down = latest.active_state == "failed";
-    let has_failed = |u: &&&Unit| u.active_state == "failed" || is_job && has_failed(u);
+    // By the result: an exit code that the unit calls a success (SuccessExitStatus=) is one.
+    let badly = |u: &Unit| u.result.as_deref().is_some_and(|r| !matches!(r, "success" | "exec-condition"));
+    let has_failed = |u: &&&Unit| u.active_state == "failed" || is_job && badly(u);
     let failed = looks.iter().rev().find(has_failed).copied();
     // A service that runs again is well; a job may fail the next time.
     let failed = failed.filter(|_| down || is_job).or_else(|| (is_job && !told.is_empty()).then_some(latest))?;

@@ -25,6 +25,9 @@ const GONE: f64 = 0.5;
 /// Births must go on for so long (or half of what was watched, if that is less): starting forty tasks at once is no loop.
 const GOES_ON: Duration = Duration::from_secs(30);
 
+/// In a long recording it may have gone on for a part only: from this on the rate is that of its own time.
+const OWN_TIME: Duration = Duration::from_secs(600);
+
 /// If children of the unit fail, fewer births are enough …
 const BORN_IF_FAILING: u64 = 3;
 /// … and one each five minutes: who backs off waits no longer, as a rule.
@@ -78,6 +81,9 @@ pub struct Failing<'e> {
     pub last: &'e ChildExits,
     pub exits: u64,
     pub failed_young: u64,
+    /// From the first to the last stretch with a failure.
+    pub from: Time,
+    pub to: Time,
 }
 
 /// The fastest first.
@@ -92,12 +98,13 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
     let mut found = Vec::new();
     for (unit, made) in made_by_units(evidence, &paths) {
         let of_it = failing.get(&unit).copied();
+        let goes_on = made.to.since(made.from) >= GOES_ON.min(over / 2);
+        let over = own_time(made.from, made.to, over);
         let per_hour = made.born as f64 * 3600.0 / over.as_secs_f64();
         let enough = match of_it {
             Some(_) => made.born >= BORN_IF_FAILING && per_hour >= PER_HOUR_IF_FAILING,
             None => made.born >= BORN && per_hour >= PER_HOUR && !who::starts_short_things(&unit),
         };
-        let goes_on = made.to.since(made.from) >= GOES_ON.min(over / 2);
         let gone = made.removed as f64 >= made.born as f64 * GONE;
         if enough && goes_on && gone && is_beyond_restarts(&unit, made.born, per_hour, &loops) {
             failing.remove(&unit);
@@ -117,6 +124,7 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
         }
     }
     for (unit, of_it) in failing {
+        let over = own_time(of_it.from, of_it.to, over);
         let per_hour = of_it.failed_young as f64 * 3600.0 / over.as_secs_f64();
         if is_beyond_restarts(&unit, of_it.failed_young, per_hour, &loops) {
             found.push(Churning {
@@ -135,6 +143,11 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
     }
     found.sort_by(|a, b| b.per_hour.total_cmp(&a.per_hour).then_with(|| a.unit.cmp(&b.unit)));
     found
+}
+
+/// The time that a rate is of.
+fn own_time(from: Time, to: Time, watched: Duration) -> Duration {
+    Some(to.since(from)).filter(|own| *own >= OWN_TIME).unwrap_or(watched)
 }
 
 /// All that was watched: quiet stretches have no rows.
@@ -216,11 +229,16 @@ fn failing_children<'e>(
             last: row,
             exits: 0,
             failed_young: 0,
+            from: row.from,
+            to: row.to,
         });
         of_it.exits = of_it.exits.saturating_add(row.exits);
         of_it.failed_young = of_it.failed_young.saturating_add(row.failed_young);
-        if row.failed > 0 && row.to >= of_it.last.to {
-            of_it.last = row;
+        if row.failed > 0 {
+            (of_it.from, of_it.to) = (of_it.from.min(row.from), of_it.to.max(row.to));
+            if row.to >= of_it.last.to {
+                of_it.last = row;
+            }
         }
         if let Some(cgroup) = &row.cgroup {
             cgroups.insert((row.parent_pid, &row.parent_comm), cgroup);
@@ -235,7 +253,7 @@ fn failing_children<'e>(
     let mut units: BTreeMap<String, Failing<'e>> = BTreeMap::new();
     for ((pid, parent, comm), of_it) in children {
         let supervisor = who::is_supervisor(parent);
-        let per_hour = of_it.failed_young as f64 * 3600.0 / over.as_secs_f64();
+        let per_hour = of_it.failed_young as f64 * 3600.0 / own_time(of_it.from, of_it.to, over).as_secs_f64();
         let often = if supervisor {
             of_it.failed_young >= FAILED_UNDER_SUPERVISOR && per_hour >= PER_HOUR_IF_FAILING
         } else {
@@ -298,4 +316,4 @@ impl Kind<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -99,19 +99,22 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
     let made_anew = if made_anew >= LOOP { made_anew } else { 0 };
     let n = risen.saturating_add(made_anew);
     let between = last.at.since(first.at);
-    let seen = n > 0
-        && (n >= 2 || last.restarts >= LOOP)
-        && between / u32::try_from(n).unwrap_or(u32::MAX) <= SLOW_LOOP_PERIOD;
+    // In a long recording it may have looped for a part only.
+    let differs = |p: &&[&Container]| p[1].restarts > p[0].restarts || p[1].id != p[0].id;
+    let began = looks.windows(2).find(differs).map(|p| p[0].at);
+    let ended = looks.windows(2).rfind(differs).map(|p| p[1].at);
+    let looped = began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended.since(began));
+    let dense = n > 0 && looped / u32::try_from(n).unwrap_or(u32::MAX) <= SLOW_LOOP_PERIOD;
+    let seen = dense && (n >= 2 || last.restarts >= LOOP);
     let history = history(last, now_ns);
     if !seen && history.is_none() {
         return None;
     }
     let second = Duration::from_secs(1);
-    let watched = Some((n, between)).filter(|(n, over)| *n >= 2 && *over >= second);
+    let watched = Some((n, looped)).filter(|(n, over)| seen && *n >= 2 && *over >= second);
     let per_hour = watched
         .map(|(n, over)| n as f64 * 3600.0 / over.as_secs_f64())
         .or(history.map(|period| 3600.0 / period.as_secs_f64().max(1.0)));
-    let began = looks.windows(2).find(|p| p[1].restarts > p[0].restarts || p[1].id != p[0].id).map(|p| p[0].at);
     let since_watched = clock.zip(began).map(|(clock, at)| clock.real_ns_of(at));
     let since_real_ns =
         [last.first_started_real_ns, first.first_started_real_ns, since_watched].into_iter().flatten().min();
@@ -227,4 +230,4 @@ fn by_cgroups(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

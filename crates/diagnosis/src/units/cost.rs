@@ -79,7 +79,7 @@ pub fn costs(evidence: &Evidence) -> BTreeMap<String, UnitCost> {
 }
 
 fn of_looks(looks: &[&Unit]) -> UnitCost {
-    let latest = looks.last();
+    let latest = loops::latest(looks);
     // What a dead one had is no longer there.
     let lives = latest.is_some_and(|u| {
         !matches!(u.active_state.as_str(), "inactive" | "failed") && !u.sub_state.starts_with("auto-restart")

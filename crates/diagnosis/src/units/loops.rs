@@ -112,6 +112,11 @@ pub fn looks(evidence: &Evidence) -> BTreeMap<&str, Vec<&Unit>> {
     looks
 }
 
+/// The last look that saw the unit's state. One that saw nothing of it neither sets nor clears anything.
+pub fn latest<'e>(looks: &[&'e Unit]) -> Option<&'e Unit> {
+    looks.iter().rev().find(|u| !u.active_state.is_empty()).or(looks.last()).copied()
+}
+
 /// A unit that runs to do something and ends: it is started again and again by design.
 pub fn is_job(looks: &[&Unit]) -> bool {
     looks
@@ -170,7 +175,7 @@ struct Scene {
 }
 
 fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option<Loop<'e>> {
-    let (first, latest) = (*looks.first()?, *looks.last()?);
+    let (first, latest) = (*looks.first()?, latest(looks)?);
     // A look that saw no properties does not make the unit another one.
     let unit = looks.iter().rev().find(|u| u.restarts.is_some() || u.result.is_some()).copied().unwrap_or(latest);
     let counted = looks.iter().rev().find_map(|u| u.restarts).unwrap_or(0);
@@ -249,7 +254,7 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
 }
 
 fn looping_slowly(looks: &[&Unit], restarts: u32, now: Time, uptime: Option<Duration>) -> bool {
-    let Some(latest) = looks.last() else { return false };
+    let Some(latest) = latest(looks) else { return false };
     let started = looks.iter().filter_map(|u| u.main_started).max();
     let (Some(uptime), Some(started)) = (uptime, started) else { return false };
     if restarts < SLOW_LOOP || latest.active_state == "failed" {

@@ -1,13 +1,13 @@
 //! Whose cgroup a path is of.
 
 use coroner_evidence::{CgroupOwner, Evidence};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where the units of this node have their cgroups.
 #[derive(Debug, Default)]
 pub struct UnitPaths<'e> {
     by_path: HashMap<&'e str, &'e str>,
-    known: HashMap<&'e str, ()>,
+    known: HashSet<&'e str>,
 }
 
 impl<'e> UnitPaths<'e> {
@@ -15,7 +15,7 @@ impl<'e> UnitPaths<'e> {
     pub fn of(evidence: &'e Evidence) -> UnitPaths<'e> {
         let mut paths = UnitPaths::default();
         for unit in &evidence.units {
-            paths.known.insert(&unit.name, ());
+            paths.known.insert(&unit.name);
             // What is in a slice is of the units in it.
             if let Some(path) = unit.cgroup.as_deref().map(|p| p.trim_end_matches('/'))
                 && !path.is_empty()
@@ -38,11 +38,9 @@ impl<'e> UnitPaths<'e> {
         }
         let owner = CgroupOwner::of_path(path);
         // What runs in a container has units of its own, if any.
-        let unit = owner.unit.filter(|unit| {
-            owner.container_id.is_none() || unit.contains(owner.container_id.as_deref().unwrap_or(""))
-        })?;
+        let unit = owner.unit.filter(|_| owner.container_id.is_none())?;
         // Of scopes that nobody knows any more there may be thousands, each with a name of its own.
-        (self.known.contains_key(unit.as_str()) || unit.ends_with(".service")).then_some(unit)
+        (self.known.contains(unit.as_str()) || unit.ends_with(".service")).then_some(unit)
     }
 }
 
@@ -88,7 +86,7 @@ mod tests {
             ..Evidence::default()
         };
         let paths = UnitPaths::of(&evidence);
-        let of = |path| paths.unit_of(path);
+        let of = |path: &str| paths.unit_of(path);
         assert_eq!(of("/lab/system.slice/ecs.service").as_deref(), Some("ecs.service"));
         assert_eq!(of("/lab/system.slice/ecs.service/agent.7").as_deref(), Some("ecs.service"));
         assert_eq!(of("/elsewhere/x").as_deref(), Some("job.service"));

@@ -1,9 +1,10 @@
 use crate::log_events::patterns::tests::SAMPLES;
 use crate::rules;
 use coroner_evidence::{
-    Born, CgroupCensus, CgroupChurn, Clocks, CoreSet, CoreTicks, CoreTimes, Counters, CrowdedParent, DeadBelow,
-    Evidence, Held, Hold, KernelSamples, LogLine, Maker, MapSource, Nic, NicQueue, Node, PinningFile, QueueKind,
-    Source, StatRead, SymbolSamples, TaskSamples, Time, TriedInVain, Unit, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupCensus, CgroupChurn, ChildExits, Clocks, Container, CoreSet, CoreTicks, CoreTimes, Counters,
+    CrowdedParent, DeadBelow, Evidence, Held, Hold, KernelSamples, LogLine, Maker, MapSource, Nic, NicQueue, Node,
+    PinningFile, QueueKind, Source, StatRead, SymbolSamples, TaskSamples, Time, TriedInVain, Unit, UnitLogLine, Zombie,
+    ZombieMethod, ZombieScan,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -116,6 +117,64 @@ prop_compose! {
             invocation_id: invocation, main_started, main_pid: None, exit_kind: Some("exited".to_owned()), exit_status,
             restart_delay_us: delay, cgroup: None, ..Unit::default()
         }
+    }
+}
+
+prop_compose! {
+    fn more_of_a_unit()(
+        unit in unit(), cgroup in option::of(path()), kind in option::of(select(&["simple", "oneshot"][..])),
+        main_exited in option::of(time()), cpu_ns in option::of(number()), memory_bytes in option::of(number()),
+        timer in any::<bool>(), next_trigger_real_ns in option::of(number()),
+    ) -> Unit {
+        let triggered_by = if timer { vec!["x.timer".to_owned()] } else { Vec::new() };
+        Unit {
+            cgroup, service_type: kind.map(str::to_owned), main_exited, cpu_ns, memory_bytes, triggered_by,
+            next_trigger_real_ns, ..unit
+        }
+    }
+}
+
+prop_compose! {
+    fn unit_line()(
+        unit in select(&["ecs.service", "x@1.service"][..]), real_ns in number(), restart in option::of(0u32..9),
+        text in select(&["ecs.service: Failed with result 'exit-code'.", ""][..]),
+    ) -> UnitLogLine {
+        UnitLogLine { unit: unit.to_owned(), real_ns, text: text.to_owned(), restart }
+    }
+}
+
+prop_compose! {
+    fn child_exits()(
+        from in time(), to in time(), parent_pid in 0u32..4, parent in select(&["ecs-init", "sh", "é"][..]), cgroup in option::of(path()),
+        comm in select(&["agent", "grep", ""][..]), exits in number(), failed in number(), failed_young in number(),
+        exit_code in option::of(any::<i32>()), signal in option::of(any::<i32>()),
+    ) -> ChildExits {
+        ChildExits {
+            from, to, parent_pid, parent_comm: parent.to_owned(), cgroup, comm: comm.to_owned(), exits, failed, failed_young,
+            exit_code, signal,
+        }
+    }
+}
+
+prop_compose! {
+    fn container()(
+        at in time(), runtime in select(&["kubelet", "docker", ""][..]), name in select(&["web", "", "é'"][..]),
+        pod in option::of("[ab]"), restarts in number(), started_real_ns in option::of(number()),
+        first_started_real_ns in option::of(number()), exit_code in option::of(any::<i32>()),
+    ) -> Container {
+        Container {
+            at, runtime: runtime.to_owned(), name: name.to_owned(), namespace: pod.clone(), pod_uid: pod.clone(), id: pod.clone(),
+            pod, restarts, started_real_ns, first_started_real_ns, exit_code,
+        }
+    }
+}
+
+prop_compose! {
+    fn units()(
+        units in vec(more_of_a_unit(), 0..8), unit_log in vec(unit_line(), 0..9), child_exits in vec(child_exits(), 0..6),
+        containers in vec(container(), 0..6),
+    ) -> Evidence {
+        Evidence { units, unit_log, child_exits, containers, ..Evidence::default() }
     }
 }
 
@@ -250,7 +309,7 @@ prop_compose! {
 
 prop_compose! {
     fn evidence()(
-        looks in vec(time(), 0..4), counters in counters(), log in vec(line(), 0..40), units in vec(unit(), 0..8),
+        looks in vec(time(), 0..4), counters in counters(), log in vec(line(), 0..40), units in units(),
         cgroup_censuses in vec(census(), 0..3), stat_reads in vec(stat_read(), 0..3), nics in vec(nic(), 0..3),
         dead in dead(),
     ) -> Evidence {
@@ -258,7 +317,10 @@ prop_compose! {
             .into_iter()
             .map(|at| CoreTimes { at, cores: vec![CoreTicks { core: 0, idle: at.0, ..CoreTicks::default() }] })
             .collect();
-        Evidence { core_times, counters, log, units, cgroup_censuses, stat_reads, nics, ..dead }
+        let Evidence { units, unit_log, child_exits, containers, .. } = units;
+        Evidence {
+            core_times, counters, log, units, unit_log, child_exits, containers, cgroup_censuses, stat_reads, nics, ..dead
+        }
     }
 }
 
@@ -278,6 +340,9 @@ proptest! {
             }
             prop_assert_eq!(report.cost.lines.len(), 5);
             prop_assert!(!report.cost.matters.is_empty() && !report.cost.matters.contains("NaN"));
+        }
+        for cost in crate::units::cost::costs(&evidence).values() {
+            prop_assert!(cost.cores.is_none_or(f64::is_finite) && cost.zombies_per_hour.is_none_or(f64::is_finite));
         }
         for rule in rules::ALL {
             let answer = (rule.examine)(&evidence);

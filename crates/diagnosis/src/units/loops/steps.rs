@@ -74,11 +74,13 @@ fn between(a: &Unit, b: &Unit) -> u64 {
 }
 
 fn is_started_anew(a: &Unit, b: &Unit) -> bool {
-    // The start of the main process is told together with the count, the invocation by another call a moment before.
-    match (a.main_started, b.main_started, &a.invocation_id, &b.invocation_id) {
-        (Some(a), Some(b), _, _) => a != b,
-        (_, _, Some(a), Some(b)) => a != b,
-        _ => false,
+    // The start of the main process is told together with the count, the invocation by another call a moment before: where both are
+    // known, both must have changed. (The commands of one invocation may be several.)
+    let main = a.main_started.zip(b.main_started).map(|(a, b)| a != b);
+    let invocation = a.invocation_id.as_ref().zip(b.invocation_id.as_ref()).map(|(a, b)| a != b);
+    match (main, invocation) {
+        (Some(main), Some(invocation)) => main && invocation,
+        (one, other) => one.or(other).unwrap_or(false),
     }
 }
 
