@@ -19,6 +19,9 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);
     }
+    if filter == "units" {
+        return crate::bench_units::run(&binaries, runs);
+    }
     println!(
         "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"
     );
@@ -81,7 +84,7 @@ fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool)
 }
 
 /// CPU time of all children that ended, in ms.
-fn children_cpu_ms() -> f64 {
+pub fn children_cpu_ms() -> f64 {
     // SAFETY: getrusage writes one rusage into the zeroed struct that we own; all-zero is a valid rusage.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();

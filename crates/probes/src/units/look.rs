@@ -314,16 +314,20 @@ fn conclude(
     let is_service = unit.name.ends_with(".service");
     let worth_telling = match it.known {
         None => true,
-        Some(known) => {
-            let changed = Unit { at: known.unit.at, ..unit.clone() } != known.unit;
-            changed || (is_service && (suspect || (wanted.look == Look::All && unit.active_state == "active")))
-        }
+        Some(known) if changed(&known.unit, &unit) => true,
+        Some(_) => is_service && wanted.look == Look::All && (suspect || unit.active_state == "active"),
     };
     if worth_telling {
         cgroups.note_use(&mut unit);
         seen.units.push(unit.clone());
     }
     seen.known.insert(name, Known { unit, suspect: suspect && is_service });
+}
+
+/// Other than in what it uses, which moves all the time.
+fn changed(before: &Unit, now: &Unit) -> bool {
+    let Unit { at, cpu_ns, memory_bytes, tasks, .. } = before.clone();
+    Unit { at, cpu_ns, memory_bytes, tasks, ..now.clone() } != *before
 }
 
 fn states(unit: &Unit) -> (&str, &str, &str) {

@@ -97,7 +97,7 @@ pub enum Look {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     pub unit: Unit,
-    /// It was seen restarting, waiting for that, starting or failed: it is asked at every look. `reset-failed` does not end that.
+    /// It was seen restarting, waiting for that, or starting: it is asked at every look. `reset-failed` does not end that.
     pub suspect: bool,
 }
 
@@ -110,7 +110,7 @@ impl Known {
 
 /// Whether its counts may move at any moment.
 pub fn is_suspect(unit: &Unit) -> bool {
-    !matches!(unit.active_state.as_str(), "active" | "inactive") || unit.restarts.is_some_and(|n| n > 0)
+    !matches!(unit.active_state.as_str(), "active" | "inactive" | "failed") || unit.restarts.is_some_and(|n| n > 0)
 }
 
 const OF_ACTIVE: &[Property] =
@@ -182,7 +182,8 @@ pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&
     match answered {
         InvocationId if asked == OF_STEADY && started_anew() => match unit.active_state.as_str() {
             "active" => &OF_ACTIVE[1..],
-            _ => OF_ENDED,
+            "inactive" => OF_ENDED,
+            _ => OF_SUSPECT,
         },
         InvocationId if asked == OF_INACTIVE && unit.invocation_id.is_some() => OF_ENDED,
         ConditionsTried if unit.conditions_held.is_some() => &[ConditionsHeld],
@@ -362,7 +363,10 @@ mod tests {
         // reset-failed and a quiet moment do not make us look away.
         let once_looped = Known { suspect: true, ..known(&running) };
         assert_eq!(first(&running, Some(&once_looped), look), OF_SUSPECT);
-        assert!(is_suspect(&looping) && is_suspect(&unit("a.service", "failed", "failed")));
+        let failed = unit("a.service", "failed", "failed");
+        assert_eq!(first(&failed, None, look), OF_SUSPECT);
+        assert_eq!(first(&failed, Some(&known(&failed)), look), OF_STEADY, "it stays so");
+        assert!(is_suspect(&looping) && !is_suspect(&failed));
         assert!(is_suspect(&Unit { restarts: Some(1), ..running.clone() }));
         assert!(!is_suspect(&running) && !is_suspect(&dead));
         for name in ["a.mount", "a.slice", "a.device", "nonsense"] {

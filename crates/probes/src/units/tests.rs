@@ -239,10 +239,15 @@ fn what_once_looped_is_asked_in_full_for_ever() {
     look_with(&mut reader, Look::All);
     // reset-failed: the count is zero, and it happens to run.
     *peer.script.lock().unwrap() = running("ecs.service", &[2, 2], 0);
-    for _ in 0..3 {
+    let look = look_with(&mut reader, Look::Changes);
+    assert_eq!(of(&look, "ecs.service").restarts, Some(0));
+    for restarts in 1..4 {
+        *peer.script.lock().unwrap() = running("ecs.service", &[2, 2], restarts);
         let look = look_with(&mut reader, Look::Changes);
-        assert_eq!(of(&look, "ecs.service").restarts, Some(0));
+        assert_eq!(of(&look, "ecs.service").restarts, Some(restarts as u32), "though nothing else moved");
     }
+    assert_eq!(names(&look_with(&mut reader, Look::Changes)), <[&str; 0]>::default());
+    assert_eq!(names(&look_with(&mut reader, Look::All)), ["ecs.service"]);
 }
 
 #[test]
