@@ -2,9 +2,9 @@
 //!
 //! Cores are read ten times a second by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
 //! Network devices, systemd and what the audit of agents reads, all of which may keep one waiting, have theirs, too. All other
-//! probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be expensive on this node (thousands of threads, 192
-//! cores × 500 interrupts) is asked less often, so that the observer stays cheap. Everything is read at the beginning and at the
-//! end, whatever it costs.
+//! probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be expensive on
+//! this node (thousands of threads, 192 cores × 500 interrupts) is asked less often, so that the observer stays cheap.
+//! Everything is read at the beginning and at the end, whatever it costs.
 
 mod audit;
 mod gaps;
