@@ -9,7 +9,7 @@ fn enabled(name: &str) -> UnitFile {
 /// Answers: these files are there with these keys; all others are missing.
 fn files(catalogue: &Catalogue, units: &[UnitFile], there: &[(&str, &[&str])]) -> Vec<FileAnswer> {
     let questions = catalogue.questions(units.iter().map(|u| u.name.as_str()));
-    let answer = |question: coroner_evidence::FileQuestion| {
+    let answer = |question: FileQuestion| {
         let state = match there.iter().find(|(path, _)| *path == question.path) {
             Some((path, keys)) => {
                 FileState::Present { path: path.to_string(), keys_set: keys.iter().map(|k| k.to_string()).collect() }

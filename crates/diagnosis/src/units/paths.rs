@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 pub struct UnitPaths<'e> {
     by_path: HashMap<&'e str, &'e str>,
     known: HashSet<&'e str>,
+    /// The cgroup below which systemd has its slices: empty on the node itself, a container's where it runs in one.
+    top: Option<&'e str>,
 }
 
 impl<'e> UnitPaths<'e> {
@@ -22,6 +24,7 @@ impl<'e> UnitPaths<'e> {
                 && !unit.name.ends_with(".slice")
             {
                 paths.by_path.insert(path, &unit.name);
+                paths.top = paths.top.or_else(|| top_of(path, &unit.name));
             }
         }
         paths
@@ -36,12 +39,32 @@ impl<'e> UnitPaths<'e> {
             }
             at = &at[..at.rfind('/')?];
         }
+        // Another systemd of this node, in a container, may well have a unit of the same name.
+        if self.top.is_some_and(|top| !path.strip_prefix(top).is_some_and(is_in_slices)) {
+            return None;
+        }
         let owner = CgroupOwner::of_path(path);
         // What runs in a container has units of its own, if any.
         let unit = owner.unit.filter(|_| owner.container_id.is_none())?;
         // Of scopes that nobody knows any more there may be thousands, each with a name of its own.
         (self.known.contains(unit.as_str()) || unit.ends_with(".service")).then_some(unit)
     }
+}
+
+/// What stands before the slices that a unit's cgroup is in.
+fn top_of<'e>(cgroup: &'e str, unit: &str) -> Option<&'e str> {
+    let mut top = cgroup.strip_suffix(unit)?.strip_suffix('/')?;
+    while let Some((above, _)) = top.rsplit_once('/').filter(|(_, name)| name.ends_with(".slice")) {
+        top = above;
+    }
+    Some(top)
+}
+
+/// Whether only slices stand above the first unit of the path.
+fn is_in_slices(path: &str) -> bool {
+    let Some(path) = path.strip_prefix('/') else { return false };
+    let mut names = path.split('/').skip_while(|name| name.ends_with(".slice"));
+    names.next().is_some_and(|name| name.ends_with(".service") || name.ends_with(".scope"))
 }
 
 /// A unit without its kind and, of a template's instance, without that: `getty` of `getty@tty1.service`.
@@ -91,7 +114,10 @@ mod tests {
         assert_eq!(of("/lab/system.slice/ecs.service/agent.7").as_deref(), Some("ecs.service"));
         assert_eq!(of("/elsewhere/x").as_deref(), Some("job.service"));
         assert_eq!(of("/elsewhere2"), None);
-        assert_eq!(of("/system.slice/gone.service/x").as_deref(), Some("gone.service"), "the path reads so");
+        assert_eq!(of("/lab/system.slice/gone.service/x").as_deref(), Some("gone.service"), "the path reads so");
+        assert_eq!(of("/lab/a.slice/a-b.slice/gone.service").as_deref(), Some("gone.service"));
+        assert_eq!(of("/system.slice/ecs.service"), None, "of another systemd");
+        assert_eq!(of("/lab2/system.slice/ecs.service"), None, "of another systemd");
         assert_eq!(of("/user.slice/session-7.scope"), None);
         let id = "0123456789abcdef".repeat(4);
         assert_eq!(of(&format!("/kubepods/podx/{id}/system.slice/ecs.service")), None, "of a systemd in a container");

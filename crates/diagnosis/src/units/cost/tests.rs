@@ -121,7 +121,7 @@ fn dead_cgroups_are_joined_by_path_and_by_maker() {
     ];
     let mut paths: Vec<String> = (0..30).map(|_| "/lab/system.slice/a.service".to_owned()).collect();
     paths.extend((0..20).map(|i| format!("/tasks/t{i}")));
-    paths.extend((0..5).map(|_| "/system.slice/gone.service".to_owned()));
+    paths.extend((0..5).map(|_| "/lab/system.slice/gone.service".to_owned()));
     let mut scan = scan(paths);
     pin(&mut scan, file(Some("/var/lib/a/state"), "tmpfs"), 0..25, 4096);
     for (i, zombie) in scan.zombies.iter_mut().enumerate() {
