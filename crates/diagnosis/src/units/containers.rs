@@ -159,7 +159,7 @@ const TREND_RESTARTS: u64 = 12;
 fn trend(looks: &[&Container]) -> Option<Trend> {
     let (first, last) = (looks.first()?, looks.last()?);
     let half = first.at + last.at.since(first.at) / 2;
-    let middle = looks.iter().filter(|c| c.at <= half).next_back()?;
+    let middle = looks.iter().rfind(|c| c.at <= half)?;
     // Looks far from the middle would compare unequal halves; counts that were set back compare nothing.
     let off = half.since(middle.at);
     if off > last.at.since(first.at) / 10 || middle.restarts < first.restarts || last.restarts < middle.restarts {
