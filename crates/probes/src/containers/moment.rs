@@ -97,7 +97,7 @@ mod tests {
         fn one_day_later_is_a_day_more(days in 0u64..100_000) {
             // Walks through months and leap years by counting days anew.
             let (mut year, mut left) = (1970, days);
-            let length = |y: u64| if y % 4 == 0 && (y % 100 != 0 || y % 400 == 0) { 366 } else { 365 };
+            let length = |y: u64| if y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400)) { 366 } else { 365 };
             while left >= length(year) {
                 left -= length(year);
                 year += 1;

@@ -33,8 +33,8 @@ pub fn program() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|place| place.is_file())
 }
 
-/// Runs the program until it ends, says too much, or the time is over.
-pub fn run(program: &Path, arguments: &[String], deadline: Instant) -> io::Result<Said> {
+/// Runs the program until it ends, has said `enough` lines or too much, or the time is over.
+pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instant) -> io::Result<Said> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -47,7 +47,7 @@ pub fn run(program: &Path, arguments: &[String], deadline: Instant) -> io::Resul
         fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
     }
     let mut said = Said::default();
-    let (mut out_open, mut err_open) = (true, true);
+    let (mut out_open, mut err_open, mut lines, mut counted) = (true, true, 0, 0);
     while out_open || err_open {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -69,12 +69,17 @@ pub fn run(program: &Path, arguments: &[String], deadline: Instant) -> io::Resul
         // What is beyond the limit is read and forgotten, so that the child does not wait for us.
         err_open = err_open && drain(&mut err, &mut complaint, usize::MAX)?;
         complaint.truncate(MAX_COMPLAINT);
+        lines += output[counted..].iter().filter(|b| **b == b'\n').count();
+        counted = output.len();
+        if lines >= enough {
+            break;
+        }
         if output.len() >= MAX_OUTPUT {
             said.cut = Some("it said more than 8 MB");
             break;
         }
     }
-    if said.cut.is_none() {
+    if !out_open && !err_open {
         said.failed = !child.0.wait()?.success();
     }
     let whole = output.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
@@ -123,7 +128,7 @@ mod tests {
 
     fn shell(script: &str, limit: Duration) -> Said {
         let arguments = ["-c".to_owned(), script.to_owned()];
-        run(Path::new("/bin/sh"), &arguments, Instant::now() + limit).unwrap()
+        run(Path::new("/bin/sh"), &arguments, usize::MAX, Instant::now() + limit).unwrap()
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -141,6 +146,14 @@ mod tests {
         let said = shell("echo one; exec sleep 50", Duration::from_millis(300));
         assert_eq!((said.output.as_slice(), said.cut), (&b"one\n"[..], Some("its time was over")));
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn one_that_has_said_enough_is_not_listened_to_for_longer() {
+        let arguments = ["-c".to_owned(), "echo first; exec yes".to_owned()];
+        let said = run(Path::new("/bin/sh"), &arguments, 1, Instant::now() + LONG).unwrap();
+        assert!(said.output.starts_with(b"first\n") && said.output.len() < MAX_OUTPUT);
+        assert_eq!((said.cut, said.failed), (None, false));
     }
 
     #[test]

@@ -107,7 +107,8 @@ impl JournalReader {
         let of = |loops: bool| wanted.iter().filter(move |w| w.loops == loops).map(|w| w.unit.clone());
         let (looping, others): (Vec<String>, Vec<String>) = (of(true).collect(), of(false).collect());
         let all: Vec<String> = looping.iter().chain(&others).cloned().collect();
-        let query = |kind, units, most| Query { kind, units, since: self.since(units), most };
+        let query =
+            |kind, units, most| Query { kind, units, since: self.since(units), most, order: Order::NewestFirst };
         // Asked from the last to the first. One that restarts ten times a second would leave no room for others, so each that
         // loops is asked for by itself.
         let mut queries: Vec<Query> = Vec::new();
@@ -138,6 +139,11 @@ impl JournalReader {
             let entries: Vec<entry::Entry> =
                 said.output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).filter_map(entry::parse).collect();
             let full = entries.len() >= query.most;
+            if query.order == Order::OldestFirst {
+                let oldest = entries.into_iter().find(|e| e.restart.is_some() && query.units.contains(&e.unit));
+                lines.extend(oldest.filter(|e| !self.is_told(&e.unit, Of::Restarts, e.real_ns)).map(into_line));
+                continue;
+            }
             let most = match query.kind {
                 Of::Messages => MAX_MESSAGES,
                 Of::Restarts => MAX_RESTARTS,
@@ -150,11 +156,14 @@ impl JournalReader {
                 let count = kept.entry((entry.unit.clone(), query.kind)).or_default();
                 if *count < most && !self.is_told(&entry.unit, query.kind, entry.real_ns) {
                     *count += 1;
-                    let entry::Entry { unit, real_ns, text, restart } = entry;
-                    lines.push(UnitLogLine { unit, real_ns, text, restart });
+                    lines.push(into_line(entry));
                 }
             }
             cut = cut.or(said.cut);
+            if full && query.kind == Of::Restarts && query.units.len() == 1 {
+                // Since when it goes on like this.
+                queries.push(Query { most: 1, order: Order::OldestFirst, ..query });
+            }
             if full && query.units.len() > 1 {
                 // One that talks all the time has left no room for the others: they are asked for one by one.
                 let silent = query.units.chunks(1).filter(|u| !kept.contains_key(&(u[0].clone(), query.kind)));
@@ -190,6 +199,11 @@ impl JournalReader {
     }
 }
 
+fn into_line(entry: entry::Entry) -> UnitLogLine {
+    let entry::Entry { unit, real_ns, text, restart } = entry;
+    UnitLogLine { unit, real_ns, text, restart }
+}
+
 struct Journal<'a> {
     program: &'a Path,
     files: &'a [PathBuf],
@@ -203,6 +217,12 @@ enum Of {
     Restarts,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    NewestFirst,
+    OldestFirst,
+}
+
 #[derive(Clone, Copy)]
 struct Query<'a> {
     kind: Of,
@@ -210,15 +230,19 @@ struct Query<'a> {
     /// ns since 1970.
     since: u64,
     most: usize,
+    order: Order,
 }
 
 impl Query<'_> {
     fn ask(&self, journal: &Journal, deadline: Instant) -> std::io::Result<journalctl::Said> {
         let mut arguments: Vec<String> =
-            ["--output=json", "--no-pager", "--quiet", "--all", "--reverse"].into_iter().map(str::to_owned).collect();
+            ["--output=json", "--no-pager", "--quiet", "--all"].into_iter().map(str::to_owned).collect();
+        // `--lines` means the newest, whatever comes first; for the oldest we stop listening.
+        if self.order == Order::NewestFirst {
+            arguments.extend(["--reverse".to_owned(), format!("--lines={}", self.most)]);
+        }
         arguments.push("--output-fields=MESSAGE,MESSAGE_ID,UNIT,N_RESTARTS,_PID,_SYSTEMD_UNIT".to_owned());
         arguments.push(format!("--since=@{}", self.since / 1_000_000_000));
-        arguments.push(format!("--lines={}", self.most));
         arguments.extend(journal.files.iter().map(|file| format!("--file={}", file.display())));
         arguments.push("--".to_owned());
         // Matches of one field are alternatives, those of different fields must all hold.
@@ -230,7 +254,7 @@ impl Query<'_> {
             }
         };
         arguments.extend(self.units.iter().map(|unit| format!("{field}={unit}")));
-        journalctl::run(journal.program, &arguments, deadline)
+        journalctl::run(journal.program, &arguments, self.most, deadline)
     }
 }
 

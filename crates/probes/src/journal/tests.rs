@@ -95,6 +95,25 @@ esac"#,
 }
 
 #[test]
+fn the_beginning_of_a_long_loop_is_told_with_its_latest_restarts() {
+    let node = Node::new(
+        r#"
+entry() {
+  echo '{"__REALTIME_TIMESTAMP":"'$((1700000000000000 + $1))'","_PID":"1","UNIT":"ecs.service","N_RESTARTS":"'$1'","MESSAGE":"again","MESSAGE_ID":"5eb03494b6584870a536b337290809b3"}'
+}
+case "$*" in
+*--reverse*MESSAGE_ID=*) for i in $(seq 2000 -1 1501); do entry $i; done;;
+*MESSAGE_ID=*) for i in $(seq 3 2000); do entry $i; done;;
+esac"#,
+    );
+    let mut reader = node.reader();
+    let evidence = node.look(&mut reader, &[("ecs.service", true)]);
+    let told: Vec<u32> = evidence.unit_log.iter().filter_map(|l| l.restart).collect();
+    assert_eq!((told[0], told[1], told[told.len() - 1], told.len()), (3, 1501, 2000, MAX_RESTARTS + 1));
+    assert_eq!(evidence.unseen, []);
+}
+
+#[test]
 fn what_hides_the_journal_is_told() {
     let why = |evidence: Evidence| {
         assert_eq!((evidence.unit_log.len(), evidence.unseen.len()), (0, 1), "{evidence:?}");

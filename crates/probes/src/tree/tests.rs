@@ -120,13 +120,13 @@ proptest! {
 #[test]
 fn a_directory_that_was_walked_before_leads_to_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
-    std::os::unix::fs::symlink("/a/b", dir.path().join("l")).unwrap();
-    std::os::unix::fs::symlink("../../l/c", dir.path().join("a/b/m")).unwrap();
+    fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
+    symlink("/a/b", dir.path().join("l")).unwrap();
+    symlink("../../l/c", dir.path().join("a/b/m")).unwrap();
     for name in ["f", "a/f", "a/b/f", "a/b/c/f"] {
-        std::fs::write(dir.path().join(name), name).unwrap();
+        fs::write(dir.path().join(name), name).unwrap();
     }
-    let root = crate::Root::at(dir.path());
+    let root = Root::at(dir.path());
     let used = Tree::open(&root).unwrap();
     let paths = [
         "/a/b/f",
