@@ -15,12 +15,12 @@ const CROWD_TOTAL_MS: f64 = 1000.0;
 const SECONDS: f64 = 5.0;
 
 pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
+    if filter == "units" {
+        return crate::bench_units::run(runs);
+    }
     let binaries = build()?;
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);
-    }
-    if filter == "units" {
-        return crate::bench_units::run(&binaries, runs);
     }
     println!(
         "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 const TURNS: u32 = 5;
 
-pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--quiet", "-p", "coroner-probes", "--example", "units"])
-        .status();
-    if !built.context("cargo build")?.success() {
-        bail!("cargo build failed");
+pub fn run(runs: u32) -> anyhow::Result<()> {
+    for what in [["-p", "coroner-lab", "--bin", "coroner-lab"], ["-p", "coroner-probes", "--example", "units"]] {
+        let cargo = Command::new(env!("CARGO")).args(["build", "--release", "--quiet"]).args(what).status();
+        if !cargo.context("cargo build")?.success() {
+            bail!("cargo build failed");
+        }
     }
+    let here = std::env::current_exe()?;
+    let directory = here.parent().context("xtask has no directory")?;
     let looker = directory.join("examples/units");
     let systemd = Systemd::boot(&directory.join("coroner-lab"))?;
     let made = systemd.furnish()?;

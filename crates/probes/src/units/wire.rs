@@ -4,11 +4,13 @@
 //! format is that of the D-Bus specification, "Message Protocol".
 
 /// No answer of systemd is as large: 10,000 units are listed in 3 MB.
-const MAX_MESSAGE: usize = 64 << 20;
+const MAX_MESSAGE: usize = 16 << 20;
 /// Before the header fields.
 const FIXED_HEADER: usize = 16;
 
 const METHOD_CALL: u8 = 1;
+/// Flag of a call: whoever is asked must run already; the bus shall not start it.
+const NO_AUTO_START: u8 = 2;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
 
@@ -37,7 +39,7 @@ impl Call<'_> {
     /// Appends the message, in little endian.
     pub fn write(&self, serial: u32, out: &mut Vec<u8>) {
         let start = out.len();
-        out.extend([b'l', METHOD_CALL, 0, 1]);
+        out.extend([b'l', METHOD_CALL, NO_AUTO_START, 1]);
         out.extend([0; 4]);
         out.extend(serial.to_le_bytes());
         out.extend([0; 4]);
