@@ -1,5 +1,5 @@
 use super::*;
-use coroner_evidence::{Condition, Enablement, FileState, PullIn, UnitFile, UnitLogLine};
+use coroner_evidence::{Condition, Enablement, FileQuestion, FileState, PullIn, UnitFile, UnitLogLine};
 use proptest::prelude::*;
 
 fn enabled(name: &str) -> UnitFile {

@@ -186,7 +186,7 @@ fn made_by_units(evidence: &Evidence, paths: &UnitPaths<'_>) -> BTreeMap<String,
         let Some(maker) = row.maker.as_ref().filter(|_| row.born > 0) else { continue };
         let Some(unit) = who::unit_behind(row, maker, paths) else { continue };
         let of_it = made.entry((unit, parent.clone(), &row.pattern)).or_insert_with(|| Made {
-            parent,
+            parent: row.parent.clone(),
             pattern: row.pattern.clone(),
             born: 0,
             removed: 0,
@@ -194,6 +194,10 @@ fn made_by_units(evidence: &Evidence, paths: &UnitPaths<'_>) -> BTreeMap<String,
             to: row.to,
             maker: None,
         });
+        // As it is while there is only one.
+        if of_it.parent != row.parent {
+            of_it.parent = parent;
+        }
         of_it.born = of_it.born.saturating_add(row.born);
         (of_it.from, of_it.to) = (of_it.from.min(row.from), of_it.to.max(row.to));
         let via = maker.via.as_ref().map(|via| format!(" through {via}")).unwrap_or_default();

@@ -11,7 +11,11 @@ use std::time::Duration;
 
 /// Files that are named.
 const FILES: usize = 3;
-/// A rate needs two looks so far apart, or a node that is up for so long.
+/// So many new ones make a rate, however short it was watched.
+const RISEN: u64 = 10;
+/// Two looks closer than this are one.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// With fewer, a rate needs two looks so far apart, or a node that is up for so long.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -69,11 +73,17 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
     let per_hour = |n: u64, over: Duration| n as f64 * 3600.0 / over.as_secs_f64().max(1.0);
     let mut units = BTreeMap::new();
     for (name, tally) in joined.units.into_iter().zip(tallies) {
-        let rate = if !tally.births_unknown && recently >= LONG_ENOUGH {
-            Some((tally.born_recently, RateFrom::Births { over: recently }))
-        } else if let Some((counts, over)) = &before {
+        let risen = before.as_ref().map(|(counts, over)| {
             let then = counts.get(&name).copied().unwrap_or(0);
-            Some((tally.zombies.saturating_sub(then), RateFrom::Watched { over: *over }))
+            (tally.zombies.saturating_sub(then), *over)
+        });
+        let rate = if let Some((n, over)) = risen.filter(|(n, over)| *n >= RISEN || *over >= LONG_ENOUGH && *n > 0) {
+            // What happens now, rather than the last hour, most of which it may have been quiet.
+            Some((n, RateFrom::Watched { over }))
+        } else if !tally.births_unknown && recently >= LONG_ENOUGH {
+            Some((tally.born_recently, RateFrom::Births { over: recently }))
+        } else if let Some((n, over)) = risen.filter(|(_, over)| *over >= LONG_ENOUGH) {
+            Some((n, RateFrom::Watched { over }))
         } else {
             uptime.map(|over| (tally.zombies, RateFrom::SinceBoot { over }))
         };
@@ -176,10 +186,10 @@ fn placed(scan: &ZombieScan, paths: &UnitPaths<'_>) -> Dead {
     Dead { complete: scan.dead == Some(0), units }
 }
 
-/// The oldest scan that named them too, long enough before this one.
+/// The oldest scan that named them too.
 fn earlier<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e ZombieScan> {
     let names = |s: &&ZombieScan| {
-        s.truncated.is_none() && (!s.zombies.is_empty() || s.dead == Some(0)) && scan.at.since(s.at) >= LONG_ENOUGH
+        s.truncated.is_none() && (!s.zombies.is_empty() || s.dead == Some(0)) && scan.at.since(s.at) >= SHORTEST
     };
     evidence.zombie_scans.iter().filter(names).min_by_key(|s| s.at)
 }
