@@ -191,7 +191,9 @@ impl Catalogue {
             let mut catalogue = Catalogue::default();
             for (file, text) in BUILT_IN {
                 // They are part of the program, and a test reads them.
-                catalogue.add(&format!("built-in {file}"), text, Trust::Ours).expect("the built-in catalogue is well formed");
+                catalogue
+                    .add(&format!("built-in {file}"), text, Trust::Ours)
+                    .expect("the built-in catalogue is well formed");
             }
             catalogue.index = Index::of(&catalogue.agents);
             catalogue
@@ -216,12 +218,7 @@ impl Catalogue {
     }
 
     /// Gives back which other agents the file names, with the error if there is no such agent.
-    fn add(
-        &mut self,
-        file: &str,
-        text: &str,
-        trust: Trust,
-    ) -> Result<Vec<(String, CatalogueError)>, CatalogueError> {
+    fn add(&mut self, file: &str, text: &str, trust: Trust) -> Result<Vec<(String, CatalogueError)>, CatalogueError> {
         let mut references = Vec::new();
         let error = |at: usize, why: String| CatalogueError { file: file.to_owned(), line: line_of(text, at), why };
         let form: FileForm =

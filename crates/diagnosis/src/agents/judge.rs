@@ -180,7 +180,8 @@ fn verdict(
     let mut done = |verdict, certainty, mut why: Vec<Reason>| {
         let mut certainty = certainty;
         if let Of::Process(process) = case.of {
-            let text = "it runs, but no unit starts it: there is no systemd, or somebody started it by hand or in a container";
+            let text =
+                "it runs, but no unit starts it: there is no systemd, or somebody started it by hand or in a container";
             why.push(reason(ReasonKind::NoUnit, text, format!("process {}", process.pid)));
             judgement.pid = Some(process.pid);
             certainty = less_sure(certainty);

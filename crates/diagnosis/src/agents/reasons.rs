@@ -155,7 +155,13 @@ pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (
     let words = "its children fail and are started again";
     note(children, RESTARTS_PER_HOUR, ReasonKind::Restarts, words, format!("exits of children of {unit}"));
     let words = "its log says that what it runs was started again";
-    note(logged_restarts(agent, activity), RESTARTS_PER_HOUR, ReasonKind::Restarts, words, format!("journal of {unit}"));
+    note(
+        logged_restarts(agent, activity),
+        RESTARTS_PER_HOUR,
+        ReasonKind::Restarts,
+        words,
+        format!("journal of {unit}"),
+    );
     let harm = match (reasons.is_empty(), restarts, births) {
         (false, _, _) => Harm::Seen,
         (true, Some(_), Some(_)) => Harm::NotSeen,

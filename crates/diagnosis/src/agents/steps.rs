@@ -59,7 +59,9 @@ mod tests {
         ] {
             assert!(recommends_removal(step), "{step}");
         }
-        for step in ["report only: do not disable it", "systemctl restart x.service", "snap list", "journalctl -u x.service"] {
+        for step in
+            ["report only: do not disable it", "systemctl restart x.service", "snap list", "journalctl -u x.service"]
+        {
             assert!(!recommends_removal(step), "{step}");
         }
         assert_eq!(

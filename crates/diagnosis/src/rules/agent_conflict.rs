@@ -43,7 +43,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
         finding(side, rival, &judgements)
     });
     Answer::from_findings(findings.collect(), || {
-        format!("{}, no two of them want the same", plural(judgements.len() as u64, "unit of a known agent", "units of known agents"))
+        format!(
+            "{}, no two of them want the same",
+            plural(judgements.len() as u64, "unit of a known agent", "units of known agents")
+        )
     })
 }
 
@@ -58,7 +61,12 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
             facts.push(Fact::new(format!("{name} in use"), reason.text.clone(), "", reason.source.clone()));
         }
         if used.is_empty() {
-            facts.push(Fact::new(format!("{name} in use"), "nothing seen that shows it", "", format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent))));
+            facts.push(Fact::new(
+                format!("{name} in use"),
+                "nothing seen that shows it",
+                "",
+                format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent)),
+            ));
         }
     }
     let here = side.why.iter().filter(|r| r.kind == agents::ReasonKind::CompetingOwner);

@@ -65,7 +65,10 @@ pub fn broken_catalogue(error: &CatalogueError) -> Answer {
 
 fn fine(judgements: &[Judgement]) -> String {
     let open = judgements.iter().filter(|j| j.verdict == Verdict::CannotTell).count() as u64;
-    let mut words = format!("{}, none without work", plural(judgements.len() as u64, "known agent or unit", "units of known agents"));
+    let mut words = format!(
+        "{}, none without work",
+        plural(judgements.len() as u64, "known agent or unit", "units of known agents")
+    );
     if open > 0 {
         words.push_str(&format!("; of {open} it cannot be told"));
     }

@@ -44,9 +44,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
 
 fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
     let by_name: HashMap<&str, &UnitFile> = evidence.unit_files.iter().map(|u| (u.name.as_str(), u)).collect();
-    let starts = |name: &str| {
-        by_name.get(name).is_some_and(|unit| matches!(start_of(unit, &by_name), Start::Yes(_)))
-    };
+    let starts = |name: &str| by_name.get(name).is_some_and(|unit| matches!(start_of(unit, &by_name), Start::Yes(_)));
     let came = drift.new.iter().map(|u| u.name.as_str()).chain(drift.changed.iter().map(|u| u.name.as_str()));
     let starting: Vec<&str> = came.filter(|name| starts(name)).collect();
     let (new, gone, changed) = (drift.new.len(), drift.gone.len(), drift.changed.len());
@@ -149,7 +147,10 @@ mod tests {
         assert_eq!(fact(&f, "gone: b.service"), "disabled");
         // Enabled since: a change that starts something.
         let f = one(examine(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)])));
-        assert_eq!((f.severity, fact(&f, "changed: b")), (Severity::Warning, &"enablement disabled → enabled, starts".into()));
+        assert_eq!(
+            (f.severity, fact(&f, "changed: b")),
+            (Severity::Warning, &"enablement disabled → enabled, starts".into())
+        );
     }
 
     #[test]

@@ -5,11 +5,8 @@ use coroner_evidence::{Container, Enablement, FileAnswer, FileState, Unit, UnitF
 
 /// A node on which these units are enabled and active, and whose files are all there or all missing.
 fn node(units: &[&str], configured: bool) -> Evidence {
-    let enabled = |name: &&str| UnitFile {
-        name: name.to_string(),
-        enablement: Enablement::Enabled,
-        ..UnitFile::default()
-    };
+    let enabled =
+        |name: &&str| UnitFile { name: name.to_string(), enablement: Enablement::Enabled, ..UnitFile::default() };
     let active = |name: &&str| Unit {
         at: END,
         name: name.to_string(),
@@ -40,7 +37,8 @@ fn two_orchestrators_are_named_with_what_shows_their_use() {
     let f = one(examine(&evidence));
     assert_eq!(f.severity, Severity::Warning);
     assert_eq!(f.title, "Two orchestrators on one node: ecs.service and kubelet.service");
-    let used: Vec<&str> = f.evidence.iter().filter(|f| f.what.ends_with("in use")).map(|f| f.value.as_str().unwrap()).collect();
+    let used: Vec<&str> =
+        f.evidence.iter().filter(|f| f.what.ends_with("in use")).map(|f| f.value.as_str().unwrap()).collect();
     assert!(used.iter().any(|u| u.contains("/etc/ecs/ecs.config has the cluster to join")), "{used:?}");
     assert!(used.contains(&"it has 3 connections to others"), "{used:?}");
     assert!(f.detail.contains("Both show signs of use"), "{}", f.detail);
@@ -61,7 +59,8 @@ fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
     assert_eq!(fact(&f, "docker.service in use"), "nothing seen that shows it");
     assert!(f.detail.contains("docker.service shows no sign of use, kubelet.service is in use"), "{}", f.detail);
     assert!(!agents::recommends_removal(&f.remedy), "{}", f.remedy);
-    evidence.containers = vec![Container { at: END, runtime: "docker".into(), name: "web".into(), ..Container::default() }];
+    evidence.containers =
+        vec![Container { at: END, runtime: "docker".into(), name: "web".into(), ..Container::default() }];
     fine(examine(&evidence));
 }
 

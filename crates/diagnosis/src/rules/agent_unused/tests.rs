@@ -81,7 +81,11 @@ fn an_agent_without_configuration_beside_a_kubelet() {
     assert_eq!(fact(&f, "how sure"), "likely");
     assert!(f.remedy.contains("`systemctl disable --now ecs.service && systemctl mask ecs.service"), "{}", f.remedy);
     assert!(f.remedy.contains("It does not fix: dead memory cgroups"), "{}", f.remedy);
-    assert!(f.title.starts_with("ecs.service starts, but has no work here: its configuration is missing"), "{}", f.title);
+    assert!(
+        f.title.starts_with("ecs.service starts, but has no work here: its configuration is missing"),
+        "{}",
+        f.title
+    );
     // The same agent configured: nothing, and no conflict either, as the name of a process is all there is.
     let configured = beside_kubelet(10, &[CLUSTER]);
     fine(examine(&configured));
@@ -120,7 +124,10 @@ fn harm_makes_it_sure_and_a_warning() {
             maker: Some(maker),
         }];
         let f = one(examine(&evidence));
-        assert_eq!((f.severity, fact(&f, "cgroups")), (Severity::Warning, &"a cgroup is born below it about 1800 times an hour".into()));
+        assert_eq!(
+            (f.severity, fact(&f, "cgroups")),
+            (Severity::Warning, &"a cgroup is born below it about 1800 times an hour".into())
+        );
     }
     // ecs-init restarts its container, and only its log tells.
     let mut evidence = beside_kubelet(10, &[]);
@@ -184,7 +191,14 @@ fn the_same_unit_in_an_image() {
 
 #[test]
 fn what_idles_in_a_stock_image_is_one_line() {
-    let units = ["snapd.service", "snapd.socket", "ModemManager.service", "multipathd.service", "fwupd-refresh.timer", "ssh.service"];
+    let units = [
+        "snapd.service",
+        "snapd.socket",
+        "ModemManager.service",
+        "multipathd.service",
+        "fwupd-refresh.timer",
+        "ssh.service",
+    ];
     let mut evidence = Evidence {
         unit_files: units.iter().map(|u| enabled(u)).collect(),
         units: units.iter().flat_map(|u| [look(start(10), u, 0), look(END, u, 0)]).collect(),
@@ -246,7 +260,8 @@ fn a_users_entry_takes_the_place_of_ours() {
         )
     };
     let file = |text: String| vec![TextFile { path: "/etc/coroner/catalogue.d/ours.toml".into(), text }];
-    evidence.catalogues = file(entry("[[agent.needs]]\nkind = \"config\"\npaths = [\"/opt/ecs.conf\"]\nwhat = \"our cluster\"\n"));
+    evidence.catalogues =
+        file(entry("[[agent.needs]]\nkind = \"config\"\npaths = [\"/opt/ecs.conf\"]\nwhat = \"our cluster\"\n"));
     answer(&mut evidence, &[]);
     let f = one(examine(&evidence));
     assert!(fact(&f, "configuration").as_str().unwrap().contains("/opt/ecs.conf does not exist"));
