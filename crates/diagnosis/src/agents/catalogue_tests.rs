@@ -63,6 +63,65 @@ fn a_way_in_is_never_to_be_removed() {
 }
 
 #[test]
+fn no_step_takes_away_what_the_node_needs() {
+    let catalogue = Catalogue::built_in();
+    for agent in catalogue.agents() {
+        for unit in &agent.units {
+            let step = agent.safe_step.replace("{unit}", unit);
+            for removed in crate::agents::units_removed(&step) {
+                let owner = catalogue.agent_of(removed);
+                assert!(!owner.is_some_and(|a| a.only_way_in), "{}: {step}", agent.name);
+            }
+        }
+    }
+    // The kubelet and what runs containers: docs/principles.md.
+    for name in
+        ["kubelet", "containerd", "docker", "crio", "cri-dockerd", "sshd", "network-setup", "google-guest-agent"]
+    {
+        let agent = catalogue.get(name).unwrap();
+        assert!(!recommends_removal(&agent.safe_step), "{name}: {}", agent.safe_step);
+    }
+}
+
+#[test]
+fn every_pattern_compiles_and_knows_what_agents_say() {
+    let catalogue = Catalogue::built_in();
+    for agent in catalogue.agents() {
+        for pattern in agent.log_unregistered.iter().chain(&agent.log_restarts) {
+            assert_eq!(pattern.check(), Ok(()), "{}: {}", agent.name, pattern.as_str());
+            assert!(!pattern.is_match("") && !pattern.is_match("Started"), "{}: {}", agent.name, pattern.as_str());
+        }
+    }
+    // As people quote them in reports of bugs.
+    for (agent, line) in [
+        ("amazon-ecs", "level=info time=2023-01-01T00:00:00Z msg=\"Agent exited with code 1\""),
+        ("amazon-ecs", "NoCredentialProviders: no valid providers in chain. Deprecated."),
+        (
+            "amazon-ssm-agent",
+            "INFO Agent is in hibernate mode. Reducing logging. Logging will be reduced to one log per backoff period",
+        ),
+        ("amazon-ssm-agent", "EC2RoleRequestError: no EC2 instance role found"),
+        (
+            "google-osconfig-agent",
+            "OSConfigAgent Error inventory.go:47: postAttribute error: received status code \"403 Forbidden\" for request",
+        ),
+        (
+            "google-osconfig-agent",
+            "OSConfigAgent Error main.go:88: code: \"PermissionDenied\", message: \"The caller does not have permission\"",
+        ),
+        ("amazon-cloudwatch-agent", "No json config files found, please provide config, exit now"),
+        ("slurmd", "slurmd: fatal: Could not establish a configuration source"),
+        (
+            "kubelet",
+            "failed to run Kubelet: unable to load bootstrap kubeconfig: stat /etc/kubernetes/bootstrap-kubelet.conf: no such file or directory",
+        ),
+    ] {
+        let agent = catalogue.get(agent).unwrap();
+        assert!(agent.log_unregistered.iter().any(|p| p.is_match(line)), "{}: {line}", agent.name);
+    }
+}
+
+#[test]
 fn users_add_and_override_by_name() {
     let catalogue = load(MINE).unwrap();
     assert_eq!(catalogue.agent_of("mine-too.service").unwrap().source, "mine.toml:3");
@@ -70,6 +129,10 @@ fn users_add_and_override_by_name() {
     let catalogue = load(&overriding).unwrap();
     assert_eq!(catalogue.get("docker").unwrap().what, "our own");
     assert!(catalogue.agent_of("docker.socket").is_none());
+    // Under a name of its own, it takes a unit of ours.
+    let catalogue = load(&MINE.replace("mine*.service", "docker.service")).unwrap();
+    assert_eq!(catalogue.agent_of("docker.service").unwrap().name, "mine");
+    assert_eq!(catalogue.agent_of("docker.socket").unwrap().name, "docker");
 }
 
 #[test]

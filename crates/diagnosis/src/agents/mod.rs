@@ -40,7 +40,7 @@ pub fn questions(evidence: &Evidence) -> Result<Vec<FileQuestion>, CatalogueErro
     let catalogue = Catalogue::load(&evidence.catalogues)?;
     let units = known_units(evidence);
     let of_units = units.iter().filter_map(|unit| catalogue.agent_of(&unit.name));
-    let running = surroundings::running(evidence);
+    let running = surroundings::running(evidence, &catalogue);
     let names = running.iter().flat_map(|process| &process.names);
     let of_processes = names.flat_map(|name| catalogue.agents_of_process(name));
     Ok(catalogue::questions_of(of_units.chain(of_processes)))

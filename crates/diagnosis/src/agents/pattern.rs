@@ -1,4 +1,5 @@
-//! A regular expression that is compiled when it is first needed: a catalogue has hundreds, a node needs a handful.
+//! A regular expression that is compiled when it is first needed: a catalogue has hundreds, a node needs a handful. Whether letters
+//! are capitals does not matter: programs change that between versions.
 
 use regex::Regex;
 use std::sync::OnceLock;
@@ -39,5 +40,5 @@ impl Pattern {
 }
 
 fn compile(text: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(text).size_limit(SIZE_LIMIT).build()
+    regex::RegexBuilder::new(text).case_insensitive(true).size_limit(SIZE_LIMIT).build()
 }

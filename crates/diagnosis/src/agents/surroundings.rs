@@ -65,8 +65,7 @@ impl Surroundings {
             return surroundings;
         }
         surroundings.hypervisor = evidence.node.as_ref().and_then(|n| n.hypervisor.clone());
-        let running = running(evidence);
-        surroundings.processes = (!running.is_empty()).then_some(running);
+        surroundings.processes = (!evidence.processes.is_empty()).then(|| running(evidence, catalogue));
         surroundings.activity = activities(evidence, catalogue);
         // Each look lists all that a runtime has.
         let mut last_look = HashMap::new();
@@ -81,10 +80,15 @@ impl Surroundings {
     }
 }
 
-/// What runs, but for the kernel's own threads. Each process once, as it was described last.
-pub(super) fn running(evidence: &Evidence) -> Vec<Running> {
+/// The processes of agents: by their name, or by the unit that they are in. Each once, as it was described last.
+pub(super) fn running(evidence: &Evidence, catalogue: &Catalogue) -> Vec<Running> {
+    let known = |process: &&Process| {
+        let by_name = || names(process).any(|name| catalogue.agents_of_process(name).next().is_some());
+        let by_unit = || process.owner.unit.as_ref().is_some_and(|unit| catalogue.agent_of(unit).is_some());
+        !process.kernel && (by_name() || by_unit())
+    };
     let mut last: HashMap<(u32, u64), &Process> = HashMap::new();
-    for process in evidence.processes.iter().filter(|p| !p.kernel) {
+    for process in evidence.processes.iter().filter(known) {
         last.insert((process.pid, process.started), process);
     }
     let mut births: HashMap<u32, (u64, Duration)> = HashMap::new();
@@ -95,25 +99,23 @@ pub(super) fn running(evidence: &Evidence) -> Vec<Running> {
             *over = (*over).max(row.to.since(row.from));
         }
     }
-    let describe = |process: &Process| {
-        let mut names = vec![process.comm.clone()];
-        for word in process.command.iter().flat_map(|c| c.split_whitespace()) {
-            let name = word.rsplit('/').next().unwrap_or(word);
-            if !name.is_empty() && !names.iter().any(|n| n == name) {
-                names.push(name.to_owned());
-            }
-        }
-        Running {
-            pid: process.pid,
-            names,
-            unit: process.owner.unit.clone(),
-            contained: process.owner.pod_uid.is_some() || process.owner.container_id.is_some(),
-            cgroup_births_per_hour: births.get(&process.pid).and_then(|(born, over)| per_hour(*born, *over)),
-        }
+    let describe = |process: &Process| Running {
+        pid: process.pid,
+        names: names(process).map(str::to_owned).collect(),
+        unit: process.owner.unit.clone(),
+        contained: process.owner.pod_uid.is_some() || process.owner.container_id.is_some(),
+        cgroup_births_per_hour: births.get(&process.pid).and_then(|(born, over)| per_hour(*born, *over)),
     };
     let mut running: Vec<Running> = last.into_values().map(describe).collect();
     running.sort_unstable_by_key(|r| r.pid);
     running
+}
+
+/// What it calls itself, and the last parts of the paths of what it runs.
+fn names(process: &Process) -> impl Iterator<Item = &str> {
+    let words = process.command.iter().flat_map(|command| command.split_whitespace());
+    let last_parts = words.map(|word| word.rsplit('/').next().unwrap_or(word));
+    std::iter::once(process.comm.as_str()).chain(last_parts.filter(|name| *name != process.comm))
 }
 
 /// Of the units that the catalogue knows: all others are not judged.

@@ -1,5 +1,7 @@
 use super::*;
-use coroner_evidence::{Condition, Enablement, FileQuestion, FileState, PullIn, UnitFile, UnitLogLine};
+use coroner_evidence::{
+    CgroupOwner, Condition, Enablement, FileState, Process, PullIn, TextFile, Time, Unit, UnitFile, UnitLogLine,
+};
 use proptest::prelude::*;
 
 fn enabled(name: &str) -> UnitFile {
@@ -141,6 +143,37 @@ fn two_configured_orchestrators_conflict() {
 }
 
 #[test]
+fn the_name_of_a_process_makes_no_owner() {
+    // Configured, beside a process that is called kubelet: nothing. With a configuration of its own the kubelet is an owner.
+    let units = [enabled(ECS)];
+    let mut node = on_node(&units, &[CLUSTER]);
+    assert_eq!(judged(&units, &node, ECS).verdict, Verdict::Fine);
+    let kubelet = Catalogue::built_in().get("kubelet").unwrap().clone();
+    let question = kubelet.needs[0].questions().next().unwrap();
+    let path = question.path.clone();
+    node.files.push(FileAnswer { question, state: FileState::Present { path, keys_set: Vec::new() } });
+    assert_eq!(judged(&units, &node, ECS).verdict, Verdict::Conflict);
+    assert_eq!(judged(&units, &node, "kubelet").rivals, ["amazon-ecs"]);
+}
+
+#[test]
+fn an_agent_that_speaks_with_somebody_may_be_configured_elsewhere() {
+    let units = [enabled("datadog-agent.service")];
+    let mut node = on_node(&units, &[]);
+    let name = "datadog-agent.service";
+    assert_eq!(judged(&units, &node, name).verdict, Verdict::Unused);
+    node.activity.get_mut(name).unwrap().sockets = Some(Sockets { listening: 1, connected: 4 });
+    assert_eq!(judged(&units, &node, name).verdict, Verdict::CannotTell);
+    // In a container it has files of its own.
+    let mut node = Surroundings { files: node.files, ..on_node(&[], &[]) };
+    node.processes = running(&["trace-agent"]);
+    node.processes.as_mut().unwrap()[0].contained = true;
+    let judgement = judged(&[], &node, "trace-agent");
+    assert_eq!(judgement.verdict, Verdict::CannotTell);
+    assert!(judgement.why[0].text.contains("runs in a container"), "{judgement}");
+}
+
+#[test]
 fn what_does_not_start_is_fine() {
     let masked = UnitFile { enablement: Enablement::Masked, ..enabled(ECS) };
     let disabled = UnitFile { enablement: Enablement::Disabled, ..enabled(ECS) };
@@ -224,7 +257,111 @@ fn blindness_is_not_evidence() {
     assert_eq!(judged(&units, &Surroundings::default(), ECS).verdict, Verdict::CannotTell);
 }
 
+/// A node with 400 units, of which a quarter are agents', and some thousand processes.
+fn big_node() -> Evidence {
+    let catalogue = Catalogue::built_in();
+    let known =
+        catalogue.agents().flat_map(|a| &a.units).filter(|u| !u.contains(['*', '[', '?']) && u.ends_with(".service"));
+    let names: Vec<String> = known.take(100).cloned().chain((0..300).map(|i| format!("unit-{i}.service"))).collect();
+    let look = |name: &String, at: u64| Unit {
+        at: Time::from_secs(at),
+        name: name.clone(),
+        load_state: "loaded".into(),
+        active_state: "active".into(),
+        restarts: Some(0),
+        cgroup: Some(format!("/system.slice/{name}")),
+        ..Unit::default()
+    };
+    let process = |pid: u32| Process {
+        at: Time::from_secs(1),
+        pid,
+        started: 1,
+        ppid: 1,
+        comm: format!("program-{}", pid % 200),
+        command: Some(format!("/usr/lib/some/place/program-{}", pid % 200)),
+        kernel: false,
+        memory_cgroup: None,
+        cpu_cgroup: None,
+        owner: CgroupOwner::default(),
+        ray: None,
+    };
+    let line = |i: u64| UnitLogLine {
+        unit: names[i as usize % 100].clone(),
+        real_ns: i,
+        text: format!(
+            "level=info msg=\"a line that says nothing of interest, number {i}, but is as long as such lines are\""
+        ),
+        restart: None,
+    };
+    let mut evidence = Evidence {
+        unit_files: names.iter().map(|n| enabled(n)).collect(),
+        units: names.iter().flat_map(|n| [look(n, 100), look(n, 110)]).collect(),
+        processes: (2..2_000).map(process).collect(),
+        unit_log: (0..2_000).map(line).collect(),
+        ..Evidence::default()
+    };
+    let answered = questions(&evidence).unwrap().into_iter();
+    evidence.agent_files = answered.map(|question| FileAnswer { question, state: FileState::Missing }).collect();
+    evidence
+}
+
+#[test]
+fn judging_a_big_node_costs_little() {
+    let start = std::time::Instant::now();
+    let _ = Catalogue::built_in();
+    println!("reading the catalogue, unless another test did: {:?}", start.elapsed());
+    let evidence = big_node();
+    let mut took = Duration::MAX;
+    for round in 0..20 {
+        let start = std::time::Instant::now();
+        let judgements = judgements(&evidence).unwrap();
+        assert!(judgements.len() >= 100);
+        if round == 0 {
+            println!("first: {:?}", start.elapsed());
+        }
+        took = took.min(start.elapsed());
+    }
+    println!("400 units, 2,000 processes, 2,000 lines: {took:?}");
+    // Both rules of agents judge; a debug build, or a machine under load, is much slower.
+    assert!(took < Duration::from_millis(if cfg!(debug_assertions) { 300 } else { 10 }), "{took:?}");
+}
+
 proptest! {
+    /// Whatever a unit's log, a user's catalogue, a process or a baseline says: an answer, and no panic.
+    #[test]
+    fn any_evidence(
+        said in prop::collection::vec((0usize..3, any::<u64>(), ".{0,60}"), 0..8),
+        catalogue in prop::option::of("(schema = \"coroner.catalogue/1\"\n)?.{0,60}"),
+        baseline in prop::option::of(".{0,60}"),
+        programs in prop::collection::vec((any::<u32>(), "(kubelet|waagent|.{0,20})", prop::option::of(".{0,30}")), 0..6),
+        restarts in prop::collection::vec((any::<u64>(), prop::option::of(any::<u32>()), any::<u64>()), 0..6),
+        image in any::<bool>(),
+    ) {
+        let names = ["ecs.service", "kubelet.service", "é"];
+        let evidence = Evidence {
+            unit_files: names.iter().map(|n| enabled(n)).collect(),
+            units: restarts.iter().map(|(at, restarts, cpu)| Unit {
+                at: Time(*at), name: "ecs.service".into(), restarts: *restarts, cpu_ns: Some(*cpu), ..Unit::default()
+            }).collect(),
+            unit_log: said.into_iter().map(|(unit, real_ns, text)| UnitLogLine {
+                unit: names[unit].to_owned(), real_ns, text, restart: None,
+            }).collect(),
+            processes: programs.into_iter().map(|(pid, comm, command)| Process {
+                at: Time(0), pid, started: 0, ppid: 0, comm, command, kernel: false, memory_cgroup: None, cpu_cgroup: None,
+                owner: CgroupOwner::default(), ray: None,
+            }).collect(),
+            catalogues: catalogue.map(|text| TextFile { path: "x.toml".into(), text }).into_iter().collect(),
+            baseline: baseline.map(|text| TextFile { path: "b.json".into(), text }),
+            image: image.then(|| "/mnt".to_owned()),
+            ..Evidence::default()
+        };
+        for judgement in judgements(&evidence).unwrap_or_default() {
+            prop_assert!(!(image && judgement.pid.is_some()), "{}", judgement);
+        }
+        let _ = drift(&evidence).map(|d| d.is_ok());
+        let _ = questions(&evidence);
+    }
+
     /// Nothing in the surroundings makes a way in be removed, or a unit that does not start be anything but fine.
     #[test]
     fn always_and_never(
