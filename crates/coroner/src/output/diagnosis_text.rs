@@ -24,7 +24,8 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, verbose: bool) -> Stri
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, verbose));
+        let remedy = verbose || finding.severity > Severity::Info;
+        out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy }));
     }
 
     if !diagnosis.ruled_out.is_empty() {
@@ -117,7 +118,13 @@ fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     line
 }
 
-pub fn finding_text(finding: &Finding, width: usize, verbose: bool) -> String {
+/// What is told of a finding beside what happened.
+pub struct Told {
+    pub evidence: bool,
+    pub remedy: bool,
+}
+
+pub fn finding_text(finding: &Finding, width: usize, told: &Told) -> String {
     let label = finding.severity.as_str().to_uppercase();
     let mut out = format!(
         "{}  {}  {} {}\n",
@@ -130,12 +137,12 @@ pub fn finding_text(finding: &Finding, width: usize, verbose: bool) -> String {
     if !finding.detail.is_empty() {
         out.push_str(&wrap(&printable(&finding.detail), width, 2));
     }
-    if verbose {
+    if told.evidence {
         for fact in &finding.evidence {
             out.push_str(&dim(&wrap(&printable(&fact_text(fact)), width, 4)));
         }
     }
-    if !finding.remedy.is_empty() && (finding.severity > Severity::Info || verbose) {
+    if told.remedy && !finding.remedy.is_empty() {
         out.push_str(&wrap(&format!("What to do: {}", printable(&finding.remedy)), width, 2));
     }
     out

@@ -1,6 +1,6 @@
 //! `coroner units` for people.
 
-use super::diagnosis_text::{finding_text, node_line, unseen_text};
+use super::diagnosis_text::{Told, finding_text, node_line, unseen_text};
 use super::terminal::{bold, dim, good, printable, width, wrap};
 use coroner_diagnosis::agents::Judgement;
 use coroner_diagnosis::agents::baseline::Drift;
@@ -32,7 +32,7 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, shown.verbose));
+        out.push_str(&finding_text(finding, width, &Told { evidence: shown.verbose, remedy: true }));
     }
     out.push_str(&judgements_text(&audit.lesser_judgements(), width, shown.all));
     if let Some(Ok(drift)) = &audit.drift {

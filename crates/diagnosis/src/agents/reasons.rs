@@ -3,9 +3,10 @@
 use super::catalogue::{Agent, Need, NeedKind, Role};
 use super::judge::Case;
 use super::{Activity, Harm, Reason, ReasonKind, Running, Surroundings};
-use crate::words::{duration_words, plural};
+use crate::words::{self, duration_words, plural};
 use coroner_evidence::{FileQuestion, FileState, UnitLogLine};
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// An administrator's restarts and a rare crash stay below; a loop with systemd's longest usual delay of some minutes does not.
 const RESTARTS_PER_HOUR: f64 = 6.0;
@@ -15,6 +16,8 @@ const BIRTHS_PER_HOUR: f64 = 60.0;
 
 /// A message that comes once may belong to a start that then worked.
 const REPEATED: usize = 2;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// What a line of a log is cut to.
 const SHOWN: usize = 160;
@@ -133,7 +136,7 @@ pub fn connected(unit: &str, activity: Option<&Activity>) -> Option<Reason> {
 pub fn harm_of_process(process: &Running) -> (Harm, Vec<Reason>) {
     match process.cgroup_births_per_hour {
         Some(rate) if rate >= BIRTHS_PER_HOUR => {
-            let text = format!("it makes about {} cgroups an hour", rate.round());
+            let text = format!("it makes cgroups, {}", words::rate(rate, HOUR));
             (Harm::Seen, vec![reason(ReasonKind::CgroupsBorn, text, format!("process {}", process.pid))])
         }
         _ => (Harm::CannotSee, Vec::new()),
@@ -145,7 +148,7 @@ pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (
     let mut reasons = Vec::new();
     let mut note = |rate: Option<f64>, limit: f64, kind, words: &str, source: String| {
         if let Some(rate) = rate.filter(|r| *r >= limit) {
-            reasons.push(reason(kind, format!("{words} about {} times an hour", rate.round()), source));
+            reasons.push(reason(kind, format!("{words}, {}", words::rate(rate, HOUR)), source));
         }
     };
     let (restarts, births) = (activity.restarts_per_hour, activity.cgroup_births_per_hour);

@@ -152,8 +152,10 @@ fn remedy(judgement: &Judgement, others: &[&str]) -> String {
     if judgement.report_only {
         return format!("Do not remove it: it may be the only way in. {}", sentence(step)).trim_end().to_owned();
     }
+    // Some steps are a command, others say in words what to do.
     let mut words = match agents::recommends_removal(step) {
-        true => format!("If nobody uses it: `{step}`. "),
+        true if step.starts_with("systemctl ") => format!("If nobody uses it: `{step}`. "),
+        true => format!("If nobody uses it: {step}. "),
         false => sentence(step),
     };
     if !others.is_empty() {
