@@ -220,11 +220,11 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
 #[test]
 fn a_configured_agent_is_left_in_peace_unless_another_owns_the_node() {
     let Some(_host) = HostLock::take_as_root() else { return };
-    let alone = start_scenario("agent-configured", &[]);
-    let live = audit(&alone, "2s");
+    let configured = start_scenario("agent-configured", &[]);
+    let live = audit(&configured, "2s");
     assert_eq!(unit_findings(&live), Vec::<String>::new());
-    assert_eq!(judgement(&live, fact(&alone, "unit"))["verdict"], "fine", "{:#}", live["judgements"]);
-    drop(alone);
+    assert_eq!(judgement(&live, fact(&configured, "unit"))["verdict"], "fine", "{:#}", live["judgements"]);
+    drop(configured);
     let beside = start_scenario("agent-conflict", &[]);
     let live = audit(&beside, "2s");
     assert_eq!(judgement(&live, fact(&beside, "unit"))["verdict"], "conflict", "{:#}", live["judgements"]);

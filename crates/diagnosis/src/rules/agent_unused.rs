@@ -1,8 +1,8 @@
 //! Does an agent start here that has no work here?
 //!
 //! The base image enables it, nobody configured it, and it tries for ever. How it is judged is in docs/catalogue.md; this rule says
-//! who hears of it. A stock image is full of daemons that idle: those are one line together. An agent that does harm, or against
-//! which two kinds of reasons speak, has a finding of its own.
+//! who hears of it. A stock node is full of daemons that idle: those are one line together. An agent that does harm, or against
+//! which two kinds of reasons speak, has a finding of its own; in an image each has.
 
 use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind, Verdict};
 use crate::code::Code;
@@ -79,8 +79,9 @@ fn is_service(judgement: &Judgement) -> bool {
     judgement.unit.ends_with(".service")
 }
 
+/// Those who look at an image decide on each.
 fn is_named(judgement: &Judgement) -> bool {
-    judgement.certainty >= Certainty::Likely || judgement.kinds_against() >= KINDS
+    judgement.in_image || judgement.certainty >= Certainty::Likely || judgement.kinds_against() >= KINDS
 }
 
 /// The units of one agent, the worst first.

@@ -59,6 +59,8 @@ pub struct AuditedUnit<'e> {
     pub unit: Option<&'e Unit>,
     /// As its files describe it.
     pub file: Option<&'e UnitFile>,
+    /// How its main process last ended, at the latest look that knew: one that has just been started again has not ended.
+    pub exit: Option<&'e Unit>,
     pub looping: Option<Loop<'e>>,
     pub churning: Vec<Churning<'e>>,
     pub cost: UnitCost,
@@ -83,6 +85,7 @@ pub fn audit(evidence: &Evidence) -> Audit<'_> {
         name,
         unit: None,
         file: None,
+        exit: None,
         looping: None,
         churning: Vec::new(),
         cost: UnitCost::default(),
@@ -91,6 +94,9 @@ pub fn audit(evidence: &Evidence) -> Audit<'_> {
         let audited = by_name.entry(&unit.name).or_insert_with(|| new(&unit.name));
         if audited.unit.is_none_or(|before| before.at <= unit.at) {
             audited.unit = Some(unit);
+        }
+        if unit.exit_kind.is_some() && audited.exit.is_none_or(|before| before.at <= unit.at) {
+            audited.exit = Some(unit);
         }
     }
     // Of an alias its target is told.

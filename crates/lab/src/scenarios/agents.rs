@@ -1,5 +1,5 @@
-//! An agent that starts with the node and idles: without configuration beside another owner of the node, configured and alone,
-//! and configured beside another owner.
+//! An agent that starts with the node and idles, beside a process named kubelet: without configuration, configured, and configured
+//! where the kubelet is a unit of the node, too.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
@@ -13,29 +13,30 @@ pub const UNUSED: Scenario = Scenario {
     summary: "a real systemd with the agent of an orchestrator that was never configured, beside a kubelet that runs",
     expects: &["agent-unused"],
     needs: systemd_node::NEEDS,
-    perform: |stage| perform(stage, Story { configured: false, kubelet: true }),
+    perform: |stage| perform(stage, Story { configured: false, kubelet_unit: false }),
 };
 
 pub const CONFIGURED: Scenario = Scenario {
     name: "agent-configured",
-    summary: "a real systemd with the agent of an orchestrator that is configured, and the only one",
+    summary: "a real systemd with the agent of an orchestrator that is configured, beside a process named kubelet",
     expects: &[],
     needs: systemd_node::NEEDS,
-    perform: |stage| perform(stage, Story { configured: true, kubelet: false }),
+    perform: |stage| perform(stage, Story { configured: true, kubelet_unit: false }),
 };
 
 pub const CONFLICT: Scenario = Scenario {
     name: "agent-conflict",
-    summary: "a real systemd with two orchestrators: an agent that is configured, beside a kubelet that runs",
+    summary: "a real systemd with two orchestrators: an agent that is configured, beside kubelet.service",
     expects: &["agent-conflict"],
     needs: systemd_node::NEEDS,
-    perform: |stage| perform(stage, Story { configured: true, kubelet: true }),
+    perform: |stage| perform(stage, Story { configured: true, kubelet_unit: true }),
 };
 
 #[derive(Clone, Copy)]
 struct Story {
     configured: bool,
-    kubelet: bool,
+    /// The kubelet is the unit that it usually is; else only a process of that name.
+    kubelet_unit: bool,
 }
 
 const UNIT: &str = "ecs.service";
@@ -44,8 +45,10 @@ const CONFIG: &str = "/etc/ecs/ecs.config";
 
 fn perform(stage: &mut Stage, story: Story) -> Result<()> {
     let cluster = format!("training-{}", stage.draw.tag());
-    // Not the usual name: the process counts, whoever starts it.
-    let host = format!("node-agent-{}.service", stage.draw.tag());
+    let host = match story.kubelet_unit {
+        true => "kubelet.service".to_owned(),
+        false => format!("node-agent-{}.service", stage.draw.tag()),
+    };
     let version = format!("1.{}.{}-1", stage.draw.number(60, 90), stage.draw.number(0, 9));
     let mut node = SystemdNode::boot(stage, |furniture| {
         furniture.enabled_service(UNIT, &service("Container agent", "/bin/sleep infinity"))?;
@@ -53,32 +56,26 @@ fn perform(stage: &mut Stage, story: Story) -> Result<()> {
         if story.configured {
             furniture.file(CONFIG, &format!("# The cluster to join.\nECS_CLUSTER={cluster}\n"))?;
         }
-        if story.kubelet {
-            // The name of a process is that of the file it was started from.
-            furniture.link("/bin/sleep", "/usr/local/bin/kubelet")?;
-            furniture.enabled_service(&host, &service("Kubernetes", "/usr/local/bin/kubelet infinity"))?;
-        }
-        Ok(())
+        // The name of a process is that of the file it was started from.
+        furniture.link("/bin/sleep", "/usr/local/bin/kubelet")?;
+        furniture.enabled_service(&host, &service("Kubernetes", "/usr/local/bin/kubelet infinity"))
     })?;
     stage.until("the agent runs", PATIENCE, || {
         node.expect_running()?;
         Ok(node.active_state(UNIT).ok().filter(|s| s == "active"))
     })?;
-    let kubelet = match story.kubelet {
-        true => Some(stage.until("the kubelet runs", PATIENCE, || {
-            node.expect_running()?;
-            Ok(node.process("kubelet"))
-        })?),
-        false => None,
-    };
+    let kubelet = stage.until("the kubelet runs", PATIENCE, || {
+        node.expect_running()?;
+        Ok(node.process("kubelet"))
+    })?;
     let facts = node.facts(json!({
         "unit": UNIT, "enablement": node.enablement(UNIT)?, "package": PACKAGE, "package_version": version, "config": CONFIG,
-        "cluster": story.configured.then_some(cluster), "kubelet": kubelet.map(|pid| json!({"pid": pid, "unit": host})),
+        "cluster": story.configured.then_some(cluster), "kubelet": {"pid": kubelet, "unit": host},
     }))?;
     let mut truth = Truth::new(facts);
     let expected = match story {
         Story { configured: false, .. } => Some("agent-unused"),
-        Story { kubelet: true, .. } => Some("agent-conflict"),
+        Story { kubelet_unit: true, .. } => Some("agent-conflict"),
         _ => None,
     };
     match expected {

@@ -55,11 +55,9 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
         "package": PACKAGE, "package_version": version, "leaked": leaked(&node)?,
         "reset_every_ms": reset_every.map(|every| every.as_millis() as u64),
     }))?;
-    let truth = Truth::new(facts).expect(Expected::new("unit-crashloop").about("unit", UNIT)).forbid(&[
-        "core-monopolised",
-        "nic-core-starved",
-        "oom-kill",
-    ]);
+    let truth = Truth::new(facts)
+        .expect(Expected::new("unit-crashloop").about("unit", UNIT))
+        .forbid(&["core-monopolised", "nic-core-starved"]);
     // From the first look on the count is small.
     let mut last_reset = Instant::now();
     if reset_every.is_some() {

@@ -48,7 +48,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "unit-crashloop",
         "core-monopolised",
         "nic-core-starved",
-        "oom-kill",
     ]);
     stage.ready(&truth)?;
     let before = born(&node)?;
