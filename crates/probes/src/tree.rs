@@ -24,6 +24,9 @@ const MAX_COMPONENTS: usize = 4096;
 /// Names read from one directory. A real one with unit files has some hundreds.
 const MAX_NAMES: usize = 50_000;
 
+/// Bytes that are reserved before a file is read.
+const MAX_RESERVED: u64 = 1 << 20;
+
 /// Directories that are remembered, so that each file in them is not walked to from the top. Each holds some descriptors.
 const MAX_REMEMBERED: usize = 32;
 
@@ -112,7 +115,8 @@ impl Tree {
     }
 
     pub fn read_place(&self, place: &Place, limit: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        // Room for all of it, so that it is read in one go; the file's own word is not trusted with gigabytes.
+        let mut bytes = Vec::with_capacity(place.bytes.min(limit).min(MAX_RESERVED) as usize + 1);
         self.open_place(place)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > limit {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
