@@ -126,6 +126,7 @@ fn whoever_makes_and_removes_cgroups_is_named_while_it_is_watched() {
         "i=0; while :; do i=$((i+1)); mkdir \"$1/agent-$i\"; rmdir \"$1/agent-$i\"; echo $i >\"$2\"; sleep 0.01; done";
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(parent.dir()).arg(&made).stdin(Stdio::null());
+    coroner_lab::die_with_parent(&mut shell);
     let shell = Loop(shell.spawn().unwrap());
     let pid = u64::from(shell.0.id());
     for way in [&[][..], &["--no-bpf"]] {

@@ -1,5 +1,5 @@
 //! An agent that starts with the node and idles, beside a process named kubelet: without configuration, configured, and configured
-//! where the kubelet is a unit of the node, too.
+//! where the kubelet is a unit of the node and configured, too.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
@@ -55,6 +55,9 @@ fn perform(stage: &mut Stage, story: Story) -> Result<()> {
         furniture.package(PACKAGE, &version, UNIT)?;
         if story.configured {
             furniture.file(CONFIG, &format!("# The cluster to join.\nECS_CLUSTER={cluster}\n"))?;
+        }
+        if story.kubelet_unit {
+            furniture.file("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n")?;
         }
         // The name of a process is that of the file it was started from.
         furniture.link("/bin/sleep", "/usr/local/bin/kubelet")?;
