@@ -1,7 +1,7 @@
 //! `coroner.units/1`, documented in docs/json.md.
 
 use super::diagnosis_json::{timestamp, window};
-use coroner_diagnosis::units::churn::{Churning, Kind};
+use coroner_diagnosis::units::churn::{Churning, Failing, Kind};
 use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;
 use coroner_diagnosis::units::loops::{How, Loop, Trend};
@@ -81,7 +81,7 @@ fn unit(audited: &AuditedUnit, audit: &Audit, clocks: Option<Clocks>) -> Value {
         "accepted": unit.and_then(|u| u.accepted),
         "connections": unit.and_then(|u| u.connections),
         "loop": audited.looping.as_ref().map(loop_of),
-        "churn": audited.churning.first().map(|_| audited.churning.iter().map(churn).collect::<Vec<_>>()),
+        "churn": audited.churning.first().map(|_| audited.churning.iter().flat_map(churn).collect::<Vec<_>>()),
         "verdict": judgement.map(|j| j.verdict),
         "certainty": judgement.map(|j| j.certainty),
         "zombies": audited.cost.zombies,
@@ -119,18 +119,25 @@ fn trend(trend: Trend) -> &'static str {
     }
 }
 
-fn churn(c: &Churning) -> Value {
-    match &c.kind {
-        Kind::Cgroups { parent, pattern, born, removed } => json!({
+/// What is born again and again, and what fails in it: one entry for each that is known.
+fn churn(c: &Churning) -> Vec<Value> {
+    let mut entries = Vec::new();
+    if let Kind::Cgroups { parent, pattern, born, removed } = &c.kind {
+        entries.push(json!({
             "kind": "cgroups", "per_hour": c.per_hour, "restarts": c.restarts,
-            "parent": parent, "pattern": pattern, "born": born, "removed": removed,
-        }),
-        Kind::Children(exits) => json!({
-            "kind": "children", "per_hour": c.per_hour, "restarts": c.restarts,
-            "parent_pid": exits.parent_pid, "parent_comm": exits.parent_comm, "comm": exits.comm,
-            "exits": exits.exits, "failed": exits.failed, "exit_code": exits.exit_code, "signal": exits.signal,
-        }),
+            "parent": parent, "pattern": pattern, "born": born, "removed": removed, "maker": c.maker,
+        }));
     }
+    if let Some(Failing { last, exits, failed_young, from, to }) = c.failing {
+        let over = to.since(from).as_secs_f64();
+        entries.push(json!({
+            "kind": "children", "restarts": c.restarts,
+            "per_hour": if over > 0.0 { Some(failed_young as f64 * 3600.0 / over) } else { None },
+            "parent_pid": last.parent_pid, "parent_comm": last.parent_comm, "comm": last.comm,
+            "exits": exits, "failed": failed_young, "exit_code": last.exit_code, "signal": last.signal,
+        }));
+    }
+    entries
 }
 
 fn container(c: &ContainerLoop) -> Value {

@@ -11,7 +11,7 @@ use super::zombie_rows::{self, Unpacked};
 use super::{About, PROBE, Recording, RecordingError, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::Time;
-use crate::{CoreTimes, Evidence, ThreadSample, Unit, ZombieScan};
+use crate::{CoreTimes, Evidence, ThreadSample, Unit, ZombieScan, probe};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::HashMap;
@@ -49,10 +49,23 @@ fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
         reader.evidence.cgroup_churn = reader.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
         reader.evidence.kernel_samples = reader.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
         reader.what_is_installed_to_run();
+    } else {
+        for (probe, what) in SINCE_THE_SECOND_FORMAT {
+            let why = "an older coroner made this recording, which did not look at it";
+            reader.evidence.unseen(probe, what, why, "record the node anew");
+        }
     }
     reader.evidence.units = reader.units.into_iter().map(|(_, unit)| unit).collect();
     Ok(Recording { evidence: reader.evidence, about })
 }
+
+/// What recordings of the first format cannot know. Dead cgroups are told by their count there.
+const SINCE_THE_SECOND_FORMAT: [(&str, &str); 4] = [
+    (probe::CGROUP_CHURN, "who makes and removes cgroups"),
+    (probe::CHILD_EXITS, "whose children fail"),
+    (probe::UNIT_FILES, "what is installed to run"),
+    (probe::CONTAINERS, "which containers restart"),
+];
 
 struct Reader {
     db: Connection,

@@ -137,13 +137,18 @@ fn make_format_1(path: &Path) {
 }
 
 #[test]
-fn a_file_of_format_1_has_no_zombies_and_nothing_to_complain_of() {
+fn a_file_of_format_1_is_whole_and_says_what_was_not_looked_at_then() {
     let (_dir, path) = recorded(Vec::new());
     make_format_1(&path);
     let recording = read(&path).unwrap();
     assert_eq!(recording.about.format, 1);
-    let none = Evidence { zombie_scans: vec![], cgroup_churn: vec![], kernel_samples: vec![], ..second(0, 1) };
-    assert_eq!(recording.evidence, none);
+    let mut evidence = recording.evidence;
+    let blind: Vec<String> = std::mem::take(&mut evidence.unseen).into_iter().map(|u| u.probe).collect();
+    assert_eq!(blind, ["cgroup-churn", "child-exits", "unit-files", "containers"]);
+    let before = second(0, 1);
+    let none =
+        Evidence { zombie_scans: vec![], cgroup_churn: vec![], kernel_samples: vec![], unseen: vec![], ..before };
+    assert_eq!(evidence, none);
 
     // One that a coroner of that time made.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/crashloop.coroner");
