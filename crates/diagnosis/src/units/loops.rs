@@ -231,9 +231,11 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     });
     let (per_hour, rate_from, rate_over) = rate(in_window, &seen, &told, now_ns, over_for, counted, scene.uptime);
     let (since, since_is_exact) = since(unit, counted, waiting, episode_seen, episode_told, scene);
+    // The journal was read some time during the watch: restarts that only the looks tell of came after that.
+    let told_until = |e: &Episode| if by_looks > by_journal { e.last } else { now_ns };
     let halves = [
         steps::halves(&seen, looks.first().map(|u| scene.clock.ns(u.at)), Some(scene.clock.ns(latest.at))),
-        episode_told.and_then(|e| steps::halves(&told, Some(e.first), Some(now_ns))),
+        episode_told.and_then(|e| steps::halves(&told, Some(e.first), Some(told_until(&e)))),
     ];
     let halves = halves.into_iter().flatten().max_by_key(|h| h.older.saturating_add(h.newer));
     Some(Loop {

@@ -157,6 +157,16 @@ fn two_looks_say_nothing_about_a_trend() {
 }
 
 #[test]
+fn a_journal_that_was_read_when_the_watch_began_does_not_make_a_loop_seem_to_end() {
+    // Four each second, read from the journal before the watch of ten seconds, seen by looks in it.
+    let mut evidence = seen(vec![look(10, 40, "a"), look(0, 80, "b")]);
+    evidence.unit_log = (1..=40)
+        .map(|n| UnitLogLine { real_ns: NOW_NS - 20 * SECOND + n * SECOND / 4, ..restart(0, n as u32) })
+        .collect();
+    assert_eq!(only(&evidence).trend, Some(Trend::Steady), "{:?}", only(&evidence).halves);
+}
+
+#[test]
 fn the_journal_knows_what_was_before() {
     // Watched for 5 s, nothing happened; 12 restarts within the last three hours.
     let mut unit = look(0, 12, "a");
