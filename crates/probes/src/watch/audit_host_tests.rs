@@ -20,7 +20,7 @@ fn a_crashing_agent_is_seen_in_its_files_and_its_journal() {
         agent_units: vec!["ecs.service".into(), "dbus.service".into(), "systemd-journald.service".into()],
         ..AuditOptions::default()
     };
-    let options = Options { bus: Some(bus), audit, ..Options::default() };
+    let options = Options { bus: Some(bus), audit: Some(audit), ..Options::default() };
     let mut watch = Watch::start(Root::live(), options, Duration::from_secs(3));
     let mut seen = Evidence::default();
     while let Some(turn) = watch.next_turn() {
