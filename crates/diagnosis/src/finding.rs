@@ -110,6 +110,8 @@ pub enum Answer {
     Fine(String),
     /// The evidence is missing.
     CannotTell { because: String, how_to_see: String },
+    /// It is a question only for those who bring something to compare with, and nobody did.
+    NotAsked,
 }
 
 impl Answer {
@@ -158,6 +160,7 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     for rule in rules::ALL {
         match (rule.examine)(evidence).unless_damaged(damaged) {
             Answer::Findings(found) => findings.extend(found),
+            Answer::NotAsked => {}
             Answer::Fine(why) => ruled_out.push(RuledOut { code: rule.code, why }),
             Answer::CannotTell { because, how_to_see } => unseen.push(Unseen {
                 probe: rule.code.as_str().to_owned(),

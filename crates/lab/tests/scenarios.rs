@@ -229,11 +229,9 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
         "agent-unused" | "agent-conflict" | "agent-configured" => {
             assert_eq!(truth["enablement"], "enabled");
             assert_eq!(in_root(truth, "etc/ecs/ecs.config").exists(), scenario != "agent-unused");
-            let kubelet = truth["kubelet"]["pid"].as_u64();
-            assert_eq!(kubelet.is_some(), scenario != "agent-configured");
-            if let Some(pid) = kubelet {
-                assert_eq!(node::comm_of(pid as u32).as_deref(), Some("kubelet"));
-            }
+            let kubelet = truth["kubelet"]["pid"].as_u64().unwrap();
+            assert_eq!(node::comm_of(kubelet as u32).as_deref(), Some("kubelet"));
+            assert_eq!(truth["kubelet"]["unit"] == "kubelet.service", scenario == "agent-conflict");
         }
         "many-units" => {
             let started = node::children_of(truth["leader"].as_u64().unwrap() as u32).into_iter();

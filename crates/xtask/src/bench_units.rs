@@ -111,7 +111,7 @@ struct Systemd {
 impl Systemd {
     fn boot(lab: &Path) -> anyhow::Result<Systemd> {
         let mut runner = Command::new(lab)
-            .args(["run", "crashloop", "--seconds", "900"])
+            .args(["run", "crashloop-leak", "--seconds", "900"])
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| lab.display().to_string())?;

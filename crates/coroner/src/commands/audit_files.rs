@@ -7,6 +7,7 @@ use coroner_diagnosis::agents::{Catalogue, Need};
 use coroner_evidence::TextFile;
 use coroner_probes::watch::AuditOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Read at every audit.
@@ -93,7 +94,8 @@ fn read_text(path: &Path, limit: u64) -> anyhow::Result<TextFile> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         // A FIFO would be waited for until somebody writes to it.
-        let file = std::fs::File::open(path)?;
+        let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(no_wait).open(path)?;
         if !file.metadata()?.is_file() {
             return Err(std::io::Error::other("not a file"));
         }

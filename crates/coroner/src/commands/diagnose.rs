@@ -28,9 +28,12 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
 fn examine(args: &DiagnoseArgs) -> anyhow::Result<Evidence> {
     let known = Known::read(&args.catalogue)?;
     let Some(file) = &args.from else {
-        let audit = known.audit_options(read_baseline(args.baseline.as_deref())?);
-        let options = args.node.watch_options(NameZombies::IfMany, Some(audit));
-        return watch(args.node.root(), options, args.duration);
+        let baseline = read_baseline(args.baseline.as_deref())?;
+        let options = args.node.watch_options(NameZombies::IfMany, Some(known.audit_options(baseline.clone())));
+        let mut evidence = watch(args.node.root(), options, args.duration)?;
+        // Also where the files that it is compared with could not be read: then that is said.
+        evidence.baseline = baseline;
+        return Ok(evidence);
     };
     let mut evidence = read_recording(file)?;
     // A recording brings its node's own; what is named here takes their place.

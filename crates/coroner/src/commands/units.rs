@@ -49,6 +49,9 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         bail!("{error}");
     }
     nothing_seen(&audit, &args)?;
+    if let Some(file) = args.baseline.as_deref().filter(|_| !stores && evidence.unit_files.is_empty()) {
+        bail!("{}: nothing was compared, no unit files were seen: {}", file.display(), why_no_files(&evidence));
+    }
 
     let mut stored = None;
     if let Some(path) = args.baseline.as_deref().filter(|_| stores || args.update_baseline) {
@@ -56,14 +59,15 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         stored = Some(path);
     }
     let text = if args.json {
-        format!("{:#}\n", units_json::document(&audit, &evidence, stored))
+        format!("{:#}\n", units_json::document(&audit, &evidence, args.bus.as_deref(), stored))
     } else {
-        let shown = units_text::Shown { all: args.all, verbose: args.verbose };
+        let shown = units_text::Shown { all: args.all, verbose: args.verbose, bus: args.bus.as_deref() };
         units_text::render(&audit, &evidence, stored, &shown)
     };
     print(&text)?;
     let drifted = matches!(&audit.drift, Some(Ok(drift)) if !drift.new.is_empty() || !drift.changed.is_empty());
-    Ok(if drifted && args.baseline.is_some() { Exit::Findings } else { Exit::NothingWrong })
+    // What was just stored is what is good now.
+    Ok(if drifted && args.baseline.is_some() && stored.is_none() { Exit::Findings } else { Exit::NothingWrong })
 }
 
 fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
@@ -75,9 +79,11 @@ fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
         questions.dedup();
         questions
     };
-    let evidence = image::read(&Root::at(dir), &dir.display().to_string(), questions)?;
+    let evidence =
+        image::read(&Root::at(dir), &dir.display().to_string(), questions).map_err(|e| anyhow::anyhow!("{e}"))?;
     if evidence.unit_files.is_empty() {
-        let why = evidence.unseen.first().map_or("no unit files were found", |u| u.why.as_str());
+        let why =
+            evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map_or("no unit files were found", |u| &u.why);
         bail!("{}: {why}. Name the top of the image's file system", dir.display());
     }
     Ok(evidence)
@@ -95,15 +101,17 @@ fn nothing_seen(audit: &Audit, args: &UnitsArgs) -> anyhow::Result<()> {
     }
 }
 
+fn why_no_files(evidence: &Evidence) -> &str {
+    evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map_or("there are none", |u| &u.why)
+}
+
 /// Beside it first, so that a full disk or a crash leaves the old one as it was.
 fn store(path: &Path, evidence: &Evidence) -> anyhow::Result<()> {
     if evidence.unit_files.is_empty() {
-        let why = evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map(|u| u.why.clone());
-        bail!(
-            "{}: not stored, no unit files were seen: {}",
-            path.display(),
-            why.unwrap_or_else(|| "none there".into())
-        );
+        bail!("{}: not stored, no unit files were seen: {}", path.display(), why_no_files(evidence));
+    }
+    if let Some(blind) = evidence.why_unseen(coroner_evidence::probe::UNIT_FILES) {
+        bail!("{}: not stored, not all unit files were seen: {} ({})", path.display(), blind.why, blind.how_to_see);
     }
     let os = evidence.node.as_ref().and_then(|n| n.os.clone());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

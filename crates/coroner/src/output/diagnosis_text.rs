@@ -161,7 +161,7 @@ fn fact_text(fact: &Fact) -> String {
     format!("{}: {value}{unit}  ({})", fact.what, fact.source)
 }
 
-fn cost_line(cost: Cost, watched: Option<Duration>) -> String {
+pub fn cost_line(cost: Cost, watched: Option<Duration>) -> String {
     let share = watched
         .filter(|w| !w.is_zero())
         .map(|w| format!(" ({:.1} % of one core)", cost.cpu_ms as f64 / 10.0 / w.as_secs_f64()))

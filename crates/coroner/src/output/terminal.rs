@@ -21,6 +21,10 @@ pub fn set_colour(when: Color) {
     COLOUR.store(colour, Ordering::Relaxed);
 }
 
+pub fn is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
 /// Columns of standard output; 100 where it is not a terminal.
 pub fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout())

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// `stored`: where the units were stored as a baseline in this run.
-pub fn document(audit: &Audit, evidence: &Evidence, stored: Option<&Path>) -> Value {
+pub fn document(audit: &Audit, evidence: &Evidence, bus: Option<&str>, stored: Option<&Path>) -> Value {
     let clocks = evidence.clocks.last().copied();
     let node = evidence.node.as_ref();
     let watched = evidence.window().zip(clocks).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
@@ -22,6 +22,7 @@ pub fn document(audit: &Audit, evidence: &Evidence, stored: Option<&Path>) -> Va
         "kernel": node.and_then(|n| n.kernel.as_deref()),
         "os": node.and_then(|n| n.os.as_deref()),
         "image": evidence.image,
+        "bus": bus,
         "systemd": !evidence.units.is_empty(),
         "window": window(watched),
         "findings": audit.findings,
@@ -37,6 +38,7 @@ pub fn document(audit: &Audit, evidence: &Evidence, stored: Option<&Path>) -> Va
             None => Value::Null,
         },
         "unseen": audit.unseen,
+        "cost": evidence.cost,
     })
 }
 

@@ -1,7 +1,7 @@
 //! `coroner units` for people.
 
-use super::diagnosis_text::{Told, finding_text, node_line, unseen_text};
-use super::terminal::{bold, dim, good, printable, width, wrap};
+use super::diagnosis_text::{Told, cost_line, finding_text, node_line, unseen_text};
+use super::terminal::{bold, dim, good, is_terminal, printable, width, wrap};
 use coroner_diagnosis::agents::Judgement;
 use coroner_diagnosis::agents::baseline::Drift;
 use coroner_diagnosis::units::cost::UnitCost;
@@ -15,14 +15,21 @@ const ROWS: usize = 15;
 const JUDGEMENTS: usize = 8;
 const DRIFTED: usize = 20;
 
-pub struct Shown {
+pub struct Shown<'a> {
     pub all: bool,
     pub verbose: bool,
+    /// Of another systemd than the node's own.
+    pub bus: Option<&'a str>,
 }
 
-pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: &Shown) -> String {
+pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: &Shown<'_>) -> String {
     let width = width();
     let mut out = wrap(&headline(audit, evidence), width, 0);
+    if let Some(bus) = shown.bus {
+        let there =
+            format!("The units are those of the systemd behind {}: give the commands below there.", printable(bus));
+        out.push_str(&wrap(&there, width, 0));
+    }
     out.push('\n');
     if audit.findings.is_empty() {
         out.push_str(&good(&nothing_wrong(evidence)));
@@ -34,7 +41,8 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
         }
         out.push_str(&finding_text(finding, width, &Told { evidence: shown.verbose, remedy: true }));
     }
-    out.push_str(&judgements_text(&audit.lesser_judgements(), width, shown.all));
+    let judgements = if shown.all { audit.judgements.iter().flatten().collect() } else { audit.lesser_judgements() };
+    out.push_str(&judgements_text(&judgements, width, shown.all));
     if let Some(Ok(drift)) = &audit.drift {
         out.push_str(&drift_text(drift, width, shown.all));
     }
@@ -44,6 +52,9 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
         (false, true) => cost_table(audit, shown.all),
     });
     out.push_str(&unseen_text(&audit.unseen, width));
+    if let Some(cost) = evidence.cost {
+        out.push_str(&format!("\n{}", dim(&cost_line(cost, evidence.window().map(|w| w.length())))));
+    }
     if let Some(path) = stored {
         out.push_str(&wrap(
             &format!(
@@ -73,7 +84,7 @@ fn headline(audit: &Audit, evidence: &Evidence) -> String {
             plural(audit.units.len() as u64, "unit", "units"),
             count(enabled as u64)
         ));
-        if evidence.image.is_none() {
+        if !evidence.units.is_empty() {
             let active = audit.units.iter().filter(|u| u.is_active() && u.name.ends_with(".service")).count();
             line.push_str(&format!(", {}", plural(active as u64, "service active", "services active")));
         }
@@ -97,7 +108,8 @@ fn judgements_text(judgements: &[&Judgement], width: usize, all: bool) -> String
     if judgements.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("Perhaps without work here"));
+    let title = if all { "Every unit of a known agent" } else { "Perhaps without work here" };
+    let mut out = format!("\n{}\n", bold(title));
     let most = if all { judgements.len() } else { JUDGEMENTS };
     for judgement in judgements.iter().take(most) {
         let why: Vec<&str> = judgement.why.iter().map(|r| r.text.as_str()).collect();
@@ -151,14 +163,15 @@ fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
     out
 }
 
-/// Columns as wide as their widest cell; the last one is not padded.
+/// Columns as wide as their widest cell. On a terminal that is too narrow the last ones are left out.
 fn table(header: &[&str], rows: &[Vec<String>], right: &[bool]) -> String {
-    let cell_width = |i: usize| {
-        let cells = rows.iter().map(|row| row[i].chars().count());
-        cells.chain([header[i].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(cell_width).collect();
-    let line = |cells: Vec<&str>| {
+    let mut shown = header.len();
+    while shown > 2 && is_terminal() && table_width(&header[..shown], rows) > width() {
+        shown -= 1;
+    }
+    let header = &header[..shown];
+    let widths = column_widths(header, rows);
+    let line = |cells: &[&str]| {
         let mut line = String::new();
         for (i, cell) in cells.iter().enumerate() {
             let pad = widths[i].saturating_sub(cell.chars().count());
@@ -170,11 +183,24 @@ fn table(header: &[&str], rows: &[Vec<String>], right: &[bool]) -> String {
         }
         line.trim_end().to_owned() + "\n"
     };
-    let mut out = dim(&line(header.to_vec()));
+    let mut out = dim(&line(header));
     for row in rows {
-        out.push_str(&line(row.iter().map(String::as_str).collect()));
+        let cells: Vec<&str> = row.iter().take(shown).map(String::as_str).collect();
+        out.push_str(&line(&cells));
     }
     out
+}
+
+fn column_widths(header: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+    let width = |i: usize| {
+        let cells = rows.iter().map(|row| row[i].chars().count());
+        cells.chain([header[i].chars().count()]).max().unwrap_or(0)
+    };
+    (0..header.len()).map(width).collect()
+}
+
+fn table_width(header: &[&str], rows: &[Vec<String>]) -> usize {
+    column_widths(header, rows).iter().map(|w| w + 2).sum()
 }
 
 const UNKNOWN: &str = "–";
@@ -247,7 +273,7 @@ fn cgroup_table(audit: &Audit, all: bool) -> String {
     let header = ["cgroup", "CPU", "memory", "restarts", "dead cgroups"];
     format!(
         "\n{}\n{}{}",
-        bold("No units were seen; what runs, by cgroup, most first"),
+        bold("systemd could not be asked; what runs, by cgroup, most first"),
         table(&header, &rows, &[false, true, true, true, true]),
         more(audit.cgroups.len(), most, "cgroups")
     )
@@ -298,7 +324,7 @@ fn enabled(u: &AuditedUnit) -> String {
     let Some(enablement) = u.enablement() else { return UNKNOWN.to_owned() };
     let preset = u.file.and_then(|f| f.preset).map(|p| p.as_str());
     match preset {
-        Some(preset) if preset != "ignored" && preset != enablement.as_str() => {
+        Some(preset) if preset != "ignored" && !enablement.as_str().starts_with(preset) => {
             format!("{enablement} (preset: {preset})")
         }
         _ => enablement.to_string(),

@@ -183,6 +183,13 @@ struct NeedForm {
     what: String,
 }
 
+impl Agent {
+    /// Nobody is to remove it on advice: it may be the only way in, or it is what the node is for.
+    pub fn is_kept(&self) -> bool {
+        self.only_way_in || self.safe_step.starts_with("report only")
+    }
+}
+
 impl Catalogue {
     /// Ours. Read once in the life of a program.
     pub fn built_in() -> Catalogue {

@@ -173,9 +173,12 @@ fn verdict(
         in_use: in_use(case),
         owns_node: agent.role == Role::Orchestrator,
         in_image: !surroundings.booted,
-        report_only: agent.only_way_in,
+        report_only: agent.is_kept(),
         safe_step: safe_step(case, surroundings),
-        does_not_fix: agent.does_not_fix.clone(),
+        does_not_fix: match surroundings.booted {
+            true => agent.does_not_fix.clone(),
+            false => "nodes that were already made from this image".to_owned(),
+        },
     };
     let mut done = |verdict, certainty, mut why: Vec<Reason>| {
         let mut certainty = certainty;
@@ -301,6 +304,10 @@ fn safe_step(case: &Case<'_>, surroundings: &Surroundings) -> String {
     };
     let step = case.agent.safe_step.replace("{unit}", name);
     if surroundings.booted || case.agent.only_way_in || !recommends_removal(&step) {
+        return step;
+    }
+    // Words that somebody chose with care stay.
+    if !step.starts_with("systemctl ") {
         return step;
     }
     let root = surroundings.image.as_deref().unwrap_or("DIR");

@@ -22,7 +22,7 @@ pub use starting::{Start, start_of};
 pub use steps::{recommends_removal, units_removed};
 pub use surroundings::known_units;
 
-use coroner_evidence::{Evidence, FileAnswer, FileQuestion, UnitLogLine};
+use coroner_evidence::{Evidence, FileAnswer, FileQuestion, UnitLogLine, probe};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,14 @@ pub fn questions(evidence: &Evidence) -> Result<Vec<FileQuestion>, CatalogueErro
 pub fn drift(evidence: &Evidence) -> Option<Result<Drift, BaselineError>> {
     let stored = evidence.baseline.as_ref()?;
     let now = Baseline::of(&evidence.unit_files, None, None);
-    Some(Baseline::parse(&stored.text).map(|good| baseline::compare(&good, &now)))
+    Some(Baseline::parse(&stored.text).map(|good| {
+        let mut drift = baseline::compare(&good, &now);
+        // What could not be read is not gone.
+        if evidence.why_unseen(probe::UNIT_FILES).is_some() {
+            drift.gone.clear();
+        }
+        drift
+    }))
 }
 
 /// What is around the units.

@@ -4,7 +4,7 @@
 //! counters. Here both are configured, else one of them is unused (see agent-unused). The name of a process alone does not make an
 //! orchestrator a rival: anything can be called so.
 
-use super::agent_unused::{broken_catalogue, nothing_seen, subject};
+use super::agent_unused::{blind_to_files, broken_catalogue, nothing_seen, subject};
 use crate::agents::{self, Harm, Judgement, Verdict};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity};
@@ -38,16 +38,22 @@ pub fn examine(evidence: &Evidence) -> Answer {
             }
         }
     }
-    let findings = pairs.iter().map(|(pair, side)| {
-        let rival = pair.iter().find(|name| **name != side.agent).copied().unwrap_or_default();
-        finding(side, rival, &judgements)
-    });
-    Answer::from_findings(findings.collect(), || {
-        format!(
-            "{}, no two of them want the same",
-            plural(judgements.len() as u64, "unit of a known agent", "units of known agents")
-        )
-    })
+    let findings: Vec<Finding> = pairs
+        .iter()
+        .map(|(pair, side)| {
+            let rival = pair.iter().find(|name| **name != side.agent).copied().unwrap_or_default();
+            finding(side, rival, &judgements)
+        })
+        .collect();
+    match blind_to_files(evidence) {
+        Some(blind) if findings.is_empty() => blind,
+        _ => Answer::from_findings(findings, || {
+            format!(
+                "{}, no two of them want the same",
+                plural(judgements.len() as u64, "unit of a known agent", "units of known agents")
+            )
+        }),
+    }
 }
 
 fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
@@ -105,8 +111,8 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
 
 fn remedy(side: &Judgement, other: Option<&Judgement>, this_used: bool, other_used: bool) -> String {
     let step = |j: &Judgement| match j.report_only {
-        true => format!("{}: report only, it may be the only way in", j.unit),
-        false => format!("to give up {}: {} (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
+        true => format!("{} is not to be removed on advice ({})", j.unit, j.safe_step),
+        false => format!("to give up {}: `{}` (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
     };
     // The one that somebody uses is not to go.
     let mut steps = Vec::new();

@@ -37,7 +37,16 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let (named, idle): (Vec<_>, Vec<_>) = units.into_iter().partition(|group| is_named(group[0]));
     let mut findings: Vec<Finding> = named.iter().map(|group| finding(group)).collect();
     findings.extend(summary(&idle));
-    Answer::from_findings(findings, || fine(&judgements))
+    match blind_to_files(evidence) {
+        Some(blind) if findings.is_empty() => blind,
+        _ => Answer::from_findings(findings, || fine(&judgements)),
+    }
+}
+
+/// Processes alone rule nothing out.
+pub fn blind_to_files(evidence: &Evidence) -> Option<Answer> {
+    let blind = evidence.why_unseen(probe::UNIT_FILES).filter(|_| evidence.unit_files.is_empty())?;
+    Some(Answer::CannotTell { because: blind.why.clone(), how_to_see: blind.how_to_see.clone() })
 }
 
 /// Neither units nor processes.
@@ -151,7 +160,8 @@ fn words_of(kind: ReasonKind) -> &'static str {
 fn remedy(judgement: &Judgement, others: &[&str]) -> String {
     let step = &judgement.safe_step;
     if judgement.report_only {
-        return format!("Do not remove it: it may be the only way in. {}", sentence(step)).trim_end().to_owned();
+        let why = if step.starts_with("report only:") { "" } else { "Do not remove it: it may be the only way in. " };
+        return format!("{why}{}", sentence(step)).trim_end().to_owned();
     }
     // Some steps are a command, others say in words what to do.
     let mut words = match agents::recommends_removal(step) {

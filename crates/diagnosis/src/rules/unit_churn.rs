@@ -17,7 +17,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !churning.is_empty() {
         let costs = costs(evidence);
         let none = UnitCost::default();
-        return Answer::Findings(churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none))).collect());
+        let is_blind = evidence.why_unseen(probe::CHILD_EXITS).is_some();
+        let told = churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none), is_blind));
+        return Answer::Findings(told.collect());
     }
     // Whoever is blind in one eye cannot say that all is well.
     for (name, rows) in
@@ -51,7 +53,11 @@ fn ended(row: &ChildExits) -> String {
     }
 }
 
-fn finding(c: &Churning<'_>, cost: &UnitCost) -> Finding {
+/// So many dead cgroups are no stray.
+const LEFT_BEHIND: u64 = 10;
+
+/// `is_blind`: whether children failed could not be seen.
+fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
     let how_fast = rate(c.times as f64, c.over);
     let uncounted = match c.restarts {
         Some(0) => "systemd counts no restart".to_owned(),
@@ -125,7 +131,11 @@ fn finding(c: &Churning<'_>, cost: &UnitCost) -> Finding {
     let kind = if c.is_container { SubjectKind::Container } else { SubjectKind::Unit };
     Finding {
         code: Code::UnitChurn,
-        severity: Severity::Warning,
+        // Without a failure and without leftovers it may be honest work.
+        severity: match c.failing.is_some() || is_blind || cost.zombies.is_some_and(|n| n >= LEFT_BEHIND) {
+            true => Severity::Warning,
+            false => Severity::Info,
+        },
         subject: Subject::new(kind, c.unit.clone()),
         title,
         detail: detail.trim_end().to_owned(),

@@ -3,6 +3,7 @@
 //! An agent that nobody uses and that cannot start is restarted for ever: it costs CPU, and each start leaves a cgroup behind that
 //! memory may pin (see zombie-memcgs). How a loop is told from an administrator's restarts is in [`crate::units::loops`].
 
+use crate::agents::{Agent, Catalogue};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
@@ -10,7 +11,7 @@ use crate::units::cost::{UnitCost, costs};
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
 use crate::units::paths::{shell_word, stem};
 use crate::words::{age_words, bytes, count, duration_words, list, rate, times};
-use coroner_evidence::{Clocks, Evidence, Time, Unit, probe};
+use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     let costs = costs(evidence);
     let none = UnitCost::default();
-    let scene = Scene { now: log_events::end_of(evidence), clock: evidence.clocks.last() };
+    let scene = Scene { now: log_events::end_of(evidence), clock: evidence.clocks.last(), files: &evidence.unit_files };
     let findings = loops.iter().map(|l| finding(l, costs.get(&l.unit.name).unwrap_or(&none), &scene)).collect();
     Answer::Findings(findings)
 }
@@ -78,12 +79,19 @@ pub(super) fn units_unseen(evidence: &Evidence) -> Answer {
 struct Scene<'e> {
     now: Option<Time>,
     clock: Option<&'e Clocks>,
+    files: &'e [UnitFile],
 }
 
 impl Scene<'_> {
     fn age(&self, real_ns: u64) -> Option<Duration> {
         let now = self.clock?.real_ns_of(self.now?);
         Some(Duration::from_nanos(now.saturating_sub(real_ns)))
+    }
+
+    /// `None` if its files were not seen.
+    fn is_enabled(&self, unit: &str) -> Option<bool> {
+        let file = self.files.iter().find(|f| f.name == unit)?;
+        Some(!matches!(file.enablement, Enablement::Static | Enablement::Generated | Enablement::Transient))
     }
 }
 
@@ -114,7 +122,15 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
             how_fast(l),
             age_words(quiet, Duration::ZERO)
         ),
-        _ => format!("{} crashloops: {} restarts, {}{ended}", unit.name, count(l.restarts), how_fast(l)),
+        _ => match l.failed.is_none() && (unit.exit_kind.as_deref(), unit.exit_status) == (Some("exited"), Some(0)) {
+            false => format!("{} crashloops: {} restarts, {}{ended}", unit.name, count(l.restarts), how_fast(l)),
+            true => format!(
+                "{} ends without an error and is restarted again and again: {} restarts, {}",
+                unit.name,
+                count(l.restarts),
+                how_fast(l)
+            ),
+        },
     };
     Finding {
         code: Code::UnitCrashloop,
@@ -123,7 +139,7 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
         title,
         detail: detail(l, cost, scene),
         evidence: facts(l, cost, scene),
-        remedy: remedy(&unit.name, cost),
+        remedy: remedy(&unit.name, cost, scene.is_enabled(&unit.name)),
     }
 }
 
@@ -270,9 +286,10 @@ pub(crate) fn is_protected(name: &str) -> bool {
         || stem == "user"
         || stem.starts_with("user-")
         || PROTECTED.contains(&stem)
+        || Catalogue::built_in().agent_of(name).is_some_and(Agent::is_kept)
 }
 
-fn remedy(name: &str, cost: &UnitCost) -> String {
+fn remedy(name: &str, cost: &UnitCost, enabled: Option<bool>) -> String {
     let unit = shell_word(name);
     if is_protected(name) {
         return format!(
@@ -284,10 +301,20 @@ fn remedy(name: &str, cost: &UnitCost) -> String {
         Some(n) => format!("the {} cgroups that it already left behind stay", count(n)),
         None => "cgroups that it already left behind stay".to_owned(),
     };
+    let off = match enabled {
+        // What nothing enables cannot be disabled: something pulls it in, or started it.
+        Some(false) => format!(
+            "stop it: `systemctl stop {unit}`, and take away what starts it (`systemctl list-dependencies --reverse {unit}`; \
+             `systemctl mask {unit}` keeps it down meanwhile)"
+        ),
+        _ => format!(
+            "switch it off: `systemctl disable --now {unit}`, and do the same in the image the node was made from, which enables it again \
+             on every new node"
+        ),
+    };
     format!(
-        "See why it dies: `journalctl -u {unit} -n 100`. If nobody uses it here, switch it off: `systemctl disable --now {unit}`, and do the \
-         same in the image the node was made from, which enables it again on every new node. That stops the restarts and new leftovers; \
-         {left} until what pins them goes or the node reboots."
+        "See why it dies: `journalctl -u {unit} -n 100`. If nobody uses it here, {off}. That stops the restarts and new leftovers; {left} \
+         until what pins them goes or the node reboots."
     )
 }
 

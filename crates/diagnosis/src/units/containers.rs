@@ -141,8 +141,15 @@ fn history(last: &Container, now_ns: Option<u64>) -> Option<Duration> {
         period = period.max(back_off(last.restarts).min(known));
     }
     let quiet = Duration::from_nanos(now.saturating_sub(started));
+    // docker waits a minute at most; one that has just ended and is to be started again loops now, whenever it was made.
+    if last.runtime == "docker" && last.exit_code.is_some() && quiet <= DOCKER_WAIT * PERIODS {
+        period = period.min(DOCKER_WAIT);
+    }
     (period <= SLOW_LOOP_PERIOD && quiet <= period.max(BACK_OFF) * PERIODS).then_some(period)
 }
+
+/// What docker waits at most before it starts a container again (moby, restartmanager.go).
+const DOCKER_WAIT: Duration = Duration::from_secs(60);
 
 /// What kubelet waits on average, if a container restarted so often and died at once each time: 10 s after the first, then twice as
 /// long each time, up to five minutes.

@@ -205,7 +205,7 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     let episode_told = steps::last_episode(&told);
     let most = [&episode_seen, &episode_told].into_iter().flatten().map(|e| e.restarts).max().unwrap_or(0);
     let restarts = u64::from(counted).max(rose).max(most);
-    let dense = |e: &Option<Episode>| e.as_ref().is_some_and(|e| e.restarts >= u64::from(LOOP - 1) && e.is_dense());
+    let dense = |e: &Option<Episode>| e.as_ref().is_some_and(|e| e.restarts >= u64::from(LOOP) && e.is_dense());
     let told_in_window = episode_told.filter(|e| e.last >= from_ns);
     let short = now.since(from) <= SLOW_LOOP_PERIOD;
 
@@ -214,7 +214,7 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     } else if waiting && counted >= LOOP {
         How::Waiting
     } else if looping_slowly(looks, counted, now, scene.uptime)
-        || latest.active_state != "failed" && episode_told.is_some_and(|e| told_slowly(&e, now_ns))
+        || !is_down(latest) && episode_told.is_some_and(|e| told_slowly(&e, now_ns))
     {
         How::History
     } else if rose > 0 && !is_job(looks) {
@@ -231,8 +231,8 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     });
     let (per_hour, rate_from, rate_over) = rate(in_window, &seen, &told, now_ns, over_for, counted, scene.uptime);
     let (since, since_is_exact) = since(unit, counted, waiting, episode_seen, episode_told, scene);
-    // The journal was read some time during the watch: restarts that only the looks tell of came after that.
-    let told_until = |e: &Episode| if by_looks > by_journal { e.last } else { now_ns };
+    // The journal was read some time during the watch: what the looks tell of may have come after that.
+    let told_until = |e: &Episode| if by_looks > 0 { e.last } else { now_ns };
     let halves = [
         steps::halves(&seen, looks.first().map(|u| scene.clock.ns(u.at)), Some(scene.clock.ns(latest.at))),
         episode_told.and_then(|e| steps::halves(&told, Some(e.first), Some(told_until(&e)))),
@@ -259,17 +259,22 @@ fn looping_slowly(looks: &[&Unit], restarts: u32, now: Time, uptime: Option<Dura
     let Some(latest) = latest(looks) else { return false };
     let started = looks.iter().filter_map(|u| u.main_started).max();
     let (Some(uptime), Some(started)) = (uptime, started) else { return false };
-    if restarts < SLOW_LOOP || latest.active_state == "failed" {
+    if restarts < SLOW_LOOP || is_down(latest) {
         return false;
     }
     let period = uptime / restarts;
     period <= SLOW_LOOP_PERIOD && now.since(started) <= period * SLOW_LOOP_PERIODS
 }
 
+/// Nobody starts it again: it failed for good, or somebody stopped it.
+fn is_down(unit: &Unit) -> bool {
+    matches!(unit.active_state.as_str(), "failed" | "inactive" | "deactivating")
+}
+
 /// The journal has every restart: fewer are enough.
 fn told_slowly(episode: &Episode, now_ns: u64) -> bool {
     let quiet = Duration::from_nanos(now_ns.saturating_sub(episode.last));
-    let recently = quiet <= episode.period().saturating_mul(SLOW_LOOP_PERIODS).max(Duration::from_secs(60));
+    let recently = quiet <= episode.period().saturating_mul(SLOW_LOOP_PERIODS).max(Duration::from_secs(2));
     episode.restarts >= u64::from(LOOP) && episode.is_dense() && recently
 }
 
@@ -293,7 +298,8 @@ fn rate(
     };
     let watched = watched.filter(|(n, over)| *n >= 2 && *over >= second);
     let told = steps::last_episode(told).map(|e| {
-        let until = if over_for.is_some() { e.last } else { now_ns };
+        // The journal may have been read before what the looks saw.
+        let until = if over_for.is_some() || steps::total(seen) > 0 { e.last } else { now_ns };
         (e.restarts, Duration::from_nanos(until.saturating_sub(e.first)))
     });
     let told = told.filter(|(n, over)| *n >= u64::from(LOOP) && *over >= second);

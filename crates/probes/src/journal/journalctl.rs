@@ -5,6 +5,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +30,18 @@ pub struct Said {
     pub failed: bool,
 }
 
+/// Also if somebody kills us.
+fn end_with_us(command: &mut Command) {
+    let us = rustix::process::getpid();
+    let arm = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // We may have gone before the line above; the signal would then never come.
+        if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    };
+    // SAFETY: between fork and exec it makes plain system calls only, and neither allocates nor locks.
+    unsafe { command.pre_exec(arm) };
+}
+
 pub fn program() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|place| place.is_file())
 }
@@ -38,6 +51,7 @@ pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instan
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    end_with_us(&mut command);
     let mut child = Ended(command.spawn()?);
     let (mut output, mut complaint) = (Vec::new(), Vec::new());
     let (Some(mut out), Some(mut err)) = (child.0.stdout.take(), child.0.stderr.take()) else {

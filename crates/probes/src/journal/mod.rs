@@ -18,8 +18,8 @@ use entry::RESTART_SCHEDULED;
 
 /// All calls of journalctl in one look together.
 const LIMIT: Duration = Duration::from_secs(2);
-const MAX_UNITS: usize = 20;
-const MAX_MESSAGES: usize = 50;
+pub const MAX_UNITS: usize = 20;
+const MAX_MESSAGES: usize = 200;
 const MAX_RESTARTS: usize = 500;
 /// How far the first look goes back.
 const BACK: Duration = Duration::from_secs(6 * 3600);

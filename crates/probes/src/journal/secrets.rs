@@ -7,8 +7,13 @@
 const MASK: &str = "***";
 
 /// Words before `=` or `:` whose value is nobody's business, in lower case without `-` and `_`.
-const SECRET_WORDS: [&str; 12] = [
+const SECRET_WORDS: [&str; 17] = [
     "authorization",
+    "auth",
+    "cookie",
+    "credential",
+    "pwd",
+    "sessionid",
     "password",
     "passwd",
     "passphrase",
@@ -23,11 +28,38 @@ const SECRET_WORDS: [&str; 12] = [
 ];
 
 /// What tokens of well-known makers begin with.
-const TOKEN_STARTS: [&str; 12] =
-    ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "ya29.", "eyJ", "hvs."];
+const TOKEN_STARTS: [&str; 21] = [
+    "AKIA",
+    "ASIA",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxs-",
+    "ya29.",
+    "eyJ",
+    "hvs.",
+    "sk-",
+    "AIza",
+    "npm_",
+    "SG.",
+    "dop_v1_",
+];
+
+/// What a private key in PEM begins with; the rest of the message is the key.
+const PEM: &str = "-----BEGIN ";
 
 /// The text without what is plainly a secret.
 pub fn mask(text: &str) -> String {
+    if let Some(at) = text.find(PEM).filter(|&at| text[at..].contains("PRIVATE KEY")) {
+        return mask(&text[..at]) + MASK;
+    }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     loop {
@@ -56,6 +88,14 @@ pub fn mask(text: &str) -> String {
                 out.push_str(MASK);
             }
             rest = &value[length..];
+        } else if is_secret_word(word)
+            && let Some((between, value)) = value_after_space(word, after)
+        {
+            // `--password X`, `AWS_SECRET_ACCESS_KEY X`, `password is X`
+            let length = value.find(char::is_whitespace).unwrap_or(value.len());
+            out.push_str(between);
+            out.push_str(MASK);
+            rest = &value[length..];
         } else if word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic") {
             // `Bearer TOKEN`, wherever it stands.
             if let Some(value) = after.strip_prefix(' ') {
@@ -69,10 +109,10 @@ pub fn mask(text: &str) -> String {
         } else if after.starts_with("://")
             && let Some((user, host)) = user_info(&after[3..])
         {
-            // `https://user:password@host`
+            // `https://user:password@host`, `https://TOKEN@host`
             out.push_str("://");
             out.push_str(user);
-            out.push(':');
+            out.push_str(if user.is_empty() { "" } else { ":" });
             out.push_str(MASK);
             rest = host;
         }
@@ -137,14 +177,53 @@ fn secret_length(value: &str) -> (&str, usize) {
 fn user_info(text: &str) -> Option<(&str, &str)> {
     let authority = &text[..text.find(|c: char| c == '/' || c.is_whitespace() || c == '"').unwrap_or(text.len())];
     let (user_and_password, _) = authority.rsplit_once('@')?;
-    let (user, _) = user_and_password.split_once(':')?;
+    let user = match user_and_password.split_once(':') {
+        Some((user, _)) => user,
+        // A name of a user is shorter than any token.
+        None if user_and_password.len() >= 16 => "",
+        None => return None,
+    };
     Some((user, &text[user_and_password.len()..]))
+}
+
+/// Where a space stands before the value, and what word says that it is one.
+fn value_after_space<'t>(word: &str, after: &'t str) -> Option<(&'t str, &'t str)> {
+    let is_flag = word.starts_with("--");
+    let is_variable = word.contains('_') && !word.chars().any(char::is_lowercase);
+    let between = match after.get(..4) {
+        Some(" is ") => 4,
+        _ if (is_flag || is_variable) && after.starts_with(' ') => 1,
+        _ => return None,
+    };
+    let (between, value) = after.split_at(between);
+    (!value.is_empty() && !value.starts_with([' ', '-'])).then_some((between, value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn secrets_after_a_space_in_urls_and_in_pem_do_not_come_through() {
+        for text in [
+            "run --password hunter2 now",
+            "AWS_SECRET_ACCESS_KEY hunter2",
+            "the password is hunter2",
+            "pwd=hunter2",
+            "cookie: sid=hunter2",
+            r#"{"credential":"hunter2"}"#,
+            "fetch https://hunter2hunter2hunter2@example.org/x",
+            "-----BEGIN RSA PRIVATE KEY----- hunter2",
+            "key sk-proj-hunter2hunter2",
+            "key AIzahunter2hunter2hunter2",
+        ] {
+            assert!(!mask(text).contains("hunter2"), "{text} -> {}", mask(text));
+        }
+        for text in ["token expired for node", "author: me", "https://me@example.org/", "its authentication is off"] {
+            assert_eq!(mask(text), text);
+        }
+    }
 
     #[test]
     fn secrets_do_not_come_through() {

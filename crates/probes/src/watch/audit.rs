@@ -1,7 +1,7 @@
 //! The audit of agents is looked up by a thread of its own: unit files, packages, the journal, containers and sockets are read
 //! from disks that may be slow, and by a program that may hang. The watch does not wait for them.
 
-use crate::journal::{JournalReader, Wanted};
+use crate::journal::{JournalReader, MAX_UNITS, Wanted};
 use crate::root::{Root, now};
 use crate::tree::Tree;
 use crate::unit_sockets::Running;
@@ -188,7 +188,9 @@ impl Auditor {
                 let first = self.units.is_empty();
                 units.into_iter().for_each(|unit| self.note(unit));
                 let mut wanted = self.wanted();
-                wanted.retain(|w| self.looked_at.insert(w.clone()));
+                wanted.retain(|w| !self.looked_at.contains(w));
+                // Those beyond what one look takes come with the next.
+                self.looked_at.extend(wanted.iter().take(MAX_UNITS).cloned());
                 self.journal.look(&tree, &wanted, evidence);
                 if first {
                     self.look_at_sockets(evidence);
@@ -245,16 +247,17 @@ impl Auditor {
             let on_disk = || self.unit_files.iter().flatten().find(|f| f.name == unit.name).map(|f| f.enablement);
             matches!(word.or_else(on_disk), Some(Enablement::Enabled | Enablement::EnabledRuntime))
         };
-        let mut wanted: Vec<(bool, bool, &str)> = Vec::new();
+        // What restarts comes before agents, and what merely failed comes last.
+        let mut wanted: Vec<(bool, bool, bool, &str)> = Vec::new();
         for unit in self.units.values().filter(|u| u.name.ends_with(".service")) {
             let agent = is_agent(&self.options, &unit.name);
             let runs = matches!(unit.active_state.as_str(), "active" | "activating" | "reloading" | "failed");
             if loops(unit) || (agent && (runs || enabled(unit))) {
-                wanted.push((!loops(unit), !agent, &unit.name));
+                wanted.push((!restarts(unit), !agent, !loops(unit), &unit.name));
             }
         }
         wanted.sort_unstable();
-        wanted.into_iter().map(|(still, _, unit)| Wanted { unit: unit.to_owned(), loops: !still }).collect()
+        wanted.into_iter().map(|(_, _, still, unit)| Wanted { unit: unit.to_owned(), loops: !still }).collect()
     }
 }
 
@@ -264,7 +267,11 @@ fn is_agent(options: &AuditOptions, unit: &str) -> bool {
 
 /// Whether it was seen to fail or to be started again by systemd.
 fn loops(unit: &Unit) -> bool {
-    unit.sub_state.starts_with("auto-restart") || unit.active_state == "failed" || unit.restarts.is_some_and(|n| n > 0)
+    restarts(unit) || unit.active_state == "failed"
+}
+
+fn restarts(unit: &Unit) -> bool {
+    unit.sub_state.starts_with("auto-restart") || unit.restarts.is_some_and(|n| n > 0)
 }
 
 /// The node whose systemd answers on this bus: `/proc/77/root` of `unix:path=/proc/77/root/run/dbus/system_bus_socket`.

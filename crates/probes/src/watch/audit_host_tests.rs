@@ -8,7 +8,7 @@ use coroner_lab::{HostLock, LiveScenario};
 #[test]
 fn a_crashing_agent_is_seen_in_its_files_and_its_journal() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let live = LiveScenario::start("crashloop", &["--seconds", "120"]).expect("the lab boots systemd");
+    let live = LiveScenario::start("crashloop-leak", &["--seconds", "120"]).expect("the lab boots systemd");
     let bus = live.truth.facts["bus"].as_str().expect("its bus").to_owned();
     let question = FileQuestion {
         path: "/etc/ecs/ecs.config".into(),
@@ -31,7 +31,7 @@ fn a_crashing_agent_is_seen_in_its_files_and_its_journal() {
 
     let ecs = seen.unit_files.iter().find(|u| u.name == "ecs.service").expect("its file");
     assert_eq!(ecs.enablement, Enablement::Enabled);
-    assert_eq!(ecs.path.as_deref(), Some("/etc/systemd/system/ecs.service"), "of the node behind the bus");
+    assert_eq!(ecs.path.as_deref(), Some("/usr/lib/systemd/system/ecs.service"), "of the node behind the bus");
     let journald = seen.unit_files.iter().find(|u| u.name == "systemd-journald.service").expect("its file");
     assert_eq!(journald.package.as_ref().map(|p| p.name.as_str()), Some("systemd"));
     assert_eq!(seen.agent_files[0].state, FileState::Missing);

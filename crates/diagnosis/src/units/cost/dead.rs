@@ -5,7 +5,7 @@ use crate::units::churn::makes_for_others;
 use crate::units::paths::UnitPaths;
 use crate::zombies::groups::groups;
 use crate::zombies::{MakerShare, RateFrom, makers};
-use coroner_evidence::{Evidence, ZombieScan};
+use coroner_evidence::{Evidence, Time, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use std::time::Duration;
 const FILES: usize = 3;
 /// So many new ones make a rate, however short it was watched.
 const RISEN: u64 = 10;
+/// A leak that began just now is not taken for faster than it would be over this time.
+const SHORTEST_LEAK: Duration = Duration::from_secs(10);
 /// Two looks closer than this are one.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// With fewer, a rate needs two looks so far apart, or a node that is up for so long.
@@ -51,7 +53,10 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
         tally.zombies += 1;
         tally.bytes = tally.bytes.saturating_add(zombie.held.total());
         match zombie.born {
-            Some(born) if born.exact => tally.born_recently += u64::from(born.at > hour_ago),
+            Some(born) if born.exact => {
+                tally.born_recently += u64::from(born.at > hour_ago);
+                tally.oldest = Some(tally.oldest.map_or(born.at, |oldest| oldest.min(born.at)));
+            }
             _ => tally.births_unknown = true,
         }
     }
@@ -81,7 +86,9 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
             // What happens now, rather than the last hour, most of which it may have been quiet.
             Some((n, RateFrom::Watched { over }))
         } else if !tally.births_unknown && recently >= LONG_ENOUGH {
-            Some((tally.born_recently, RateFrom::Births { over: recently }))
+            // It may have begun since: an hour that was quiet until a minute ago says nothing of this minute.
+            let since_first = tally.oldest.map_or(recently, |oldest| scan.at.since(oldest).max(SHORTEST_LEAK));
+            Some((tally.born_recently, RateFrom::Births { over: recently.min(since_first) }))
         } else if let Some((n, over)) = risen.filter(|(_, over)| *over >= LONG_ENOUGH) {
             Some((n, RateFrom::Watched { over }))
         } else {
@@ -105,6 +112,7 @@ struct Tally {
     bytes: u64,
     born_recently: u64,
     births_unknown: bool,
+    oldest: Option<Time>,
     /// By their place in the scan: bytes, and how many they keep.
     files: HashMap<u32, (u64, u64)>,
 }

@@ -1,6 +1,6 @@
 //! Automatic restarts in time, from counts that are set back at will.
 
-use super::SLOW_LOOP_PERIOD;
+use super::{SLOW_LOOP_PERIOD, has_failed, is_job};
 use coroner_evidence::{Clocks, Evidence, Unit};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn between(a: &Unit, b: &Unit) -> u64 {
     }
     match after {
         // A start by hand, unless systemd was just about to do it.
-        0 => u64::from(was_restarted_while_waiting(a, b)),
+        0 => u64::from(was_restarted_while_waiting(a, b) || was_started_to_fail_again(a, b)),
         // The restart that was queued when it was looked at had been counted already.
         _ if a.sub_state == "auto-restart-queued" => 0,
         // Set back, and as high again as before.
@@ -83,6 +83,17 @@ fn is_started_anew(a: &Unit, b: &Unit) -> bool {
         (one, other) => one.or(other).unwrap_or(false),
     }
 }
+
+/// It had failed, was started at once and failed again: by something else than `Restart=`, such as `Upholds=` of another unit or a
+/// script. People take longer.
+fn was_started_to_fail_again(a: &Unit, b: &Unit) -> bool {
+    let failed = |u: &Unit| u.active_state == "failed" && has_failed(u) && u.invocation_id.is_some();
+    let at_once = b.at.since(a.at) <= AT_ONCE && b.main_started.is_some_and(|started| started > a.at);
+    failed(a) && failed(b) && at_once && !is_job(&[a, b])
+}
+
+/// Nobody reads a log and starts a unit again within this time, again and again.
+const AT_ONCE: Duration = Duration::from_secs(15);
 
 /// systemd had decided to restart it, and another invocation came. That the count does not show it is `reset-failed`'s doing.
 fn was_restarted_while_waiting(a: &Unit, b: &Unit) -> bool {

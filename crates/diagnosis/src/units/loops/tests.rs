@@ -208,6 +208,23 @@ fn how_long_at_least_follows_from_what_systemd_waits() {
 }
 
 #[test]
+fn what_another_unit_starts_again_after_each_failure_loops_though_nobody_counts() {
+    let upheld = |ago: u64, invocation: &str| Unit {
+        active_state: "failed".into(),
+        sub_state: "failed".into(),
+        result: Some("exit-code".into()),
+        main_started: Some(start(ago) + Duration::from_millis(500)),
+        ..look(ago, 0, invocation)
+    };
+    let looks = [(8, "a"), (6, "b"), (4, "c"), (2, "d"), (1, "e")].map(|(ago, id)| upheld(ago, id));
+    let looks: Vec<Unit> = looks
+        .windows(2)
+        .map(|pair| Unit { main_started: Some(pair[0].at + Duration::from_millis(500)), ..pair[1].clone() })
+        .collect();
+    assert_eq!(only(&seen(looks)).how, How::Seen);
+}
+
+#[test]
 fn a_timers_job_is_no_loop_unless_systemd_restarts_it() {
     let job = |ago, restarts, invocation: &str| Unit {
         service_type: Some("oneshot".into()),
