@@ -96,7 +96,8 @@ fn this_node_is_diagnosed_in_the_documented_shape() {
         .chain(seen)
         .chain(d["unseen"].as_array().unwrap().iter().map(|u| &u["probe"]));
     let answered: std::collections::BTreeSet<&str> = answered.filter_map(Value::as_str).collect();
-    for code in coroner_diagnosis::Code::ALL {
+    // Without a baseline nobody asks for a difference to it.
+    for code in coroner_diagnosis::Code::ALL.iter().filter(|c| **c != coroner_diagnosis::Code::UnitDrift) {
         assert!(answered.contains(code.as_str()), "no word about {code}");
     }
     let cost = &d["cost"];
