@@ -10,7 +10,7 @@ use crate::log_events;
 use crate::units::cost::{UnitCost, costs};
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
 use crate::units::paths::{shell_word, stem};
-use crate::words::{age_words, bytes, count, duration_words, list, rate, times};
+use crate::words::{age_words, bytes, count, duration_words, list, plural, rate, times};
 use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -196,7 +196,8 @@ pub(super) fn left_behind(cost: &UnitCost) -> String {
     let holding = cost.zombie_bytes.map(|held| format!(", holding {}", bytes(held))).unwrap_or_default();
     let growing = cost.zombies_per_hour.filter(|rate| *rate > 0.0);
     let growing = growing.map(|n| format!(", {} more", rate(n, Duration::from_secs(3600)))).unwrap_or_default();
-    let mut text = format!("{} dead memory cgroups are its own{holding}{growing} (see zombie-memcgs).", count(dead));
+    let many = plural(dead, "dead memory cgroup is", "dead memory cgroups are");
+    let mut text = format!("{many} its own{holding}{growing} (see zombie-memcgs).");
     if !cost.pinned_by.is_empty() {
         let files: Vec<&str> = cost.pinned_by.iter().map(|p| p.file.as_str()).collect();
         text.push_str(&format!(" Kept by {}.", list(&files, 3)));

@@ -128,6 +128,9 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     }
     let mut detail = if f.is_job {
         "It is a job that runs and ends; nothing restarts it when it fails. ".to_owned()
+    } else if f.runs.1 > 1 {
+        "It was started anew while we watched, not by its own Restart=: by another unit, a script or a person. "
+            .to_owned()
     } else {
         "Nothing restarts it; it costs nothing while it is down. ".to_owned()
     };

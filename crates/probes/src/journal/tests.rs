@@ -71,7 +71,7 @@ fn messages_and_restarts_in_the_order_of_time_and_only_once() {
         assert!(call.contains(&format!("{MACHINE}/system.journal")) && call.contains("system@0-1-2"), "{call}");
         assert!(!call.contains("user-1000") && !call.contains("notes"), "{call}");
     }
-    assert!(calls[0].contains("--lines=50") && calls[0].ends_with("-- _SYSTEMD_UNIT=ecs.service"), "{}", calls[0]);
+    assert!(calls[0].contains("--lines=200") && calls[0].ends_with("-- _SYSTEMD_UNIT=ecs.service"), "{}", calls[0]);
     assert!(calls[1].ends_with("_PID=1 UNIT=ecs.service"), "{}", calls[1]);
 
     assert_eq!(node.look(&mut reader, &[("ecs.service", true)]).unit_log, []);
@@ -83,7 +83,7 @@ fn one_that_talks_all_the_time_does_not_hide_the_others() {
         r#"
 case "$*" in
 *MESSAGE_ID=*) ;;
-*loud.service*) for i in $(seq 150); do
+*loud.service*) for i in $(seq 600); do
   echo '{"__REALTIME_TIMESTAMP":"1700000001000000","_SYSTEMD_UNIT":"loud.service","MESSAGE":"me"}'; done;;
 *_SYSTEMD_UNIT=quiet.service) echo '{"__REALTIME_TIMESTAMP":"1600000000000000","_SYSTEMD_UNIT":"quiet.service","MESSAGE":"and me"}';;
 esac"#,

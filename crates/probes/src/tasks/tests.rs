@@ -432,6 +432,8 @@ fn a_new_process_is_described_by_the_next_hot_look() {
     reader.look_all(now(), &mut evidence);
     let sleeper = Ended(Command::new("sleep").arg("60").spawn().unwrap());
     let pid = sleeper.0.id();
+    // In the middle of execve it has its new name, and no command line yet.
+    wait_for("its command line", || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()));
     // If hundreds of others were born as well, it takes some looks.
     wait_for("the new process", || {
         reader.look_hot(now(), &mut evidence);
