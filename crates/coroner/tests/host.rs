@@ -152,7 +152,7 @@ fn without_root_it_runs_and_says_what_it_cannot_see() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let out = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
-        .arg(readable_copy())
+        .arg(readable_copy().path())
         .args(["diagnose", "--for", "1s", "--json"])
         .output()
         .unwrap();

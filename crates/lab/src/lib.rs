@@ -26,4 +26,4 @@ pub use hierarchy::Hierarchy;
 pub use host_lock::{HostLock, skip};
 pub use live::LiveScenario;
 pub use run_id::RunId;
-pub use syscalls::die_with_parent;
+pub use syscalls::{Mapping, die_with_parent};

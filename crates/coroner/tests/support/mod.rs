@@ -5,7 +5,7 @@
 use coroner_lab::LiveScenario;
 use coroner_lab::truth::Truth;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
@@ -111,17 +111,27 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The binary where any user may run it: the checkout may be closed to others.
-pub fn readable_copy() -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let copy = std::env::temp_dir().join(format!("coroner-test-{}", std::process::id()));
-    if !copy.exists() {
-        let fresh = copy.with_extension("new");
-        std::fs::copy(CORONER, &fresh).unwrap();
-        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::rename(&fresh, &copy).unwrap();
+/// The binary where any user may run it (the checkout may be closed to others), while this lives.
+pub struct ReadableCopy {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl ReadableCopy {
+    pub fn path(&self) -> &Path {
+        &self.path
     }
-    copy
+}
+
+pub fn readable_copy() -> ReadableCopy {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("coroner");
+    std::fs::copy(CORONER, &path).unwrap();
+    for readable in [dir.path(), &path] {
+        std::fs::set_permissions(readable, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    ReadableCopy { _dir: dir, path }
 }
 
 /// Runs a shell script in new namespaces, with the binary as `$0`, and parses what it prints.
@@ -129,7 +139,7 @@ pub fn in_namespaces(unshare: &[&str], script: &str) -> Value {
     let output = Command::new("unshare")
         .args(unshare)
         .args(["sh", "-c", script])
-        .arg(readable_copy())
+        .arg(readable_copy().path())
         .output()
         .expect("unshare");
     json_of(&output)

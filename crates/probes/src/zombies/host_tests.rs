@@ -4,9 +4,10 @@
 
 use super::slots::Told;
 use super::*;
-use coroner_lab::{Cgroup, HostLock, TmpfsMount};
+use coroner_lab::{Cgroup, HostLock, Mapping, TmpfsMount};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Instant;
@@ -119,8 +120,14 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     let (by_tmpfs, by_disk, nested) = (drawn(149, "agent"), drawn(150, "task"), drawn(2, "pod"));
     let nowhere = Path::new("/dev/null");
     scene.make(&by_tmpfs, "echo x > \"$1/$z\"", nowhere);
-    // One page each of one file on disk. What was not yet written back cannot be dropped.
-    scene.make(&by_disk, &format!("printf '%{page}s' x >> \"$2\""), real.path());
+    // One page each of one file on disk, held at once: who pages out cold memory (DAMON) would take one.
+    let mut held = Vec::new();
+    for names in by_disk.chunks(10) {
+        scene.make(names, &format!("printf '%{page}s' x >> \"$2\""), real.path());
+        let bytes = std::fs::metadata(real.path()).unwrap().len() as usize;
+        let mapping = Mapping::of(real.as_file().as_fd(), bytes).unwrap();
+        held.push((mapping.hold_pages().unwrap(), mapping));
+    }
     let child = format!("{}/{}", nested[0], nested[1]);
     scene.make(std::slice::from_ref(&child), "echo x > \"$1/nested\"", nowhere);
     scene.make(&nested[..1], ":", nowhere);
@@ -135,7 +142,13 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     expected.sort();
     let mut both = Vec::new();
     for method in METHODS {
-        let scan = scan_by(method, true);
+        let mut scan = scan_by(method, true);
+        // A page that somebody tries to reclaim is on no list for a moment.
+        wait_for("all pages are on their lists", || {
+            scan = scan_by(method, true);
+            let below = scene.below(&scan);
+            by_tmpfs.iter().all(|name| below.get(name).is_some_and(|z| z.held.swap_backed == page))
+        });
         assert_eq!((scan.method, scan.truncated.as_ref()), (method, None));
         let below = scene.below(&scan);
         assert_eq!(below.keys().cloned().collect::<Vec<_>>(), expected, "{method:?}");
@@ -178,7 +191,7 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     let probe = scene.parent.child("probe").unwrap();
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(probe.dir()).unwrap());
     assert!(both[0].iter().all(|z| z.1 < inode), "ids rise with each cgroup: {inode}");
-    drop((open, real, probe));
+    drop((open, held, real, probe));
     scene.clear();
 }
 
