@@ -1,0 +1,1 @@
+//! Folded stacks: one line `frame;frame;… weight` for each distinct stack, the root first.
