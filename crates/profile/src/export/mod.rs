@@ -1,1 +1,3 @@
 //! Writers of what others read.
+
+pub mod folded;

@@ -1,6 +1,6 @@
 //! A fast hash for short byte strings and short runs of ids, seeded at random so that no file can make a table degenerate.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xbf58_476d_1ce4_e5b9;
@@ -60,4 +60,51 @@ pub fn ids(seed: u64, ids: &[u32]) -> u64 {
         h = fold(u64::from(*last) ^ K1, h ^ K0);
     }
     h
+}
+
+/// This hash for the standard tables.
+#[derive(Clone, Debug)]
+pub struct Seeded(u64);
+
+impl Default for Seeded {
+    fn default() -> Seeded {
+        Seeded(random_seed())
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer(self.0)
+    }
+}
+
+pub struct Mixer(u64);
+
+impl Hasher for Mixer {
+    #[inline]
+    fn write(&mut self, text: &[u8]) {
+        self.0 = bytes(self.0, text);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.0 = fold(u64::from(word) ^ K1, self.0 ^ K0);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = fold(word ^ K1, self.0 ^ K0);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }

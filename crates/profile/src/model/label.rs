@@ -45,8 +45,12 @@ pub fn label(symbol: &str, module: &str, place: Place, suffixes: bool) -> String
         } else {
             format!("[{}]", base_name(module).replace(';', ":"))
         };
-        if suffixes && place == Place::Kernel && text != "[unknown]" {
-            text.push_str("_[k]");
+        if suffixes && text != "[unknown]" {
+            text.push_str(match place {
+                Place::Kernel => "_[k]",
+                Place::Jit => "_[j]",
+                Place::User => "",
+            });
         }
         return text;
     }

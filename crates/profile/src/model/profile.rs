@@ -141,11 +141,18 @@ impl Samples {
     pub fn sort(&mut self) -> u64 {
         let mut newest = 0;
         let mut late = 0;
+        let mut ordered = true;
+        let mut before = 0;
         for time in &self.time {
+            ordered &= before <= *time;
+            before = *time;
+            if *time == NO_TIME {
+                continue;
+            }
             late += u64::from(*time < newest);
             newest = newest.max(*time);
         }
-        if late > 0 {
+        if !ordered {
             let mut order: Vec<u32> = (0..self.time.len() as u32).collect();
             order.sort_by_key(|index| self.time[*index as usize]);
             self.time = pick(&self.time, &order);

@@ -1,5 +1,6 @@
 //! From text to folded stacks, without keeping samples. Memory follows the number of distinct stacks.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -11,6 +12,7 @@ use super::scan::{Scanner, Sink};
 use crate::import::gz::{Unpacked, is_gz};
 use crate::import::{ImportError, Report};
 use crate::model::folded::root_label;
+use crate::model::hash::Seeded;
 use crate::model::{FoldedStacks, label};
 
 #[derive(Clone, Debug)]
@@ -133,21 +135,32 @@ struct Folder {
     /// Event and command of the sample at hand, then its frames.
     key: Vec<u32>,
     weight: u64,
-    last_comm: Vec<u8>,
+    /// The label of each command seen.
+    comms: HashMap<Vec<u8>, u32, Seeded>,
     last_event: Vec<u8>,
 }
 
 impl Folder {
     fn new(suffixes: bool) -> Folder {
         let folded = FoldedStacks::default();
-        let unseen = vec![0xff; 1];
-        Folder { folded, suffixes, key: vec![0, 0], weight: 0, last_comm: unseen.clone(), last_event: unseen }
+        Folder { folded, suffixes, key: vec![0, 0], weight: 0, comms: HashMap::default(), last_event: vec![0xff] }
     }
 
     #[cold]
     fn change_event(&mut self, event: &[u8]) {
         self.key[0] = self.folded.event(&String::from_utf8_lossy(event));
         self.last_event = event.to_vec();
+    }
+}
+
+impl Folder {
+    #[cold]
+    fn new_comm(&mut self, comm: &[u8]) -> u32 {
+        let text = String::from_utf8_lossy(comm);
+        let name = if text.is_empty() { "[unknown]" } else { &text };
+        let label = self.folded.labels.intern(&root_label(name)).0;
+        self.comms.insert(comm.to_vec(), label);
+        label
     }
 }
 
@@ -162,13 +175,10 @@ impl Sink for Folder {
     #[inline(always)]
     fn begin(&mut self, header: &Header<'_>) {
         self.weight = header.period.unwrap_or(1);
-        if header.comm != self.last_comm {
-            self.last_comm.clear();
-            self.last_comm.extend_from_slice(header.comm);
-            let comm = String::from_utf8_lossy(header.comm);
-            let name = if comm.is_empty() { "[unknown]" } else { &comm };
-            self.key[1] = self.folded.labels.intern(&root_label(name)).0;
-        }
+        self.key[1] = match self.comms.get(header.comm) {
+            Some(label) => *label,
+            None => self.new_comm(header.comm),
+        };
         if header.event != self.last_event {
             self.change_event(header.event);
         }

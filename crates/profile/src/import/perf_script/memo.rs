@@ -52,7 +52,7 @@ impl Memo {
         let known = &self.known[id as usize];
         let (head, tail) = (known.head as usize, known.tail as usize);
         let key = &self.keys[known.start..known.start + head + tail];
-        if rest.get(..head)? != &key[..head] || known.high != high {
+        if known.high != high || !same(rest.get(..head)?, &key[..head]) {
             return None;
         }
         let mut at = head;
@@ -64,7 +64,7 @@ impl Memo {
                 return None;
             }
         }
-        (rest.get(at..at + tail)? == &key[head..]).then_some((id, at + tail))
+        same(rest.get(at..at + tail)?, &key[head..]).then_some((id, at + tail))
     }
 
     #[inline(always)]
@@ -91,7 +91,7 @@ impl Memo {
                     && known.tail as usize == tail.len()
                     && known.high == high
                     && known.has_offset == (split.head < split.tail);
-                if same_shape && key[..head.len()] == *head && key[head.len()..] == *tail {
+                if same_shape && same(&key[..head.len()], head) && same(&key[head.len()..], tail) {
                     return Ok(slot as u32);
                 }
             }
@@ -133,6 +133,27 @@ impl Memo {
         }
         self.slots = slots;
     }
+}
+
+/// Whether two strings of the same length are equal. The names at hand are short; a call to memcmp costs more than it does.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let n = a.len();
+    if n != b.len() {
+        return false;
+    }
+    if !(8..=64).contains(&n) {
+        return a == b;
+    }
+    let word = |text: &[u8], at: usize| u64::from_le_bytes(text[at..at + 8].try_into().expect("eight bytes"));
+    let mut at = 0;
+    while at + 8 < n {
+        if word(a, at) != word(b, at) {
+            return false;
+        }
+        at += 8;
+    }
+    word(a, n - 8) == word(b, n - 8)
 }
 
 fn put(slots: &mut [u64], hash: u64, id: u32) {

@@ -100,7 +100,10 @@ impl<S: Sink> Scanner<S> {
         }
         if let Some(high) = aligned_address(text) {
             let rest = &text[ALIGNED..];
-            if let Some((id, length)) = self.memo.guess(self.before, rest, high) {
+            // Nothing foretells the leaf.
+            if self.before != START
+                && let Some((id, length)) = self.memo.guess(self.before, rest, high)
+            {
                 self.push(id);
                 return ALIGNED + length;
             }
@@ -121,7 +124,9 @@ impl<S: Sink> Scanner<S> {
                     }
                 }
             };
-            self.memo.follows(self.before, id);
+            if self.before != START {
+                self.memo.follows(self.before, id);
+            }
             self.push(id);
             return ALIGNED + length + 1;
         }
@@ -176,8 +181,9 @@ impl<S: Sink> Scanner<S> {
             self.odd_line(line);
             return;
         };
-        if header.event.is_empty() && header.rest.trim_ascii_start().starts_with(b"PERF_RECORD_") {
-            self.perf_record(line, header.rest.trim_ascii_start());
+        let record = if header.event.is_empty() { header.rest.trim_ascii_start() } else { header.event };
+        if record.starts_with(b"PERF_RECORD_") {
+            self.perf_record(line, record);
             return;
         }
         self.close();
@@ -251,21 +257,32 @@ fn line_length(text: &[u8]) -> usize {
 const ALIGNED: usize = 18;
 
 /// Whether the line begins with an address printed sixteen wide (as all of perf's versions do), and whether it is the kernel's.
-/// Written without branches on the bytes, so that the compiler makes vector instructions of it.
+/// Eight bytes at a time in one register: spaces, then digits.
 #[inline(always)]
 fn aligned_address(text: &[u8]) -> Option<bool> {
     let bytes: &[u8; ALIGNED] = text.get(..ALIGNED)?.try_into().ok()?;
-    let mut wrong = 0u8;
-    for at in 1..17 {
-        let (byte, next) = (bytes[at], bytes[at + 1]);
-        let digit = (byte.wrapping_sub(b'0') < 10) | (byte.wrapping_sub(b'a') < 6);
-        let space = byte == b' ';
-        // Spaces, then digits: no space follows a digit but the one behind the address.
-        let gap = !space & (next == b' ') & (at != 16);
-        wrong |= u8::from(!(digit | space) | gap);
-    }
-    let complete = bytes[16] != b' ' && bytes[17] == b' ';
-    (wrong == 0 && complete).then_some(bytes[1] >= b'8')
+    let low = digits_after_spaces(u64::from_le_bytes(bytes[1..9].try_into().ok()?))?;
+    let high = digits_after_spaces(u64::from_le_bytes(bytes[9..17].try_into().ok()?))?;
+    // A digit in the first half leaves no space in the second, and the last column is always a digit.
+    let complete = high != 0 && (low == 0 || high == TOP) && bytes[17] == b' ';
+    complete.then_some(bytes[1] >= b'8')
+}
+
+/// The top bit of each byte.
+const TOP: u64 = 0x8080_8080_8080_8080;
+
+/// For eight bytes that are spaces followed by hexadecimal digits: the top bit of each digit. Bytes are in memory order, the
+/// first the lowest.
+#[inline(always)]
+fn digits_after_spaces(word: u64) -> Option<u64> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // For bytes below 0x80 adding 0x80 - x sets the top bit where the byte is at least x, and nothing carries over.
+    let at_least = |byte: u64| word.wrapping_add((0x80 - byte) * EACH);
+    let digit = at_least(0x30) & !at_least(0x3a) | at_least(0x61) & !at_least(0x67);
+    let not_space = (word ^ 0x20 * EACH).wrapping_add(0x7f * EACH) & TOP;
+    let valid = word & TOP == 0 && digit & TOP == not_space;
+    let contiguous = not_space == 0 || not_space == TOP << (not_space.trailing_zeros() & !7);
+    (valid && contiguous).then_some(not_space)
 }
 
 #[cfg(test)]
@@ -282,5 +299,8 @@ mod tests {
         assert_eq!(aligned_address(b"\tffffffff821f04e5x "), None);
         assert_eq!(aligned_address(b"\tffffffff821f04eX x"), None);
         assert_eq!(aligned_address(b"\tffffffff821f04e5"), None);
+        assert_eq!(aligned_address(b"\tf      f821f04e5 x"), None);
+        assert_eq!(aligned_address(b"\tffffffff821f04\xe51 x"), None);
+        assert_eq!(aligned_address(b"\tffffffff 21f04e5 x"), None);
     }
 }
