@@ -16,4 +16,5 @@
 pub mod export;
 pub mod import;
 pub mod model;
+pub mod symbols;
 pub mod views;

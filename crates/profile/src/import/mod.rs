@@ -2,6 +2,7 @@
 
 pub mod folded;
 pub mod gz;
+pub mod perf_data;
 pub mod perf_script;
 mod report;
 
@@ -12,4 +13,6 @@ pub use report::{Oddity, OddityKind, Report};
 pub enum ImportError {
     #[error("reading failed: {0}")]
     Read(#[from] std::io::Error),
+    #[error("this is no {expected} file")]
+    NotThisFormat { expected: &'static str },
 }

@@ -123,6 +123,45 @@ fn span<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     &text[start..ends[id as usize]]
 }
 
+/// Each distinct byte string once.
+#[derive(Clone, Debug)]
+pub struct ByteTable {
+    seed: u64,
+    slots: Slots,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Default for ByteTable {
+    fn default() -> ByteTable {
+        ByteTable { seed: hash::random_seed(), slots: Slots::new(), bytes: Vec::new(), ends: Vec::new() }
+    }
+}
+
+impl ByteTable {
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<u32> {
+        let (bytes, ends) = (&self.bytes, &self.ends);
+        self.slots.find(hash::bytes(self.seed, key), |id| piece(bytes, ends, id) == key)
+    }
+
+    /// Adds a key that [`ByteTable::find`] did not know. Ids count from 0.
+    pub fn add(&mut self, key: &[u8]) -> u32 {
+        let id = self.ends.len() as u32;
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+        let (seed, bytes, ends) = (self.seed, &self.bytes, &self.ends);
+        self.slots.add(hash::bytes(seed, key), id, |id| hash::bytes(seed, piece(bytes, ends, id)));
+        id
+    }
+}
+
+#[inline(always)]
+fn piece<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
+    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
+    &bytes[start..ends[id as usize]]
+}
+
 /// Each distinct run of words (ids, numbers) once.
 #[derive(Clone, Debug)]
 pub struct WordTable {

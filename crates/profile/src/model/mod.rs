@@ -10,6 +10,6 @@ mod stacks;
 
 pub use folded::FoldedStacks;
 pub use frames::{Frame, FrameId, Frames, Place};
-pub use intern::{StrId, Strings, WordTable};
+pub use intern::{ByteTable, StrId, Strings, WordTable};
 pub use profile::{Clock, Event, EventId, Profile, Sample, Samples, Task, TaskId};
 pub use stacks::{StackId, Stacks};

@@ -12,10 +12,6 @@ impl<'a> Fields<'a> {
         Fields { data, swap }
     }
 
-    pub fn left(&self) -> usize {
-        self.data.len()
-    }
-
     #[inline]
     pub fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.data.split_at_checked(n)?;

@@ -182,11 +182,11 @@ impl Layout {
             for _ in 0..id_count {
                 ids.push(fields.u64()?);
             }
-            let known = self.attrs.iter_mut().find(|attr| !ids.is_empty() && attr.ids == ids);
-            match (known, attr) {
+            let same_ids = self.attrs.iter().position(|attr| !ids.is_empty() && attr.ids == ids);
+            match (self.attrs.get_mut(same_ids.unwrap_or(index)), attr) {
                 (Some(known), _) => known.name = name,
-                (None, Some(attr)) if index >= self.attrs.len() => self.attrs.push(Attr { name, ids, ..attr }),
-                (None, _) => self.attrs.get_mut(index)?.name = name,
+                (None, Some(attr)) => self.attrs.push(Attr { name, ids, ..attr }),
+                (None, None) => return None,
             }
         }
         Some(())

@@ -1,6 +1,5 @@
 //! From text to folded stacks, without keeping samples. Memory follows the number of distinct stacks.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -12,7 +11,6 @@ use super::scan::{Scanner, Sink};
 use crate::import::gz::{Unpacked, is_gz};
 use crate::import::{ImportError, Report};
 use crate::model::folded::root_label;
-use crate::model::hash::Seeded;
 use crate::model::{FoldedStacks, label};
 
 #[derive(Clone, Debug)]
@@ -135,32 +133,12 @@ struct Folder {
     /// Event and command of the sample at hand, then its frames.
     key: Vec<u32>,
     weight: u64,
-    /// The label of each command seen.
-    comms: HashMap<Vec<u8>, u32, Seeded>,
-    last_event: Vec<u8>,
 }
 
 impl Folder {
     fn new(suffixes: bool) -> Folder {
         let folded = FoldedStacks::default();
-        Folder { folded, suffixes, key: vec![0, 0], weight: 0, comms: HashMap::default(), last_event: vec![0xff] }
-    }
-
-    #[cold]
-    fn change_event(&mut self, event: &[u8]) {
-        self.key[0] = self.folded.event(&String::from_utf8_lossy(event));
-        self.last_event = event.to_vec();
-    }
-}
-
-impl Folder {
-    #[cold]
-    fn new_comm(&mut self, comm: &[u8]) -> u32 {
-        let text = String::from_utf8_lossy(comm);
-        let name = if text.is_empty() { "[unknown]" } else { &text };
-        let label = self.folded.labels.intern(&root_label(name)).0;
-        self.comms.insert(comm.to_vec(), label);
-        label
+        Folder { folded, suffixes, key: vec![0, 0], weight: 0 }
     }
 }
 
@@ -172,16 +150,20 @@ impl Sink for Folder {
         self.folded.labels.intern(&label::label(&symbol, &module, place, self.suffixes)).0
     }
 
+    fn task(&mut self, header: &Header<'_>) -> u32 {
+        let comm = String::from_utf8_lossy(header.comm);
+        self.folded.labels.intern(&root_label(if comm.is_empty() { "[unknown]" } else { &comm })).0
+    }
+
+    fn event(&mut self, name: &[u8]) -> u32 {
+        self.folded.event(&String::from_utf8_lossy(name))
+    }
+
     #[inline(always)]
-    fn begin(&mut self, header: &Header<'_>) {
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) {
         self.weight = header.period.unwrap_or(1);
-        self.key[1] = match self.comms.get(header.comm) {
-            Some(label) => *label,
-            None => self.new_comm(header.comm),
-        };
-        if header.event != self.last_event {
-            self.change_event(header.event);
-        }
+        self.key[0] = event;
+        self.key[1] = task;
     }
 
     #[inline(always)]

@@ -25,46 +25,9 @@ pub struct Header<'a> {
 const COMM_AREA: usize = 96;
 
 /// Takes a header line apart (without its newline). `None` if it is none.
-#[inline]
+///
+/// This is the whole grammar; [`usual_task`] and [`usual_rest`] are a short cut through it.
 pub fn parse(line: &[u8]) -> Option<Header<'_>> {
-    usual(line).or_else(|| whole_grammar(line))
-}
-
-/// The form perf prints unless told otherwise: `COMM TID [CORE] TIME: …`. Agrees with [`whole_grammar`] on every line it accepts.
-#[inline]
-fn usual(line: &[u8]) -> Option<Header<'_>> {
-    let bracket = memchr::memchr(b'[', &line[..line.len().min(COMM_AREA)])?;
-    let mut at = bracket;
-    while at > 0 && line[at - 1] == b' ' {
-        at -= 1;
-    }
-    let tid_end = at;
-    while at > 0 && line[at - 1].is_ascii_digit() {
-        at -= 1;
-    }
-    if at == tid_end || tid_end == bracket || at == 0 || line[at - 1] != b' ' {
-        return None;
-    }
-    let tid = number(&line[at..tid_end])?;
-    let comm = line[..at].trim_ascii();
-    // A number inside the command could be the thread id instead; let the whole grammar decide.
-    if comm.is_empty() || comm.iter().any(|byte| *byte == b' ') && number_after_space(comm) {
-        return None;
-    }
-    let mut cursor = Cursor { line, at: bracket };
-    let core = cursor.core()?;
-    let time = cursor.time()?;
-    let tid = u32::try_from(tid).ok()?;
-    let header = Header { comm, tid: Some(tid), core: Some(core), time: Some(time), ..Header::default() };
-    Some(event(header, &line[cursor.at..]))
-}
-
-fn number_after_space(comm: &[u8]) -> bool {
-    comm.windows(2).any(|pair| pair[0] == b' ' && (pair[1].is_ascii_digit() || pair[1] == b'-'))
-}
-
-/// Every form.
-fn whole_grammar(line: &[u8]) -> Option<Header<'_>> {
     let area = line.len().min(COMM_AREA);
     let starts = || (0..area).filter(|at| line[*at] != b' ' && (*at == 0 || line[*at - 1] == b' '));
     // A thread id, then a core or a time.
@@ -88,6 +51,68 @@ fn whole_grammar(line: &[u8]) -> Option<Header<'_>> {
         }
     }
     None
+}
+
+/// The form perf prints unless told otherwise: `COMM TID [CORE] TIME: …`. Returns `COMM TID ` and the rest of the line.
+#[inline]
+pub(super) fn task_and_rest(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    memchr::memchr(b'[', &line[..line.len().min(COMM_AREA)]).map(|bracket| line.split_at(bracket))
+}
+
+/// Reads `COMM TID `. `None` if it could be read in another way; then [`parse`] must decide over the whole line.
+pub(super) fn usual_task(text: &[u8]) -> Option<Header<'_>> {
+    let mut at = text.trim_ascii_end().len();
+    let tid_end = at;
+    while at > 0 && text[at - 1].is_ascii_digit() {
+        at -= 1;
+    }
+    if at == tid_end || tid_end == text.len() || at == 0 || text[at - 1] != b' ' {
+        return None;
+    }
+    let tid = u32::try_from(number(&text[at..tid_end])?).ok()?;
+    let comm = text[..at].trim_ascii();
+    // A number inside the command could be the thread id instead.
+    if comm.is_empty() || text.contains(&b'\t') || number_after_space(comm) {
+        return None;
+    }
+    Some(Header { comm, tid: Some(tid), ..Header::default() })
+}
+
+/// Reads `[CORE] TIME: …` behind a [`usual_task`]. `last` is the event of the line before: this one most likely has the same.
+/// Agrees with [`parse`] on every line both accept.
+#[inline(always)]
+pub(super) fn usual_rest<'a>(line: &'a [u8], last: &[u8]) -> Option<Header<'a>> {
+    let mut cursor = Cursor { line, at: 0 };
+    let core = cursor.core()?;
+    let time = cursor.time()?;
+    let mut header = Header { core: Some(core), time: Some(time), ..Header::default() };
+    let rest = &line[cursor.at..];
+    cursor.spaces();
+    let period = cursor.digits();
+    let name = &line[cursor.at..];
+    if let (Some((period, _)), Some(b' ')) = (period, name.first()) {
+        let name = &name[1..];
+        if let Some([b':', b' ', ..] | [b':']) = name.strip_prefix(last)
+            && !last.is_empty()
+        {
+            header.period = Some(period);
+            header.event = &name[..last.len()];
+            header.rest = &name[last.len() + 1..];
+            return Some(header);
+        }
+    }
+    Some(event(header, rest))
+}
+
+fn number_after_space(comm: &[u8]) -> bool {
+    let mut after_space = false;
+    for byte in comm {
+        if after_space && (byte.is_ascii_digit() || *byte == b'-') {
+            return true;
+        }
+        after_space = *byte == b' ';
+    }
+    false
 }
 
 fn with_ids(line: &[u8], at: usize, core_or_time: bool) -> Option<Header<'_>> {
@@ -139,11 +164,14 @@ fn event<'a>(mut header: Header<'a>, text: &'a [u8]) -> Header<'a> {
 }
 
 /// The only frame of a sample that was recorded without call chains. It stands at the end of the header line.
+#[inline]
 pub fn only_frame<'a>(header: &Header<'a>) -> Option<FrameText<'a>> {
+    // Shorter than any address with a symbol.
+    if header.rest.len() < 8 { None } else { frame_behind(header) }
+}
+
+fn frame_behind<'a>(header: &Header<'a>) -> Option<FrameText<'a>> {
     let rest = header.rest.trim_ascii();
-    if rest.len() < 8 {
-        return None;
-    }
     // Right after the event it is printed sixteen wide; behind the arguments of a trace point look for sixteen digits.
     let first = rest.iter().take_while(|byte| frame::is_hex(**byte)).count();
     let padded = header.rest.len() - header.rest.trim_ascii_start().len() + first >= 17;
@@ -213,11 +241,19 @@ impl Cursor<'_> {
 
     #[inline(always)]
     fn digits(&mut self) -> Option<(u64, usize)> {
-        let start = self.at;
-        while self.peek().is_ascii_digit() {
-            self.at += 1;
+        let mut n = 0u64;
+        let mut width = 0;
+        for byte in &self.line[self.at..] {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                break;
+            }
+            n = n.wrapping_mul(10).wrapping_add(u64::from(digit));
+            width += 1;
         }
-        Some((number(&self.line[start..self.at])?, self.at - start))
+        self.at += width;
+        // Nineteen digits cannot overflow.
+        (1..=19).contains(&width).then_some((n, width))
     }
 
     /// A process or thread id. perf prints -1 for one it does not know.
@@ -351,9 +387,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_usual_form_and_the_whole_grammar_agree(line in "[a-z/: ]{0,12}[0-9 ]{0,5}( [0-9]{1,4})?( \\[[0-9]{3}\\])? {0,2}([0-9]{1,3}\\.[0-9]{6}:)? {0,2}([0-9]{1,7} )?[a-z:]{0,8}:? ?[a-z=]{0,4}") {
-            if let Some(fast) = usual(line.as_bytes()) {
-                prop_assert_eq!(Some(fast), whole_grammar(line.as_bytes()));
+        fn the_usual_form_and_the_whole_grammar_agree(line in "[a-z/: ]{0,12}[0-9 ]{0,5}( [0-9]{1,4})?( \\[[0-9]{3}\\])? {0,2}([0-9]{1,3}\\.[0-9]{6}:)? {0,2}([0-9]{1,7} )?(cycles|a:b|[a-z:]{0,8}):? ?[a-z=]{0,4}") {
+            for last in ["", "cycles", "a:b"] {
+                let fast = task_and_rest(line.as_bytes()).and_then(|(task, rest)| {
+                    let Header { comm, tid, .. } = usual_task(task)?;
+                    Some(Header { comm, tid, ..usual_rest(rest, last.as_bytes())? })
+                });
+                if fast.is_some() {
+                    prop_assert_eq!(fast, parse(line.as_bytes()));
+                }
             }
         }
 

@@ -24,7 +24,12 @@ pub(super) struct Memo {
     slots: Vec<u64>,
     known: Vec<Known>,
     keys: Vec<u8>,
+    /// The line last seen at an address of each region.
+    near: Vec<u32>,
 }
+
+/// Regions of addresses told apart; a power of two. 64 KiB stay in the second-level cache.
+const REGIONS: usize = 1 << 14;
 
 /// Before the first frame of a stack. A known line that equals no line.
 pub(super) const START: u32 = 0;
@@ -32,7 +37,7 @@ pub(super) const START: u32 = 0;
 impl Memo {
     pub fn new() -> Memo {
         let start = Known { start: 0, head: 1, tail: 0, value: 0, next: START, has_offset: false, high: false };
-        Memo { seed: hash::random_seed(), slots: vec![0; 1 << 12], known: vec![start], keys: vec![b'\n'] }
+        Memo { seed: hash::random_seed(), slots: vec![0; 1 << 12], known: vec![start], keys: vec![b'\n'], near: vec![START; REGIONS] }
     }
 
     #[inline(always)]
@@ -48,7 +53,22 @@ impl Memo {
     /// If `rest` begins with the line that came after `before` last time: that line, and its length with the newline.
     #[inline(always)]
     pub fn guess(&self, before: u32, rest: &[u8], high: bool) -> Option<(u32, usize)> {
-        let id = self.known[before as usize].next;
+        self.matches(self.known[before as usize].next, rest, high)
+    }
+
+    /// If `rest` begins with the line that was last seen near the address: that line, and its length with the newline.
+    #[inline(always)]
+    pub fn guess_at(&self, region: u64, rest: &[u8], high: bool) -> Option<(u32, usize)> {
+        self.matches(self.near[slot_of(region)], rest, high)
+    }
+
+    #[inline(always)]
+    pub fn lies_at(&mut self, region: u64, id: u32) {
+        self.near[slot_of(region)] = id;
+    }
+
+    #[inline(always)]
+    fn matches(&self, id: u32, rest: &[u8], high: bool) -> Option<(u32, usize)> {
         let known = &self.known[id as usize];
         let (head, tail) = (known.head as usize, known.tail as usize);
         let key = &self.keys[known.start..known.start + head + tail];
@@ -135,25 +155,35 @@ impl Memo {
     }
 }
 
+#[inline(always)]
+fn slot_of(region: u64) -> usize {
+    (region >> (64 - REGIONS.trailing_zeros())) as usize
+}
+
 /// Whether two strings of the same length are equal. The names at hand are short; a call to memcmp costs more than it does.
 #[inline(always)]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let n = a.len();
-    if n != b.len() {
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
         return false;
     }
-    if !(8..=64).contains(&n) {
+    if a.len() > 64 {
         return a == b;
     }
-    let word = |text: &[u8], at: usize| u64::from_le_bytes(text[at..at + 8].try_into().expect("eight bytes"));
-    let mut at = 0;
-    while at + 8 < n {
-        if word(a, at) != word(b, at) {
+    let (Some(a_last), Some(b_last)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) else {
+        let (Some(a_last), Some(b_last)) = (a.last_chunk::<4>(), b.last_chunk::<4>()) else {
+            return a == b;
+        };
+        return a_last == b_last && a.first_chunk::<4>() == b.first_chunk::<4>();
+    };
+    // The last eight bytes overlap what the loop compared: no loop over a remainder.
+    let (mut a, mut b) = (a, b);
+    while let (Some((a_next, a_rest)), Some((b_next, b_rest))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) {
+        if a_next != b_next {
             return false;
         }
-        at += 8;
+        (a, b) = (a_rest, b_rest);
     }
-    word(a, n - 8) == word(b, n - 8)
+    a_last == b_last
 }
 
 fn put(slots: &mut [u64], hash: u64, id: u32) {

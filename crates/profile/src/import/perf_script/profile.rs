@@ -8,14 +8,14 @@ use super::read::feed;
 use super::scan::{Scanner, Sink};
 use crate::import::gz::Unpacked;
 use crate::import::{ImportError, Report};
-use crate::model::{EventId, Frame, Profile, Sample, StackId, Strings, Task, TaskId, label};
+use crate::model::{EventId, Frame, Profile, Sample, StackId, Task, TaskId, label};
 
 /// Reads a stream, compressed or not.
 pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
     let mut from = Unpacked::new(from)?;
     let nothing = Sample { time: None, core: None, task: TaskId(0), event: EventId(0), period: 1, stack: StackId::EMPTY };
     let collector =
-        Collector { profile: Profile::default(), sample: nothing, last_event: None, last_comm: (Vec::new(), Strings::EMPTY) };
+        Collector { profile: Profile::default(), sample: nothing };
     let mut scanner = Scanner::new(collector);
     feed(&mut from, &mut scanner)?;
     let (mut profile, mut report) = (scanner.sink.profile, scanner.report);
@@ -27,8 +27,6 @@ pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
 struct Collector {
     profile: Profile,
     sample: Sample,
-    last_event: Option<(Vec<u8>, EventId)>,
-    last_comm: (Vec<u8>, crate::model::StrId),
 }
 
 impl Sink for Collector {
@@ -39,25 +37,21 @@ impl Sink for Collector {
         self.profile.frames.intern(Frame { symbol, module, place, inlined: frame.inlined }).0
     }
 
-    fn begin(&mut self, header: &Header<'_>) {
-        if self.last_comm.0 != header.comm {
-            self.last_comm = (header.comm.to_vec(), self.profile.strings.intern_bytes(header.comm));
-        }
-        let event = match &self.last_event {
-            Some((name, id)) if name == header.event => *id,
-            _ => {
-                let id = self.profile.intern_event(&String::from_utf8_lossy(header.event));
-                self.last_event = Some((header.event.to_vec(), id));
-                id
-            }
-        };
-        let comm = self.last_comm.1;
-        let task = Task { pid: header.pid, tid: header.tid, comm, cgroup: None };
+    fn task(&mut self, header: &Header<'_>) -> u32 {
+        let comm = self.profile.strings.intern_bytes(header.comm);
+        self.profile.intern_task(Task { pid: header.pid, tid: header.tid, comm, cgroup: None }).0
+    }
+
+    fn event(&mut self, name: &[u8]) -> u32 {
+        u32::from(self.profile.intern_event(&String::from_utf8_lossy(name)).0)
+    }
+
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) {
         self.sample = Sample {
             time: header.time,
             core: header.core,
-            task: self.profile.intern_task(task),
-            event,
+            task: TaskId(task),
+            event: EventId(event as u16),
             period: header.period.unwrap_or(1),
             stack: StackId::EMPTY,
         };

@@ -6,7 +6,7 @@ use super::scan::{Scanner, Sink};
 use crate::import::OddityKind;
 
 /// Small enough to stay in a core's second-level cache, large enough that system calls do not count.
-const BUFFER: usize = 256 << 10;
+const BUFFER: usize = 128 << 10;
 /// C++ names reach tens of kilobytes. Beyond this it is no line.
 const MAX_LINE: usize = 1 << 20;
 

@@ -2,15 +2,20 @@
 
 use super::frame::{self, FrameText};
 use super::header::{self, Header};
-use super::memo::{Memo, START};
+use super::memo::{Memo, START, same};
 use crate::import::{OddityKind, Report};
+use crate::model::ByteTable;
 
 /// Who takes the samples of a text.
 pub trait Sink {
     /// A frame not seen before. Returns a name for it, which [`Sink::end`] will be given.
     fn frame(&mut self, frame: FrameText<'_>) -> u32;
-    /// An event begins.
-    fn begin(&mut self, header: &Header<'_>);
+    /// A task not seen before (command, pid and tid of the header). Returns a name for it, which [`Sink::begin`] will be given.
+    fn task(&mut self, header: &Header<'_>) -> u32;
+    /// An event begins of a kind other than the one before. Returns a name for it, which [`Sink::begin`] will be given.
+    fn event(&mut self, name: &[u8]) -> u32;
+    /// An event begins. What the header says of task and event may be missing; their names stand for them.
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>);
     /// Its stack is complete: the names of its frames, leaf first.
     fn end(&mut self, leaf_first: &[u32]);
     /// A line that begins with `#`, before the first event.
@@ -32,6 +37,11 @@ pub struct Scanner<S> {
     state: State,
     /// A line that is a command if a frame follows.
     lone_comm: Vec<u8>,
+    last_event: Vec<u8>,
+    event_name: Option<u32>,
+    /// `COMM TID ` of the usual headers, and what the sink calls them.
+    tasks: ByteTable,
+    task_names: Vec<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +63,10 @@ impl<S: Sink> Scanner<S> {
             before: START,
             state: State::Between,
             lone_comm: Vec::new(),
+            last_event: Vec::new(),
+            event_name: None,
+            tasks: ByteTable::default(),
+            task_names: Vec::new(),
         }
     }
 
@@ -98,12 +112,19 @@ impl<S: Sink> Scanner<S> {
         if self.state != State::Stack {
             self.first_frame();
         }
-        if let Some(high) = aligned_address(text) {
+        if let Some(Address { high, region }) = aligned_address(text) {
             let rest = &text[ALIGNED..];
-            // Nothing foretells the leaf.
+            // Nothing but its address foretells the leaf.
             if self.before != START
                 && let Some((id, length)) = self.memo.guess(self.before, rest, high)
             {
+                self.push(id);
+                return ALIGNED + length;
+            }
+            if let Some((id, length)) = self.memo.guess_at(region, rest, high) {
+                if self.before != START {
+                    self.memo.follows(self.before, id);
+                }
                 self.push(id);
                 return ALIGNED + length;
             }
@@ -127,6 +148,7 @@ impl<S: Sink> Scanner<S> {
             if self.before != START {
                 self.memo.follows(self.before, id);
             }
+            self.memo.lies_at(region, id);
             self.push(id);
             return ALIGNED + length + 1;
         }
@@ -158,7 +180,12 @@ impl<S: Sink> Scanner<S> {
         if comm.is_empty() {
             self.report.odd(OddityKind::HeadlessStack, self.report.lines, b"");
         }
-        self.begin(&Header { comm: comm.trim_ascii(), ..Header::default() });
+        let header = Header { comm: comm.trim_ascii(), ..Header::default() };
+        let task = self.sink.task(&header);
+        if !self.last_event.is_empty() {
+            self.change_event(b"");
+        }
+        self.begin(task, &header);
     }
 
     #[cold]
@@ -177,6 +204,15 @@ impl<S: Sink> Scanner<S> {
             self.sink.comment(line);
             return;
         }
+        // The usual form, of a task seen before.
+        if let Some((task, rest)) = header::task_and_rest(line)
+            && let Some(id) = self.tasks.find(task)
+            && let Some(header) = header::usual_rest(rest, &self.last_event)
+            && !header.event.is_empty()
+        {
+            self.event(self.task_names[id as usize], &header);
+            return;
+        }
         let Some(header) = header::parse(line) else {
             self.odd_line(line);
             return;
@@ -186,20 +222,55 @@ impl<S: Sink> Scanner<S> {
             self.perf_record(line, record);
             return;
         }
+        let task = self.task(line, &header);
+        self.event(task, &header);
+    }
+
+    #[cold]
+    fn change_event(&mut self, name: &[u8]) {
+        self.last_event = name.to_vec();
+        self.event_name = Some(self.sink.event(name));
+    }
+
+    /// The name of the header's task.
+    #[cold]
+    fn task(&mut self, line: &[u8], header: &Header<'_>) -> u32 {
+        let usual = header::task_and_rest(line).map(|(task, _)| task).filter(|task| {
+            header::usual_task(task).is_some_and(|usual| (usual.comm, usual.tid) == (header.comm, header.tid))
+        });
+        if let Some(text) = usual.filter(|text| self.tasks.find(text).is_none()) {
+            let name = self.sink.task(header);
+            self.tasks.add(text);
+            self.task_names.push(name);
+            return name;
+        }
+        // Other forms are rare: the sink knows the task already if it was there before.
+        self.sink.task(header)
+    }
+
+    #[inline(always)]
+    fn event(&mut self, task: u32, header: &Header<'_>) {
+        if !same(header.event, &self.last_event) {
+            self.change_event(header.event);
+        }
         self.close();
-        self.begin(&header);
-        if let Some(frame) = header::only_frame(&header).filter(|_| !header.rest.is_empty()) {
+        self.begin(task, header);
+        if let Some(frame) = header::only_frame(header) {
             let value = self.sink.frame(frame);
             self.stack.push(value);
         }
     }
 
     #[inline(always)]
-    fn begin(&mut self, header: &Header<'_>) {
+    fn begin(&mut self, task: u32, header: &Header<'_>) {
         if !self.lone_comm.is_empty() {
             self.flush_lone_comm();
         }
-        self.sink.begin(header);
+        let event = match self.event_name {
+            Some(event) => event,
+            None => *self.event_name.insert(self.sink.event(b"")),
+        };
+        self.sink.begin(task, event, header);
         self.state = State::Event;
         self.stack.clear();
         self.report.samples += 1;
@@ -256,16 +327,29 @@ fn line_length(text: &[u8]) -> usize {
 /// The tab, sixteen columns of address, a space.
 const ALIGNED: usize = 18;
 
-/// Whether the line begins with an address printed sixteen wide (as all of perf's versions do), and whether it is the kernel's.
-/// Eight bytes at a time in one register: spaces, then digits.
+/// What the address of a line foretells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    /// It is the kernel's.
+    high: bool,
+    /// The address without its last two digits, hashed: addresses near each other are most often in the same function.
+    region: u64,
+}
+
+/// The address, if the line begins with one printed sixteen wide, as all of perf's versions do. Eight bytes at a time in one
+/// register: spaces, then digits.
 #[inline(always)]
-fn aligned_address(text: &[u8]) -> Option<bool> {
+fn aligned_address(text: &[u8]) -> Option<Address> {
     let bytes: &[u8; ALIGNED] = text.get(..ALIGNED)?.try_into().ok()?;
-    let low = digits_after_spaces(u64::from_le_bytes(bytes[1..9].try_into().ok()?))?;
-    let high = digits_after_spaces(u64::from_le_bytes(bytes[9..17].try_into().ok()?))?;
+    let first = u64::from_le_bytes(bytes[1..9].try_into().ok()?);
+    let second = u64::from_le_bytes(bytes[9..17].try_into().ok()?);
+    let first_digits = digits_after_spaces(first)?;
+    let second_digits = digits_after_spaces(second)?;
     // A digit in the first half leaves no space in the second, and the last column is always a digit.
-    let complete = high != 0 && (low == 0 || high == TOP) && bytes[17] == b' ';
-    complete.then_some(bytes[1] >= b'8')
+    let complete = second_digits != 0 && (first_digits == 0 || second_digits == TOP) && bytes[17] == b' ';
+    let near = first.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (second << 16);
+    let region = near.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    complete.then_some(Address { high: bytes[1] >= b'8', region })
 }
 
 /// The top bit of each byte.
@@ -291,16 +375,17 @@ mod tests {
 
     #[test]
     fn only_sixteen_wide_addresses_are_aligned() {
-        assert_eq!(aligned_address(b"\tffffffff821f04e5 x"), Some(true));
-        assert_eq!(aligned_address(b"\t         8a4f756 x"), Some(false));
-        assert_eq!(aligned_address(b"\t               0 x"), Some(false));
-        assert_eq!(aligned_address(b"\t                 x"), None);
-        assert_eq!(aligned_address(b"\tffff ffff21f04e5 x"), None);
-        assert_eq!(aligned_address(b"\tffffffff821f04e5x "), None);
-        assert_eq!(aligned_address(b"\tffffffff821f04eX x"), None);
-        assert_eq!(aligned_address(b"\tffffffff821f04e5"), None);
-        assert_eq!(aligned_address(b"\tf      f821f04e5 x"), None);
-        assert_eq!(aligned_address(b"\tffffffff821f04\xe51 x"), None);
-        assert_eq!(aligned_address(b"\tffffffff 21f04e5 x"), None);
+        let high = |text: &[u8]| aligned_address(text).map(|address| address.high);
+        assert_eq!(high(b"\tffffffff821f04e5 x"), Some(true));
+        assert_eq!(high(b"\t         8a4f756 x"), Some(false));
+        assert_eq!(high(b"\t               0 x"), Some(false));
+        assert_eq!(high(b"\t                 x"), None);
+        assert_eq!(high(b"\tffff ffff21f04e5 x"), None);
+        assert_eq!(high(b"\tffffffff821f04e5x "), None);
+        assert_eq!(high(b"\tffffffff821f04eX x"), None);
+        assert_eq!(high(b"\tffffffff821f04e5"), None);
+        assert_eq!(high(b"\tf      f821f04e5 x"), None);
+        assert_eq!(high(b"\tffffffff821f04\xe51 x"), None);
+        assert_eq!(high(b"\tffffffff 21f04e5 x"), None);
     }
 }
