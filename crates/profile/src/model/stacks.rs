@@ -73,6 +73,17 @@ impl Stacks {
         frames
     }
 
+    /// For each stack, whether `holds` is true of any of its frames. One pass: a parent's id is below its children's.
+    pub fn inherit(&self, holds: impl Fn(FrameId) -> bool) -> Vec<bool> {
+        let mut marked = vec![false; self.len()];
+        for id in 1..self.len() {
+            if let Some((parent, frame)) = self.split(StackId(id as u32)) {
+                marked[id] = marked[parent.0 as usize] || holds(frame);
+            }
+        }
+        marked
+    }
+
     /// How many nodes there are; every id is below it.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -38,7 +38,6 @@ mod kind {
     pub const LAST_OF_PERF: u32 = 100;
 }
 
-const MISC_COMM_EXEC: u16 = 1 << 13;
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 const MISC_MODE: u16 = 7;
 const MODE_KERNEL: u16 = 1;
@@ -369,8 +368,8 @@ impl Work<'_> {
                 self.tasks.space(pid).map(start, mapping);
             }
             kind::COMM => {
-                let (pid, tid) = (fields.u32()?, fields.u32()?);
-                self.tasks.rename(pid, tid, fields.string(), misc & MISC_COMM_EXEC != 0);
+                let (_pid, tid) = (fields.u32()?, fields.u32()?);
+                self.tasks.rename(tid, fields.string());
             }
             kind::FORK => {
                 let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);

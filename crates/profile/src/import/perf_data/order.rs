@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn a_round_passes_on_what_cannot_be_overtaken() {
         let mut order = Order::default();
-        let mut passed = Vec::new();
+        let mut passed: Vec<u8> = Vec::new();
         for time in [10, 30, 20] {
             order.hold(time, &[time as u8], 0);
         }
         order.finish_round(|record, _| passed.push(record[0]));
-        assert_eq!(passed, []);
+        assert!(passed.is_empty());
         for time in [25, 40, 35] {
             order.hold(time, &[time as u8], 0);
         }

@@ -80,15 +80,13 @@ impl Tasks {
         self.names.get(&tid).map(|name| &**name)
     }
 
-    pub fn rename(&mut self, pid: u32, tid: u32, name: &[u8], exec: bool) {
+    /// A new name, also by starting another program. What the old program had mapped stays until something else is mapped there:
+    /// a stack sampled in the middle of execve still has its addresses. perf does the same.
+    pub fn rename(&mut self, tid: u32, name: &[u8]) {
         if self.names.len() >= MAX_TASKS {
             self.names.clear();
         }
         self.names.insert(tid, name.into());
-        if exec {
-            // Another program: nothing of the old one is mapped any more.
-            self.spaces.insert(pid, Space::default());
-        }
     }
 
     /// A new process has its parent's mappings, a new thread shares them; both begin with the parent's name.
@@ -127,15 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn a_child_starts_with_its_parents_mappings_and_name_and_exec_ends_them() {
+    fn a_child_starts_with_its_parents_mappings_and_name() {
         let mut tasks = Tasks::default();
-        tasks.rename(1, 1, b"sh", false);
+        tasks.rename(1, b"sh");
         tasks.space(1).map(100, mapping(200, 0, "/bin/sh"));
         tasks.fork((2, 2), (1, 1));
         assert_eq!(tasks.name(2), Some(&b"sh"[..]));
         assert!(tasks.space(2).find(150).is_some());
-        tasks.rename(2, 2, b"ls", true);
-        assert!(tasks.space(2).find(150).is_none());
-        assert!(tasks.space(1).find(150).is_some());
+        tasks.rename(2, b"ls");
+        tasks.space(2).map(100, mapping(200, 0, "/bin/ls"));
+        assert_eq!(tasks.space(2).find(150).map(|(mapping, _)| &*mapping.path), Some("/bin/ls"));
+        assert_eq!(tasks.space(1).find(150).map(|(mapping, _)| &*mapping.path), Some("/bin/sh"));
     }
 }
