@@ -7,7 +7,9 @@ use coroner_profile::views::{Filter, flame};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let (Some(from), Some(to)) = (arguments.next(), arguments.next()) else { return Err("usage: export FILE OUT".into()) };
+    let (Some(from), Some(to)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: export FILE OUT".into());
+    };
     let file = std::fs::File::open(&from)?;
     let (profile, _) = match perf_data::read(&file, &mut Symbols::of_this_machine()) {
         Err(coroner_profile::import::ImportError::NotThisFormat { .. }) => perf_script::profile::read(&file)?,

@@ -170,7 +170,8 @@ fn value_types(profile: &Profile, table: &mut Table, out: &mut proto::Profile) -
         let clock = event.name.starts_with("cpu-clock") || event.name.starts_with("task-clock");
         let name = if event.name.is_empty() { "samples" } else { &event.name };
         let unit = if clock { "nanoseconds" } else { "count" };
-        out.sample_type.push(proto::ValueType { r#type: table.id(&format!("{name} samples")), unit: table.id("count") });
+        out.sample_type
+            .push(proto::ValueType { r#type: table.id(&format!("{name} samples")), unit: table.id("count") });
         out.sample_type.push(proto::ValueType { r#type: table.id(name), unit: table.id(unit) });
         out.period_type.get_or_insert(proto::ValueType { r#type: table.id(name), unit: table.id(unit) });
         out.default_sample_type = table.id(name);

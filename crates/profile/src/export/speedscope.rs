@@ -65,7 +65,8 @@ pub fn write(selection: &Selection<'_>, name: &str, to: impl Write) -> io::Resul
             frames.len() - 1
         });
         if profiles.last().is_none_or(|(of, _)| *of != event) {
-            profiles.push((event, empty(profile.events.get(usize::from(event)).map_or("samples", |event| &event.name))));
+            profiles
+                .push((event, empty(profile.events.get(usize::from(event)).map_or("samples", |event| &event.name))));
         }
         let Some((_, sampled)) = profiles.last_mut() else { continue };
         let stack = profile.stacks.root_first(StackId(stack));
@@ -95,5 +96,13 @@ fn entry(profile: &Profile, frame: crate::model::Frame) -> FrameEntry {
 fn empty(event: &str) -> Sampled {
     let clock = event.starts_with("cpu-clock") || event.starts_with("task-clock");
     let unit = if clock { "nanoseconds" } else { "none" };
-    Sampled { r#type: "sampled", name: event.to_owned(), unit, start: 0, end: 0, samples: Vec::new(), weights: Vec::new() }
+    Sampled {
+        r#type: "sampled",
+        name: event.to_owned(),
+        unit,
+        start: 0,
+        end: 0,
+        samples: Vec::new(),
+        weights: Vec::new(),
+    }
 }

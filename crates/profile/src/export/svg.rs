@@ -84,8 +84,12 @@ pub fn write_diff(tree: &DiffTree, options: &Options, to: impl Write) -> io::Res
             continue;
         }
         let name = tree.labels.get(node.label);
-        let tip =
-            format!("{name} ({:.2} % → {:.2} %, {:+.2})", node.before * 100.0, node.after * 100.0, node.change() * 100.0);
+        let tip = format!(
+            "{name} ({:.2} % → {:.2} %, {:+.2})",
+            node.before * 100.0,
+            node.after * 100.0,
+            node.change() * 100.0
+        );
         let fade = (255.0 - 175.0 * (node.change().abs() / largest)) as u8;
         let colour = if node.change() >= 0.0 { (255, fade, fade) } else { (fade, fade, 255) };
         rects.push(Rect { left, width, level, name, tip, colour });
@@ -152,7 +156,9 @@ fn draw(rects: Vec<Rect<'_>>, options: &Options, mut to: impl Write) -> io::Resu
 /// shade.
 fn colour(name: &str, place: Option<Place>) -> (u8, u8, u8) {
     // FNV-1a: the picture must not change from run to run.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let (a, b) = ((hash >> 16 & 0x3f) as u8, (hash >> 32 & 0x1f) as u8);
     match place {
         None => (200 + b, 200 + b, 205 + b),
@@ -174,7 +180,7 @@ fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

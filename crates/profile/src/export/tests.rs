@@ -27,16 +27,23 @@ fn pprof_reads_back_with_the_same_stacks_and_values() {
     let message = pprof::proto::Profile::decode(&bytes[..]).expect("a message");
     let text = |id: i64| message.string_table[id as usize].as_str();
     assert_eq!(text(0), "");
-    let types: Vec<(&str, &str)> = message.sample_type.iter().map(|kind| (text(kind.r#type), text(kind.unit))).collect();
-    let want =
-        [("cpu-clock samples", "count"), ("cpu-clock", "nanoseconds"), ("page-faults samples", "count"), ("page-faults", "count")];
+    let types: Vec<(&str, &str)> =
+        message.sample_type.iter().map(|kind| (text(kind.r#type), text(kind.unit))).collect();
+    let want = [
+        ("cpu-clock samples", "count"),
+        ("cpu-clock", "nanoseconds"),
+        ("page-faults samples", "count"),
+        ("page-faults", "count"),
+    ];
     assert_eq!(types, want);
     let deepest = message.sample.iter().max_by_key(|sample| sample.location_id.len()).expect("a sample");
     let names: Vec<&str> = deepest
         .location_id
         .iter()
         .map(|id| message.location.iter().find(|location| location.id == *id).expect("the location"))
-        .map(|location| message.function.iter().find(|function| function.id == location.line[0].function_id).expect("one"))
+        .map(|location| {
+            message.function.iter().find(|function| function.id == location.line[0].function_id).expect("one")
+        })
         .map(|function| text(function.name))
         .collect();
     assert_eq!(names, ["kf", "std::vector<int>::push", "main"]);
@@ -59,9 +66,15 @@ fn speedscope_has_a_profile_for_each_event_with_frames_that_exist() {
     assert_eq!(profiles.len(), 2);
     assert_eq!((profiles[0]["unit"].as_str(), profiles[0]["endValue"].as_u64()), (Some("nanoseconds"), Some(1500)));
     for profile in profiles {
-        let (samples, weights) = (profile["samples"].as_array().expect("samples"), profile["weights"].as_array().expect("weights"));
+        let (samples, weights) =
+            (profile["samples"].as_array().expect("samples"), profile["weights"].as_array().expect("weights"));
         assert_eq!(samples.len(), weights.len());
-        assert!(samples.iter().flat_map(|stack| stack.as_array().expect("a stack")).all(|frame| frame.as_u64() < Some(frames)));
+        assert!(
+            samples
+                .iter()
+                .flat_map(|stack| stack.as_array().expect("a stack"))
+                .all(|frame| frame.as_u64() < Some(frames))
+        );
     }
 }
 
@@ -70,7 +83,8 @@ fn the_svg_is_well_formed_whatever_the_names() {
     let profile = example();
     let tree = flame::tree(&Filter::default().on(&profile), &flame::Options::default());
     let mut out = Vec::new();
-    svg::write(&tree, &svg::Options { title: "a < b & \u{1} c".to_owned(), ..Default::default() }, &mut out).expect("memory");
+    svg::write(&tree, &svg::Options { title: "a < b & \u{1} c".to_owned(), ..Default::default() }, &mut out)
+        .expect("memory");
     let text = String::from_utf8(out).expect("text");
     assert!(text.contains("std::vector&lt;int&gt;::push"));
     assert!(text.contains("a&lt;b&gt;&amp;&quot;c"));

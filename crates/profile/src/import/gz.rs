@@ -19,13 +19,14 @@ pub struct Unpacked<R: Read> {
 
 enum Inner<R: Read> {
     Plain(BufReader<R>),
-    Gz(MultiGzDecoder<BufReader<R>>),
+    Gz(Box<MultiGzDecoder<BufReader<R>>>),
 }
 
 impl<R: Read> Unpacked<R> {
     pub fn new(from: R) -> io::Result<Unpacked<R>> {
         let mut from = BufReader::with_capacity(64 << 10, from);
-        let inner = if is_gz(from.fill_buf()?) { Inner::Gz(MultiGzDecoder::new(from)) } else { Inner::Plain(from) };
+        let inner =
+            if is_gz(from.fill_buf()?) { Inner::Gz(Box::new(MultiGzDecoder::new(from))) } else { Inner::Plain(from) };
         Ok(Unpacked { inner, cut: false })
     }
 
@@ -40,7 +41,12 @@ impl<R: Read> Read for Unpacked<R> {
         match &mut self.inner {
             Inner::Plain(from) => from.read(buffer),
             Inner::Gz(from) => match from.read(buffer) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+                    ) =>
+                {
                     self.cut = true;
                     Ok(0)
                 }

@@ -24,6 +24,8 @@ pub enum OddityKind {
     PerfRecord,
     /// The source line of a frame (`-F srcline`); not kept.
     SourceLine,
+    /// A stack that leads nowhere from some frame on; kept up to there.
+    StrayStack,
     /// A record of a binary file that could not be decoded; skipped.
     BadRecord,
     /// Something a file has that is not read.

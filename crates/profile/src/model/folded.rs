@@ -109,9 +109,7 @@ impl FoldedStacks {
             ranks.push(key[0]);
             order.push((start, ranks.len() - 1, id));
         }
-        order.sort_unstable_by(|a, b| {
-            ranks[a.0..a.1].cmp(&ranks[b.0..b.1]).then_with(|| ranks[a.1].cmp(&ranks[b.1]))
-        });
+        order.sort_unstable_by(|a, b| ranks[a.0..a.1].cmp(&ranks[b.0..b.1]).then_with(|| ranks[a.1].cmp(&ranks[b.1])));
         order.into_iter().map(|(_, _, id)| id).collect()
     }
 
@@ -129,5 +127,15 @@ impl FoldedStacks {
 
 /// What a command is called at the root of a stack.
 pub fn root_label(comm: &str) -> String {
-    comm.chars().map(|c| if c == ' ' { '_' } else if c == ';' { ':' } else { c }).collect()
+    comm.chars()
+        .map(|c| {
+            if c == ' ' {
+                '_'
+            } else if c == ';' {
+                ':'
+            } else {
+                c
+            }
+        })
+        .collect()
 }

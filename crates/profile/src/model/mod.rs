@@ -1,10 +1,10 @@
 //! What a profile is: samples in columns; strings, frames and stacks interned.
 
-mod frames;
 pub mod folded;
+mod frames;
 pub mod hash;
-pub mod label;
 mod intern;
+pub mod label;
 mod profile;
 mod stacks;
 

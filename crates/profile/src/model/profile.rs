@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Frames, Stacks, StackId, StrId, Strings, WordTable};
+use super::{Frames, StackId, Stacks, StrId, Strings, WordTable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);

@@ -32,7 +32,8 @@ struct Segment {
 
 impl Default for ElfSymbols {
     fn default() -> ElfSymbols {
-        let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).enable_auto_reload(false);
+        let symbolizer =
+            Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).enable_auto_reload(false);
         ElfSymbols { symbolizer: symbolizer.build(), files: HashMap::new() }
     }
 }
@@ -81,7 +82,11 @@ fn file_for(root: &Path, path: &str, build_id: Option<&[u8]>) -> Result<Named, S
     let on_disk = there.then(|| blazesym::helper::read_elf_build_id(&file).ok().flatten()).flatten();
     let wanted = build_id.filter(|id| id.len() > 2).or(on_disk.as_deref());
     let Some(wanted) = wanted else {
-        return if there { named(file.clone(), &file) } else { Err(format!("{path}: no such file; its functions stay unnamed")) };
+        return if there {
+            named(file.clone(), &file)
+        } else {
+            Err(format!("{path}: no such file; its functions stay unnamed"))
+        };
     };
     let hex: String = wanted.iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, rest) = hex.split_at(2);

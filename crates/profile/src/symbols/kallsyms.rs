@@ -31,7 +31,8 @@ impl Kallsyms {
             let Ok(address) = u64::from_str_radix(address, 16) else { continue };
             let kind = kind.as_bytes()[0];
             // Absolute symbols are offsets into per-CPU memory; mapping symbols of ARM begin with $.
-            if !matches!(kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B') || name.starts_with('$') || address == 0 {
+            if !matches!(kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B') || name.starts_with('$') || address == 0
+            {
                 continue;
             }
             let module = match words.next().and_then(|module| module.strip_prefix('[')?.strip_suffix(']')) {
@@ -76,11 +77,17 @@ impl Kallsyms {
 }
 
 /// Which of several names perf shows (tools/perf/util/symbol.c, `choose_best_symbol`): not weak, global, fewer leading
-/// underscores, longer.
-fn preference(kind: u8, name: &str) -> (bool, bool, isize, usize) {
+/// underscores, longer. Aliases for position-independent start-up code (`__pi_`) and for 32-bit calls of a 64-bit kernel come last.
+fn preference(kind: u8, name: &str) -> (bool, bool, bool, isize, usize) {
     let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
     let weak = kind.eq_ignore_ascii_case(&b'w');
-    (!weak, kind.is_ascii_uppercase(), -(underscores as isize), name.len())
+    (
+        !name.starts_with("__pi_") && !name.starts_with("__ia32_"),
+        !weak,
+        kind.is_ascii_uppercase(),
+        -(underscores as isize),
+        name.len(),
+    )
 }
 
 #[cfg(test)]

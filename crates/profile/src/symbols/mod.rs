@@ -41,7 +41,9 @@ impl Symbols {
             Ok(text) => match Kallsyms::parse(&text) {
                 Some(kernel) => Some(kernel),
                 None => {
-                    problems.push("proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)".to_owned());
+                    problems.push(
+                        "proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)".to_owned(),
+                    );
                     None
                 }
             },
@@ -50,13 +52,7 @@ impl Symbols {
                 None
             }
         };
-        Symbols {
-            root: root.to_owned(),
-            kernel,
-            elf: elf::ElfSymbols::default(),
-            perf_maps: HashMap::new(),
-            problems,
-        }
+        Symbols { root: root.to_owned(), kernel, elf: elf::ElfSymbols::default(), perf_maps: HashMap::new(), problems }
     }
 
     /// No names at all.
@@ -76,7 +72,9 @@ impl Symbols {
         // The notes hold the id as it is; looking for it saves walking them.
         let known = !recorded_build_id.is_empty() && !notes.is_empty();
         if known && memchr::memmem::find(&notes, recorded_build_id).is_none() && self.kernel.take().is_some() {
-            self.problem("kernel: the recording is of another kernel than proc/kallsyms; its functions stay unnamed".to_owned());
+            self.problem(
+                "kernel: the recording is of another kernel than proc/kallsyms; its functions stay unnamed".to_owned(),
+            );
         }
     }
 

@@ -110,7 +110,9 @@ fn settle(map: &mut CoreHeatmap, owners: &mut HashMap<(usize, TaskId), u32>, col
     for ((row, task), samples) in owners.drain() {
         let cell = &mut map.cells[row * map.columns + column];
         // The smaller id wins a tie: the same file gives the same picture.
-        if (samples, std::cmp::Reverse(task)) > (cell.owner_samples, std::cmp::Reverse(cell.owner.unwrap_or(TaskId(u32::MAX)))) {
+        if (samples, std::cmp::Reverse(task))
+            > (cell.owner_samples, std::cmp::Reverse(cell.owner.unwrap_or(TaskId(u32::MAX))))
+        {
             cell.owner = Some(task);
             cell.owner_samples = samples;
         }

@@ -46,7 +46,8 @@ pub struct Selection<'p> {
 impl Filter {
     /// Samples with `from <= time < until`.
     pub fn between(from: u64, until: u64) -> Filter {
-        Filter { ranges: vec![from..until], ..Filter::default() }
+        let range = from..until;
+        Filter { ranges: vec![range], ..Filter::default() }
     }
 
     pub fn on<'p>(&self, profile: &'p Profile) -> Selection<'p> {
@@ -56,9 +57,8 @@ impl Filter {
             let below = |above: &String| {
                 task.cgroup.is_some_and(|cgroup| {
                     let path = profile.strings.get(cgroup);
-                    path.strip_prefix(above.as_str()).is_some_and(|rest| {
-                        rest.is_empty() || rest.starts_with('/') || above.ends_with('/')
-                    })
+                    path.strip_prefix(above.as_str())
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || above.ends_with('/'))
                 })
             };
             filter.pid.is_none_or(|pid| task.pid == Some(pid))
@@ -68,11 +68,15 @@ impl Filter {
         });
         let tasks = tasks.collect();
         let stacks = filter.symbol.as_ref().map(|wanted| {
-            let named: Vec<bool> =
-                profile.frames.iter().map(|(_, frame)| frame.symbol(&profile.strings).contains(wanted.as_str())).collect();
+            let named: Vec<bool> = profile
+                .frames
+                .iter()
+                .map(|(_, frame)| frame.symbol(&profile.strings).contains(wanted.as_str()))
+                .collect();
             profile.stacks.inherit(|frame| named[frame.0 as usize])
         });
-        let events = profile.events.iter().map(|event| filter.event.as_ref().is_none_or(|name| event.name == *name)).collect();
+        let events =
+            profile.events.iter().map(|event| filter.event.as_ref().is_none_or(|name| event.name == *name)).collect();
         Selection { profile, filter, tasks, stacks, events }
     }
 }
@@ -102,7 +106,9 @@ impl<'p> Selection<'p> {
         let start = self.filter.ranges.first().map(|range| range.start);
         let end = self.filter.ranges.iter().map(|range| range.end).max();
         match (start, end) {
-            (Some(start), Some(end)) => Box::new(self.profile.samples.between(start, end).filter(|sample| self.has(sample))),
+            (Some(start), Some(end)) => {
+                Box::new(self.profile.samples.between(start, end).filter(|sample| self.has(sample)))
+            }
             _ => Box::new(self.profile.samples.iter().filter(|sample| self.has(sample))),
         }
     }

@@ -41,7 +41,11 @@ impl Default for FlameTree {
     fn default() -> FlameTree {
         let mut labels = Strings::default();
         let label = labels.intern("all");
-        FlameTree { labels, nodes: vec![Node { label, place: None, total: 0, own: 0, children: Vec::new() }], samples: 0 }
+        FlameTree {
+            labels,
+            nodes: vec![Node { label, place: None, total: 0, own: 0, children: Vec::new() }],
+            samples: 0,
+        }
     }
 }
 
@@ -95,7 +99,8 @@ impl Grower {
     fn finish(mut self) -> FlameTree {
         for at in (0..self.tree.nodes.len()).rev() {
             let node = &self.tree.nodes[at];
-            let above: u64 = node.children.iter().map(|child| self.tree.nodes[*child as usize].total).fold(0, u64::saturating_add);
+            let above: u64 =
+                node.children.iter().map(|child| self.tree.nodes[*child as usize].total).fold(0, u64::saturating_add);
             let total = node.own.saturating_add(above);
             let mut children = std::mem::take(&mut self.tree.nodes[at].children);
             children.sort_by(|a, b| self.tree.name(*a).cmp(self.tree.name(*b)));

@@ -33,7 +33,8 @@ pub fn offsets(selection: &Selection<'_>, rows: usize) -> OffsetHeatmap {
     let (first, last) = selection.profile().samples.span().unwrap_or((0, 0));
     let first_second = first / SECOND;
     let columns = (last / SECOND - first_second + 1).min(MAX_CELLS / rows as u64) as usize;
-    let mut map = OffsetHeatmap { first_second, columns, rows, counts: vec![0; columns * rows], largest: 0, left_out: 0 };
+    let mut map =
+        OffsetHeatmap { first_second, columns, rows, counts: vec![0; columns * rows], largest: 0, left_out: 0 };
     for sample in selection.samples() {
         let column = sample.time.map(|time| (time / SECOND).saturating_sub(first_second));
         match (sample.time, column) {

@@ -17,24 +17,80 @@ pub enum Kind {
 /// Functions in which an idle core waits (kernel/sched/idle.c, drivers/cpuidle, arch/*). A sample of the idle task is idle only
 /// if one of them is the leaf: what runs above them, softirq work first of all, is work.
 const WAITING: &[&str] = &[
-    "default_idle", "default_idle_call", "arch_cpu_idle", "native_safe_halt", "pv_native_safe_halt", "xen_safe_halt",
-    "acpi_safe_halt", "acpi_idle_do_entry", "acpi_idle_enter", "acpi_processor_ffh_cstate_enter", "intel_idle",
-    "intel_idle_irq", "intel_idle_ibrs", "intel_idle_hlt", "intel_idle_xstate", "mwait_idle", "mwait_idle_with_hints",
-    "amd_e400_idle", "poll_idle", "cpu_idle_poll", "cpuidle_enter_state", "cpuidle_enter", "cpuidle_idle_call",
-    "call_cpuidle", "do_idle", "cpu_startup_entry", "cpu_do_idle", "cpu_v7_do_idle", "psci_cpu_suspend_enter",
-    "__cpu_suspend_enter", "snooze_loop", "stop_loop", "haltpoll_select", "kvm_halt_poll", "tick_nohz_idle_enter",
-    "tick_nohz_idle_exit", "do_idle.constprop.0", "native_irq_return_iret",
+    "default_idle",
+    "default_idle_call",
+    "arch_cpu_idle",
+    "native_safe_halt",
+    "pv_native_safe_halt",
+    "xen_safe_halt",
+    "acpi_safe_halt",
+    "acpi_idle_do_entry",
+    "acpi_idle_enter",
+    "acpi_processor_ffh_cstate_enter",
+    "intel_idle",
+    "intel_idle_irq",
+    "intel_idle_ibrs",
+    "intel_idle_hlt",
+    "intel_idle_xstate",
+    "mwait_idle",
+    "mwait_idle_with_hints",
+    "amd_e400_idle",
+    "poll_idle",
+    "cpu_idle_poll",
+    "cpuidle_enter_state",
+    "cpuidle_enter",
+    "cpuidle_idle_call",
+    "call_cpuidle",
+    "do_idle",
+    "cpu_startup_entry",
+    "cpu_do_idle",
+    "cpu_v7_do_idle",
+    "psci_cpu_suspend_enter",
+    "__cpu_suspend_enter",
+    "snooze_loop",
+    "stop_loop",
+    "haltpoll_select",
+    "kvm_halt_poll",
+    "tick_nohz_idle_enter",
+    "tick_nohz_idle_exit",
+    "do_idle.constprop.0",
+    "native_irq_return_iret",
 ];
 /// The kernel is on its way back from an interrupt to what it interrupted: schedule() above it is not interrupt work.
-const LEAVING: &[&str] = &["irqentry_exit", "irqentry_exit_to_user_mode", "exit_to_user_mode_loop", "raw_irqentry_exit_cond_resched", "preempt_schedule_irq"];
+const LEAVING: &[&str] = &[
+    "irqentry_exit",
+    "irqentry_exit_to_user_mode",
+    "exit_to_user_mode_loop",
+    "raw_irqentry_exit_cond_resched",
+    "preempt_schedule_irq",
+];
 
 fn is_interrupt(symbol: &str) -> bool {
     const EXACT: &[&str] = &[
-        "handle_softirqs", "__do_softirq", "do_softirq", "do_softirq_own_stack", "__irq_exit_rcu", "irq_exit_rcu", "irq_exit",
-        "run_ksoftirqd", "common_interrupt", "__common_interrupt", "do_IRQ", "handle_irq_event", "handle_irq_event_percpu",
-        "__handle_irq_event_percpu", "net_rx_action", "gic_handle_irq", "el1_interrupt", "el0_interrupt", "exc_nmi",
+        "handle_softirqs",
+        "__do_softirq",
+        "do_softirq",
+        "do_softirq_own_stack",
+        "__irq_exit_rcu",
+        "irq_exit_rcu",
+        "irq_exit",
+        "run_ksoftirqd",
+        "common_interrupt",
+        "__common_interrupt",
+        "do_IRQ",
+        "handle_irq_event",
+        "handle_irq_event_percpu",
+        "__handle_irq_event_percpu",
+        "net_rx_action",
+        "gic_handle_irq",
+        "el1_interrupt",
+        "el0_interrupt",
+        "exc_nmi",
     ];
-    EXACT.contains(&symbol) || symbol.starts_with("sysvec_") || symbol.starts_with("__sysvec_") || symbol.starts_with("smp_apic_")
+    EXACT.contains(&symbol)
+        || symbol.starts_with("sysvec_")
+        || symbol.starts_with("__sysvec_")
+        || symbol.starts_with("smp_apic_")
 }
 
 /// The kind of each stack of a profile.

@@ -39,7 +39,8 @@ const MS: u64 = 1_000_000;
 #[test]
 fn the_burst_is_found_and_nothing_else() {
     let profile = example();
-    let found = monopolies::find(&Filter::default().on(&profile), &Kinds::of(&profile), &monopolies::Options::default());
+    let found =
+        monopolies::find(&Filter::default().on(&profile), &Kinds::of(&profile), &monopolies::Options::default());
     // Softirq work on the idle core is work, but not of a thread for 100 ms and more.
     let hogs: Vec<_> = found.iter().filter(|found| found.core == 1).collect();
     assert_eq!(hogs.len(), 1);
@@ -72,7 +73,10 @@ fn the_offset_heatmap_counts_each_part_of_each_second() {
     let filter = Filter { core: Some(1), comm: Some("hog".to_owned()), ..Filter::default() };
     let map = heatmap::offsets(&filter.on(&profile), 20);
     assert_eq!((map.columns, map.rows, map.left_out), (4, 20, 0));
-    assert_eq!((map.count(2, 0), map.count(2, 2), map.count(2, 6), map.count(2, 7), map.count(1, 0)), (50, 49, 50, 0, 0));
+    assert_eq!(
+        (map.count(2, 0), map.count(2, 2), map.count(2, 6), map.count(2, 7), map.count(1, 0)),
+        (50, 49, 50, 0, 0)
+    );
     assert_eq!(map.counts.iter().sum::<u32>(), 349);
 }
 
@@ -85,7 +89,8 @@ fn a_flame_graph_of_a_range_a_band_and_upside_down() {
     assert_eq!(range.total(), 700 * MS);
     let names: Vec<&str> = range.nodes[0].children.iter().map(|child| range.name(*child)).collect();
     assert_eq!(names, ["hog", "migration/1", "swapper"]);
-    let band = Filter { band: Some(Band { offsets: 0..100 * MS, within: 0..3000 * MS }), core: Some(1), ..Filter::default() };
+    let band =
+        Filter { band: Some(Band { offsets: 0..100 * MS, within: 0..3000 * MS }), core: Some(1), ..Filter::default() };
     assert_eq!(tree(&band.on(&profile), &flame::Options::default()).total(), 300 * MS);
     let inverted = tree(&Filter { core: Some(1), ..Filter::default() }.on(&profile), &flame::Options { invert: true });
     let leaves: Vec<&str> = inverted.nodes[0].children.iter().map(|child| inverted.name(*child)).collect();
@@ -97,7 +102,9 @@ fn a_flame_graph_of_a_range_a_band_and_upside_down() {
 #[test]
 fn a_difference_is_normalised_and_an_empty_side_is_no_trouble() {
     let profile = example();
-    let of = |from, until| tree(&Filter { core: Some(1), ..Filter::between(from, until) }.on(&profile), &flame::Options::default());
+    let of = |from, until| {
+        tree(&Filter { core: Some(1), ..Filter::between(from, until) }.on(&profile), &flame::Options::default())
+    };
     let tree = diff::diff(&of(0, 2000 * MS), &of(3000 * MS, 4000 * MS));
     let find = |name: &str| tree.nodes.iter().find(|node| tree.labels.get(node.label) == name).expect("a node");
     assert!(find("web_server").change().abs() < 1e-9);

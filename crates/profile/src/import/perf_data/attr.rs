@@ -104,7 +104,15 @@ impl Attr {
 /// What perf calls an event if the file does not say.
 fn name(kind: u32, config: u64) -> String {
     let hardware = ["cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses"];
-    let software = ["cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults", "major-faults"];
+    let software = [
+        "cpu-clock",
+        "task-clock",
+        "page-faults",
+        "context-switches",
+        "cpu-migrations",
+        "minor-faults",
+        "major-faults",
+    ];
     let known = match kind {
         0 => hardware.get(config as usize),
         1 => software.get(config as usize),

@@ -3,21 +3,20 @@
 use std::collections::HashMap;
 use std::io;
 
-use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
-
 use super::attr::Attr;
 use super::fields::Fields;
 use super::layout::{Layout, Source, layout};
 use super::order::Order;
 use super::sample;
-use super::space::{Mapping, Tasks};
+use super::unpack::Unpacker;
+use super::work::Work;
 use crate::import::{ImportError, OddityKind, Report};
 use crate::model::hash::Seeded;
-use crate::model::{EventId, Frame, Place, Profile, Sample, StrId, Strings, Task, label};
+use crate::model::{EventId, Profile};
 use crate::symbols::Symbols;
 
 /// Kinds of records (include/uapi/linux/perf_event.h; from 64 on tools/lib/perf/include/perf/event.h).
-mod kind {
+pub(super) mod kind {
     pub const MMAP: u32 = 1;
     pub const LOST: u32 = 2;
     pub const COMM: u32 = 3;
@@ -38,15 +37,7 @@ mod kind {
     pub const LAST_OF_PERF: u32 = 100;
 }
 
-const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-const MISC_MODE: u16 = 7;
-const MODE_KERNEL: u16 = 1;
-/// Addresses from here on are no addresses: they say whose the following ones are (`PERF_CONTEXT_*`).
-const CONTEXT: u64 = -4095i64 as u64;
-const CONTEXT_KERNEL: u64 = -128i64 as u64;
-const CONTEXT_USER: u64 = -512i64 as u64;
-
-const HEADER: usize = 8;
+pub(super) const HEADER: usize = 8;
 const READ: usize = 256 << 10;
 
 pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
@@ -67,24 +58,12 @@ pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Res
         layout,
         events,
         order: Order::default(),
-        work: Work {
-            swap,
-            profile,
-            report,
-            tasks: Tasks::default(),
-            cgroups: HashMap::new(),
-            bpf: Vec::new(),
-            kernel_frames: HashMap::default(),
-            modules: HashMap::new(),
-            symbols,
-            stack: Vec::new(),
-        },
+        work: Work::new(swap, profile, report, symbols),
     };
     decoder.read(file, data)?;
     let mut work = decoder.finish();
     work.report.out_of_order = work.profile.samples.sort();
     work.report.samples = work.profile.samples.len() as u64;
-    // Events that only carry mappings and names (perf's "dummy") are no events of the profile's samples.
     Ok((work.profile, work.report))
 }
 
@@ -98,22 +77,6 @@ struct RecordDecoder<'s> {
     events: Vec<EventId>,
     order: Order,
     work: Work<'s>,
-}
-
-/// Everything that changes while records pass in order.
-struct Work<'s> {
-    swap: bool,
-    profile: Profile,
-    report: Report,
-    tasks: Tasks,
-    cgroups: HashMap<u64, StrId>,
-    /// BPF programs that were there while recording: start, end, name.
-    bpf: Vec<(u64, u64, StrId)>,
-    kernel_frames: HashMap<u64, u32, Seeded>,
-    /// Interned paths.
-    modules: HashMap<std::rc::Rc<str>, StrId>,
-    symbols: &'s mut Symbols,
-    stack: Vec<u32>,
 }
 
 impl<'s> RecordDecoder<'s> {
@@ -142,7 +105,11 @@ impl<'s> RecordDecoder<'s> {
                 }
                 Step::Broken(used) => {
                     let place = place + used as u64;
-                    self.work.report.odd(OddityKind::BadRecord, place, b"a record shorter than its own header; the rest is not read");
+                    self.work.report.odd(
+                        OddityKind::BadRecord,
+                        place,
+                        b"a record shorter than its own header; the rest is not read",
+                    );
                     self.work.report.truncated = true;
                     return Ok(());
                 }
@@ -227,7 +194,7 @@ impl<'s> RecordDecoder<'s> {
                     }
                 }
             }
-            kind::FIRST_OF_PERF..kind::LAST_OF_PERF => {} // perf's notes to itself
+            _ if (kind::FIRST_OF_PERF..kind::LAST_OF_PERF).contains(&kind) => {} // perf's notes to itself
             _ => match self.time_of(kind, body) {
                 Some(time) => {
                     if self.order.hold(time, record, place) {
@@ -244,7 +211,9 @@ impl<'s> RecordDecoder<'s> {
     fn header_attr(&mut self, mut fields: Fields<'_>) {
         let mut peek = fields;
         let size = peek.u32().and_then(|_| peek.u32()).unwrap_or(0) as usize;
-        let Some(attr) = fields.bytes(size).and_then(|attr| Attr::parse(Fields::new(attr, self.layout.swap))) else { return };
+        let Some(attr) = fields.bytes(size).and_then(|attr| Attr::parse(Fields::new(attr, self.layout.swap))) else {
+            return;
+        };
         let mut attr = attr;
         while let Some(id) = fields.u64() {
             attr.ids.push(id);
@@ -272,7 +241,7 @@ impl<'s> RecordDecoder<'s> {
 }
 
 /// Which event a sample belongs to.
-fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap: bool) -> Option<usize> {
+pub(super) fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap: bool) -> Option<usize> {
     if attrs.len() == 1 {
         return Some(0);
     }
@@ -281,7 +250,7 @@ fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap:
     ids.get(&fields.u64()?).copied()
 }
 
-fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
+pub(super) fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
     let mut fields = Fields::new(record, swap);
     (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0), usize::from(fields.u16().unwrap_or(0)))
 }
@@ -294,199 +263,4 @@ enum Step {
     Skip(usize, u64),
     /// At this place there is no record.
     Broken(usize),
-}
-
-/// perf compresses records as one zstd stream that is cut into records.
-#[derive(Default)]
-struct Unpacker {
-    decoder: Option<Decoder<'static>>,
-    out: Vec<u8>,
-    /// The beginning of a record whose end is in the next compressed one.
-    carry: Vec<u8>,
-}
-
-impl Unpacker {
-    fn unpack(&mut self, packed: &[u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
-        let decoder = match &mut self.decoder {
-            Some(decoder) => decoder,
-            None => self.decoder.insert(Decoder::new()?),
-        };
-        self.out.resize(128 << 10, 0);
-        let mut input = InBuffer::around(packed);
-        loop {
-            let mut output = OutBuffer::around(&mut self.out[..]);
-            let before = input.pos();
-            decoder.run(&mut input, &mut output)?;
-            let n = output.pos();
-            take(&self.out[..n]);
-            if n == 0 && (input.pos() == packed.len() || input.pos() == before) {
-                return Ok(());
-            }
-        }
-    }
-}
-
-impl Work<'_> {
-    /// Takes a record in its turn.
-    fn take(&mut self, record: &[u8], place: u64, layout: &Layout, ids: &HashMap<u64, usize, Seeded>, events: &[EventId]) {
-        let (kind, misc, _) = record_header(record, self.swap);
-        let body = &record[HEADER..];
-        let done = if kind == kind::SAMPLE {
-            attr_of(&layout.attrs, ids, body, self.swap).and_then(|at| {
-                self.sample(body, misc, &layout.attrs[at], events.get(at).copied().unwrap_or(EventId(0)))
-            })
-        } else {
-            // What every record ends with must not be taken for a part of a path.
-            let trailer = layout.attrs.first().map_or(0, Attr::trailer);
-            self.side_record(kind, misc, &body[..body.len().saturating_sub(trailer)], layout)
-        };
-        if done.is_none() {
-            self.report.odd(OddityKind::BadRecord, place, format!("record of kind {kind}").as_bytes());
-        }
-    }
-
-    fn side_record(&mut self, kind: u32, misc: u16, body: &[u8], layout: &Layout) -> Option<()> {
-        let mut fields = Fields::new(body, self.swap);
-        match kind {
-            kind::MMAP | kind::MMAP2 => {
-                let (pid, _tid) = (fields.u32()?, fields.u32()?);
-                let (start, length, file_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
-                let mut build_id = None;
-                if kind == kind::MMAP2 {
-                    let node = fields.bytes(24)?;
-                    if misc & MISC_MMAP_BUILD_ID != 0 {
-                        build_id = Some(&node[4..4 + usize::from(node[0]).min(20)]);
-                    }
-                    fields.u64()?; // protection and flags
-                }
-                let path = String::from_utf8_lossy(fields.string());
-                if pid == u32::MAX || misc & MISC_MODE == MODE_KERNEL {
-                    return Some(()); // The kernel's own mappings: kallsyms knows.
-                }
-                let build_id = build_id.or_else(|| layout.build_ids.get(&*path).map(Vec::as_slice)).map(Into::into);
-                let mapping = Mapping { end: start.saturating_add(length), file_offset, path: path.into(), build_id };
-                self.tasks.space(pid).map(start, mapping);
-            }
-            kind::COMM => {
-                let (_pid, tid) = (fields.u32()?, fields.u32()?);
-                self.tasks.rename(tid, fields.string());
-            }
-            kind::FORK => {
-                let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
-                self.tasks.fork((pid, tid), (parent_pid, parent_tid));
-            }
-            kind::LOST => {
-                fields.u64()?;
-                self.report.lost = self.report.lost.saturating_add(fields.u64()?);
-            }
-            kind::LOST_SAMPLES => self.report.lost = self.report.lost.saturating_add(fields.u64()?),
-            kind::CGROUP => {
-                let id = fields.u64()?;
-                let path = self.profile.strings.intern_bytes(fields.string());
-                self.cgroups.insert(id, path);
-            }
-            kind::KSYMBOL => {
-                let (start, length) = (fields.u64()?, fields.u32()?);
-                fields.u32()?;
-                let name = self.profile.strings.intern_bytes(fields.string());
-                self.bpf.push((start, start.saturating_add(u64::from(length)), name));
-            }
-            _ => {} // exits, throttling and the like
-        }
-        Some(())
-    }
-
-    fn sample(&mut self, body: &[u8], misc: u16, attr: &Attr, event: EventId) -> Option<()> {
-        let raw = sample::parse(Fields::new(body, self.swap), attr)?;
-        let pid = raw.pid.unwrap_or(0);
-        let mut stack = std::mem::take(&mut self.stack);
-        stack.clear();
-        let mut kernel = misc & MISC_MODE == MODE_KERNEL;
-        if raw.chain.is_empty() {
-            stack.push(self.frame(raw.ip, kernel, pid));
-        }
-        for address in raw.addresses(self.swap) {
-            match address {
-                CONTEXT_KERNEL => kernel = true,
-                CONTEXT_USER => kernel = false,
-                CONTEXT.. => {} // hypervisor and guests keep the mode
-                _ => stack.push(self.frame(address, kernel, pid)),
-            }
-        }
-        let comm = match raw.tid {
-            Some(0) => self.profile.strings.intern("swapper"),
-            Some(tid) => match self.tasks.name(tid) {
-                Some(name) => self.profile.strings.intern_bytes(name),
-                None => self.profile.strings.intern(&format!(":{tid}")),
-            },
-            None => Strings::EMPTY,
-        };
-        let cgroup = raw.cgroup.and_then(|id| self.cgroups.get(&id).copied());
-        let task = self.profile.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
-        let sample = Sample {
-            time: raw.time,
-            core: raw.core,
-            task,
-            event,
-            period: raw.period.unwrap_or(attr.sample_period),
-            stack: self.profile.stacks.intern(&stack),
-        };
-        self.stack = stack;
-        self.profile.add(sample);
-        Some(())
-    }
-
-    /// The frame of an address.
-    fn frame(&mut self, address: u64, kernel: bool, pid: u32) -> u32 {
-        if kernel {
-            if let Some(frame) = self.kernel_frames.get(&address) {
-                return *frame;
-            }
-            let frame = self.kernel_frame(address);
-            self.kernel_frames.insert(address, frame);
-            return frame;
-        }
-        if let Some(frame) = self.tasks.space(pid).frames.get(&address) {
-            return *frame;
-        }
-        let frame = self.user_frame(address, pid);
-        self.tasks.space(pid).frames.insert(address, frame);
-        frame
-    }
-
-    fn kernel_frame(&mut self, address: u64) -> u32 {
-        let strings = &mut self.profile.strings;
-        let bpf = self.bpf.iter().rev().find(|(start, end, _)| (*start..*end).contains(&address));
-        let (symbol, module) = match (bpf, self.symbols.kernel(address)) {
-            (Some((_, _, name)), _) => (*name, strings.intern("[bpf]")),
-            (None, Some((name, module))) => {
-                let module = module.map_or("[kernel.kallsyms]".to_owned(), |module| format!("[{module}]"));
-                (strings.intern(name), strings.intern(&module))
-            }
-            (None, None) => (Strings::EMPTY, strings.intern("[kernel.kallsyms]")),
-        };
-        self.profile.frames.intern(Frame { symbol, module, place: Place::Kernel, inlined: false }).0
-    }
-
-    fn user_frame(&mut self, address: u64, pid: u32) -> u32 {
-        let found = self.tasks.space(pid).find(address);
-        let Some((mapping, offset)) = found.map(|(mapping, offset)| (mapping.clone(), offset)) else {
-            let frame = Frame { symbol: Strings::EMPTY, module: Strings::EMPTY, place: Place::User, inlined: false };
-            return self.profile.frames.intern(frame).0;
-        };
-        let path = &*mapping.path;
-        let anonymous = path.is_empty() || ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));
-        let (name, module) = if anonymous {
-            (self.symbols.jit(pid, address).map(str::to_owned), format!("/tmp/perf-{pid}.map").into())
-        } else if path.starts_with('[') {
-            (None, mapping.path.clone())
-        } else {
-            (self.symbols.user(path, mapping.build_id.as_deref(), offset), mapping.path.clone())
-        };
-        let strings = &mut self.profile.strings;
-        let module_id = *self.modules.entry(module.clone()).or_insert_with(|| strings.intern(&module));
-        let symbol = name.map_or(Strings::EMPTY, |name| strings.intern(&name));
-        let place = label::place_of(&module, false);
-        self.profile.frames.intern(Frame { symbol, module: module_id, place, inlined: false }).0
-    }
 }

@@ -54,7 +54,20 @@ impl Builder {
         let attr_size = 128u64;
         let data_at = 104 + attr_size + 16;
         let mut file = b"PERFILE2".to_vec();
-        file.extend(words(&[104, attr_size + 16, 104, attr_size + 16, data_at, self.records.len() as u64, 0, 0, 0, 0, 0, 0]));
+        file.extend(words(&[
+            104,
+            attr_size + 16,
+            104,
+            attr_size + 16,
+            data_at,
+            self.records.len() as u64,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]));
         let mut attr = words32(&[1, attr_size as u32]);
         attr.extend(words(&[0, 999, SAMPLE_TYPE, 0, 1 << 10 | 1 << 18]));
         attr.resize(attr_size as usize, 0);

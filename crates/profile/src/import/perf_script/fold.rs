@@ -55,7 +55,8 @@ pub fn file(file: &File, options: &Options) -> Result<(FoldedStacks, Report), Im
         let running: Vec<_> = others.iter().map(|part| scope.spawn(|| fold_part(*part))).collect();
         let mut results = vec![fold_part(*first)];
         for thread in running {
-            results.push(thread.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a part of the file failed"))));
+            results
+                .push(thread.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a part of the file failed"))));
         }
         results
     });

@@ -102,12 +102,20 @@ mod tests {
     fn every_form_of_a_frame() {
         for (line, symbol, module) in [
             ("\t    7f0000001000 foo+0x12 (/usr/lib/x.so)", "foo", "/usr/lib/x.so"),
-            ("\t    7f0000001000 foo(int, char const*)+0x12 (/usr/lib/my lib.so)", "foo(int, char const*)", "/usr/lib/my lib.so"),
+            (
+                "\t    7f0000001000 foo(int, char const*)+0x12 (/usr/lib/my lib.so)",
+                "foo(int, char const*)",
+                "/usr/lib/my lib.so",
+            ),
             ("\t    7f0000001000 foo+0x1 (/opt/x (deleted))", "foo", "/opt/x (deleted)"),
             ("\t    7f0000001000 [unknown] (/usr/lib/x.so)", "", "/usr/lib/x.so"),
             ("\t    7f0000001000 [unknown] ([unknown])", "", "[unknown]"),
             ("\t    7f0000001000 operator+ (int)+0x3 (//anon)", "operator+ (int)", "//anon"),
-            ("\t    7f0000001000 f::{lambda()#1}::operator()() const+0x1 (/x)", "f::{lambda()#1}::operator()() const", "/x"),
+            (
+                "\t    7f0000001000 f::{lambda()#1}::operator()() const+0x1 (/x)",
+                "f::{lambda()#1}::operator()() const",
+                "/x",
+            ),
             ("\t    7f0000001000 _start", "_start", ""),
             ("\t    7f0000001000 _start+0x2a", "_start", ""),
             ("\t    7f0000001000 (/usr/bin/mod)", "", "/usr/bin/mod"),

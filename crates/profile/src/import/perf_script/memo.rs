@@ -37,7 +37,13 @@ pub(super) const START: u32 = 0;
 impl Memo {
     pub fn new() -> Memo {
         let start = Known { start: 0, head: 1, tail: 0, value: 0, next: START, has_offset: false, high: false };
-        Memo { seed: hash::random_seed(), slots: vec![0; 1 << 12], known: vec![start], keys: vec![b'\n'], near: vec![START; REGIONS] }
+        Memo {
+            seed: hash::random_seed(),
+            slots: vec![0; 1 << 12],
+            known: vec![start],
+            keys: vec![b'\n'],
+            near: vec![START; REGIONS],
+        }
     }
 
     #[inline(always)]
@@ -177,7 +183,9 @@ pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
     };
     // The last eight bytes overlap what the loop compared: no loop over a remainder.
     let (mut a, mut b) = (a, b);
-    while let (Some((a_next, a_rest)), Some((b_next, b_rest))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) {
+    while let (Some((a_next, a_rest)), Some((b_next, b_rest))) =
+        (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
+    {
         if a_next != b_next {
             return false;
         }

@@ -13,9 +13,9 @@ use crate::model::{EventId, Frame, Profile, Sample, StackId, Task, TaskId, label
 /// Reads a stream, compressed or not.
 pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
     let mut from = Unpacked::new(from)?;
-    let nothing = Sample { time: None, core: None, task: TaskId(0), event: EventId(0), period: 1, stack: StackId::EMPTY };
-    let collector =
-        Collector { profile: Profile::default(), sample: nothing };
+    let nothing =
+        Sample { time: None, core: None, task: TaskId(0), event: EventId(0), period: 1, stack: StackId::EMPTY };
+    let collector = Collector { profile: Profile::default(), sample: nothing };
     let mut scanner = Scanner::new(collector);
     feed(&mut from, &mut scanner)?;
     let (mut profile, mut report) = (scanner.sink.profile, scanner.report);

@@ -363,7 +363,7 @@ fn digits_after_spaces(word: u64) -> Option<u64> {
     // For bytes below 0x80 adding 0x80 - x sets the top bit where the byte is at least x, and nothing carries over.
     let at_least = |byte: u64| word.wrapping_add((0x80 - byte) * EACH);
     let digit = at_least(0x30) & !at_least(0x3a) | at_least(0x61) & !at_least(0x67);
-    let not_space = (word ^ 0x20 * EACH).wrapping_add(0x7f * EACH) & TOP;
+    let not_space = (word ^ (0x20 * EACH)).wrapping_add(0x7f * EACH) & TOP;
     let valid = word & TOP == 0 && digit & TOP == not_space;
     let contiguous = not_space == 0 || not_space == TOP << (not_space.trailing_zeros() & !7);
     (valid && contiguous).then_some(not_space)

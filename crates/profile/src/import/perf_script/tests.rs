@@ -147,9 +147,11 @@ fn a_line_without_an_end_is_skipped_and_the_rest_is_read() {
 /// Text as perf would print it, with names that come back.
 fn events() -> impl Strategy<Value = String> {
     let frame = ("[a-f]{1,3}", 0u64..1 << 48, 0u32..5000, prop_oneof![Just("/bin/x"), Just("/opt/y z (deleted)")]);
-    let frame = frame.prop_map(|(symbol, address, offset, module)| format!("\t{address:16x} {symbol}+0x{offset:x} ({module})\n"));
+    let frame = frame
+        .prop_map(|(symbol, address, offset, module)| format!("\t{address:16x} {symbol}+0x{offset:x} ({module})\n"));
     let event = ("[a-z]{1,4}( [0-9])?", 1u32..99, proptest::collection::vec(frame, 0..6));
-    let event = event.prop_map(|(comm, tid, frames)| format!("{comm} {tid} [000] 1.5: 10 cycles: \n{}\n", frames.concat()));
+    let event =
+        event.prop_map(|(comm, tid, frames)| format!("{comm} {tid} [000] 1.5: 10 cycles: \n{}\n", frames.concat()));
     proptest::collection::vec(event, 0..30).prop_map(|events| events.concat())
 }
 
