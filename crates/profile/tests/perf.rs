@@ -49,7 +49,7 @@ fn samples(profile: &Profile, aliases: &HashMap<String, String>) -> Samples {
     };
     let row = |sample: coroner_profile::model::Sample| {
         let task = profile.task(sample.task);
-        let key = (sample.time.expect("a time"), sample.core.expect("a core"), task.tid.expect("a thread"));
+        let key = (sample.time.expect("a time"), sample.core.expect("a core"), task.tid.unwrap_or(u32::MAX));
         let stack = profile.stacks.root_first(sample.stack).iter().map(describe).collect();
         let event = profile.events[usize::from(sample.event.0)].name.clone();
         (key, (profile.strings.get(task.comm).to_owned(), sample.period, event, stack))

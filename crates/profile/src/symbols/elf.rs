@@ -2,11 +2,19 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
+
+/// A function and where it lies in its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    pub name: String,
+    pub offsets: Range<u64>,
+}
 
 pub(super) struct ElfSymbols {
     symbolizer: Symbolizer,
@@ -46,7 +54,7 @@ impl ElfSymbols {
         path: &str,
         build_id: Option<&[u8]>,
         file_offset: u64,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<Function>, String> {
         let key = (path.to_owned(), build_id.map(<[u8]>::to_vec));
         if !self.files.contains_key(&key) {
             let (file, problem) = match file_for(root, path, build_id) {
@@ -64,7 +72,13 @@ impl ElfSymbols {
         let address = segment.address.wrapping_add(file_offset - segment.offset);
         let source = Source::Elf(Elf::new(file));
         match self.symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
-            Ok(symbolized) => Ok(symbolized.into_sym().map(|symbol| symbol.name.into_owned())),
+            Ok(symbolized) => Ok(symbolized.into_sym().map(|symbol| {
+                let start = symbol.addr.wrapping_sub(segment.address).wrapping_add(segment.offset);
+                let end = start.saturating_add(symbol.size.unwrap_or(0) as u64);
+                let covers = (start..end).contains(&file_offset);
+                let offsets = if covers { start..end } else { file_offset..file_offset.saturating_add(1) };
+                Function { name: symbol.name.into_owned(), offsets }
+            })),
             Err(error) => {
                 let problem = format!("{path}: {error}");
                 self.files.insert(key, None);
@@ -161,8 +175,9 @@ mod tests {
                 (start..end).contains(&address).then(|| hex(offset).map(|offset| offset + address - start))?
             })
             .expect("the code is mapped");
-        let name = elf.find(Path::new("/"), path, None, offset).expect("a file").expect("a name");
-        assert!(name.contains("this_program_names_its_own_functions"), "{name}");
+        let found = elf.find(Path::new("/"), path, None, offset).expect("a file").expect("a name");
+        assert!(found.name.contains("this_program_names_its_own_functions"), "{found:?}");
+        assert!(found.offsets.contains(&offset), "{found:?}");
         let other = elf.find(Path::new("/"), path, Some(&[7; 20]), offset);
         assert!(other.is_err_and(|problem| problem.contains("not the file that ran")));
         assert!(elf.find(Path::new("/"), "/no/such/file", None, 0).is_err());

@@ -11,6 +11,7 @@ mod perf_map;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+pub use elf::Function;
 pub use kallsyms::Kallsyms;
 pub use perf_map::PerfMap;
 
@@ -84,7 +85,7 @@ impl Symbols {
     }
 
     /// A function of the program or library at `path`, at an offset into the file.
-    pub fn user(&mut self, path: &str, build_id: Option<&[u8]>, file_offset: u64) -> Option<String> {
+    pub fn user(&mut self, path: &str, build_id: Option<&[u8]>, file_offset: u64) -> Option<Function> {
         let found = self.elf.find(&self.root, path, build_id, file_offset);
         found.unwrap_or_else(|problem| {
             self.problem(problem);

@@ -10,6 +10,13 @@ use crate::model::hash::Seeded;
 pub(super) struct Mapping {
     pub end: u64,
     pub file_offset: u64,
+    /// Which file; see [`Tasks::dso`].
+    pub dso: u32,
+}
+
+/// A file that was mapped somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Dso {
     pub path: Rc<str>,
     pub build_id: Option<Rc<[u8]>>,
 }
@@ -66,9 +73,23 @@ pub(super) struct Tasks {
     spaces: HashMap<u32, Space, Seeded>,
     /// Names by thread.
     names: HashMap<u32, Rc<[u8]>, Seeded>,
+    dsos: Vec<Dso>,
+    dso_ids: HashMap<Dso, u32>,
 }
 
 impl Tasks {
+    /// The number of a file. The same file in many processes has one number, so that it is named once.
+    pub fn dso_id(&mut self, dso: Dso) -> u32 {
+        *self.dso_ids.entry(dso).or_insert_with_key(|dso| {
+            self.dsos.push(dso.clone());
+            self.dsos.len() as u32 - 1
+        })
+    }
+
+    pub fn dso(&self, id: u32) -> &Dso {
+        &self.dsos[id as usize]
+    }
+
     pub fn space(&mut self, pid: u32) -> &mut Space {
         if self.spaces.len() >= MAX_TASKS {
             self.spaces.clear();
@@ -107,19 +128,19 @@ impl Tasks {
 mod tests {
     use super::*;
 
-    fn mapping(end: u64, file_offset: u64, path: &str) -> Mapping {
-        Mapping { end, file_offset, path: path.into(), build_id: None }
+    fn mapping(end: u64, file_offset: u64, dso: u32) -> Mapping {
+        Mapping { end, file_offset, dso }
     }
 
     #[test]
     fn a_new_mapping_covers_what_lay_there() {
         let mut space = Space::default();
-        space.map(100, mapping(200, 1000, "a"));
-        space.map(150, mapping(160, 0, "b"));
-        let at = |address| space.find(address).map(|(mapping, offset)| (&*mapping.path, offset));
-        assert_eq!(at(149), Some(("a", 1049)));
-        assert_eq!(at(155), Some(("b", 5)));
-        assert_eq!(at(160), Some(("a", 1060)));
+        space.map(100, mapping(200, 1000, 1));
+        space.map(150, mapping(160, 0, 2));
+        let at = |address| space.find(address).map(|(mapping, offset)| (mapping.dso, offset));
+        assert_eq!(at(149), Some((1, 1049)));
+        assert_eq!(at(155), Some((2, 5)));
+        assert_eq!(at(160), Some((1, 1060)));
         assert_eq!(at(200), None);
         assert_eq!(at(99), None);
     }
@@ -128,13 +149,13 @@ mod tests {
     fn a_child_starts_with_its_parents_mappings_and_name() {
         let mut tasks = Tasks::default();
         tasks.rename(1, b"sh");
-        tasks.space(1).map(100, mapping(200, 0, "/bin/sh"));
+        tasks.space(1).map(100, mapping(200, 0, 1));
         tasks.fork((2, 2), (1, 1));
         assert_eq!(tasks.name(2), Some(&b"sh"[..]));
         assert!(tasks.space(2).find(150).is_some());
         tasks.rename(2, b"ls");
-        tasks.space(2).map(100, mapping(200, 0, "/bin/ls"));
-        assert_eq!(tasks.space(2).find(150).map(|(mapping, _)| &*mapping.path), Some("/bin/ls"));
-        assert_eq!(tasks.space(1).find(150).map(|(mapping, _)| &*mapping.path), Some("/bin/sh"));
+        tasks.space(2).map(100, mapping(200, 0, 2));
+        assert_eq!(tasks.space(2).find(150).map(|(mapping, _)| mapping.dso), Some(2));
+        assert_eq!(tasks.space(1).find(150).map(|(mapping, _)| mapping.dso), Some(1));
     }
 }

@@ -100,6 +100,8 @@ fn example() -> Builder {
         .sample(5, 1, 7, &[USER, 0x1010])
         .record(68, 0, &[])
         .record(2, 0, &words(&[0, 17, 0, 0, 0]))
+        // The same losses, counted by perf at the end.
+        .record(13, 0, &words(&[17, 0, 0, 0]))
         .sample(30, 1, 0, &[KERNEL, 0xffff_ffff_8100_0000]);
     file
 }

@@ -1,18 +1,17 @@
 //! What records do in their turn: they map, rename, and become samples.
 
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::collections::{BTreeMap, HashMap};
 
 use super::attr::Attr;
 use super::decode::{HEADER, attr_of, kind, record_header};
 use super::fields::Fields;
 use super::layout::Layout;
 use super::sample;
-use super::space::{Mapping, Tasks};
+use super::space::{Dso, Mapping, Tasks};
 use crate::import::{OddityKind, Report};
 use crate::model::hash::Seeded;
 use crate::model::{EventId, Frame, Place, Profile, Sample, StrId, Strings, Task, label};
-use crate::symbols::Symbols;
+use crate::symbols::{Function, Symbols};
 
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 const MISC_MODE: u16 = 7;
@@ -37,8 +36,12 @@ pub(super) struct Work<'s> {
     /// BPF programs that were there while recording: start, end, name.
     bpf: Vec<(u64, u64, StrId)>,
     kernel_frames: HashMap<u64, u32, Seeded>,
-    /// Interned paths.
-    modules: HashMap<Rc<str>, StrId>,
+    /// Frames by file and offset, for all processes.
+    user_frames: HashMap<(u32, u64), u32, Seeded>,
+    /// Functions named before, by file and start: their end and frame. Naming an address again costs more than looking here.
+    functions: HashMap<u32, BTreeMap<u64, (u64, u32)>>,
+    /// Lost records as the kernel said when it lost them, and as perf asked at the end: mostly the same ones.
+    lost: (u64, u64),
     symbols: &'s mut Symbols,
     stack: Vec<u32>,
 }
@@ -53,7 +56,9 @@ impl<'s> Work<'s> {
             cgroups: HashMap::new(),
             bpf: Vec::new(),
             kernel_frames: HashMap::default(),
-            modules: HashMap::new(),
+            user_frames: HashMap::default(),
+            functions: HashMap::new(),
+            lost: (0, 0),
             symbols,
             stack: Vec::new(),
         }
@@ -105,7 +110,8 @@ impl Work<'_> {
                     return Some(()); // The kernel's own mappings: kallsyms knows.
                 }
                 let build_id = build_id.or_else(|| layout.build_ids.get(&*path).map(Vec::as_slice)).map(Into::into);
-                let mapping = Mapping { end: start.saturating_add(length), file_offset, path: path.into(), build_id };
+                let dso = self.tasks.dso_id(Dso { path: path.into(), build_id });
+                let mapping = Mapping { end: start.saturating_add(length), file_offset, dso };
                 self.tasks.space(pid).map(start, mapping);
             }
             kind::COMM => {
@@ -118,9 +124,9 @@ impl Work<'_> {
             }
             kind::LOST => {
                 fields.u64()?;
-                self.report.lost = self.report.lost.saturating_add(fields.u64()?);
+                self.lost.0 = self.lost.0.saturating_add(fields.u64()?);
             }
-            kind::LOST_SAMPLES => self.report.lost = self.report.lost.saturating_add(fields.u64()?),
+            kind::LOST_SAMPLES => self.lost.1 = self.lost.1.saturating_add(fields.u64()?),
             kind::CGROUP => {
                 let id = fields.u64()?;
                 let path = self.profile.strings.intern_bytes(fields.string());
@@ -134,6 +140,7 @@ impl Work<'_> {
             }
             _ => {} // exits, throttling and the like
         }
+        self.report.lost = self.lost.0.max(self.lost.1);
         Some(())
     }
 
@@ -215,25 +222,43 @@ impl Work<'_> {
     }
 
     fn user_frame(&mut self, address: u64, pid: u32) -> u32 {
-        let found = self.tasks.space(pid).find(address);
-        let Some((mapping, offset)) = found.map(|(mapping, offset)| (mapping.clone(), offset)) else {
+        let Some((dso_id, offset)) = self.tasks.space(pid).find(address).map(|(mapping, offset)| (mapping.dso, offset))
+        else {
             let frame = Frame { symbol: Strings::EMPTY, module: Strings::EMPTY, place: Place::User, inlined: false };
             return self.profile.frames.intern(frame).0;
         };
-        let path = &*mapping.path;
-        let anonymous =
-            path.is_empty() || ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));
-        let (name, module) = if anonymous {
-            (self.symbols.jit(pid, address).map(str::to_owned), format!("/tmp/perf-{pid}.map").into())
-        } else if path.starts_with('[') {
-            (None, mapping.path.clone())
-        } else {
-            (self.symbols.user(path, mapping.build_id.as_deref(), offset), mapping.path.clone())
+        if let Some(frame) = self.user_frames.get(&(dso_id, offset)) {
+            return *frame;
+        }
+        let Dso { path, build_id } = self.tasks.dso(dso_id).clone();
+        let anonymous = ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));
+        if anonymous || path.is_empty() {
+            // Generated code: the same address is another function in another process.
+            let module = format!("/tmp/perf-{pid}.map");
+            let name = self.symbols.jit(pid, address).map(str::to_owned);
+            return self.intern_user_frame(name.as_deref(), &module);
+        }
+        let range = self.functions.get(&dso_id).and_then(|functions| functions.range(..=offset).next_back());
+        let frame = match range {
+            Some((_, (end, frame))) if offset < *end => *frame,
+            _ if path.starts_with('[') => self.intern_user_frame(None, &path),
+            _ => match self.symbols.user(&path, build_id.as_deref(), offset) {
+                Some(Function { name, offsets }) => {
+                    let frame = self.intern_user_frame(Some(&name), &path);
+                    self.functions.entry(dso_id).or_default().insert(offsets.start, (offsets.end, frame));
+                    frame
+                }
+                None => self.intern_user_frame(None, &path),
+            },
         };
-        let strings = &mut self.profile.strings;
-        let module_id = *self.modules.entry(module.clone()).or_insert_with(|| strings.intern(&module));
-        let symbol = name.map_or(Strings::EMPTY, |name| strings.intern(&name));
-        let place = label::place_of(&module, false);
-        self.profile.frames.intern(Frame { symbol, module: module_id, place, inlined: false }).0
+        self.user_frames.insert((dso_id, offset), frame);
+        frame
+    }
+
+    fn intern_user_frame(&mut self, name: Option<&str>, module: &str) -> u32 {
+        let place = label::place_of(module, false);
+        let symbol = name.map_or(Strings::EMPTY, |name| self.profile.strings.intern(name));
+        let module = self.profile.strings.intern(module);
+        self.profile.frames.intern(Frame { symbol, module, place, inlined: false }).0
     }
 }
