@@ -1,0 +1,9 @@
+//! Writers of what others read.
+
+pub mod folded;
+pub mod pprof;
+pub mod speedscope;
+pub mod svg;
+
+#[cfg(test)]
+mod tests;

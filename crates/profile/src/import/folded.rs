@@ -1,0 +1,156 @@
+//! Folded stacks: one line `frame;frame;… weight` for each distinct stack, the root first.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use super::gz::Unpacked;
+use super::{ImportError, OddityKind, Report};
+use crate::model::{EventId, Frame, Place, Profile, Sample, Strings, Task};
+
+/// Beyond this it is no line.
+const MAX_LINE: u64 = 4 << 20;
+
+/// Reads a stream, compressed or not. Each line becomes one sample with the line's weight; the first frame is taken for the
+/// command, as `perf script` collapsers write it. Weights may be fractions (some tools write milliseconds): they are rounded.
+pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
+    let mut from = BufReader::new(Unpacked::new(from)?);
+    let mut profile = Profile::default();
+    let mut report = Report::default();
+    let event = profile.intern_event("samples");
+    let mut line = Vec::new();
+    let mut frames = Vec::new();
+    loop {
+        line.clear();
+        let n = from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+        if n == 0 {
+            break;
+        }
+        report.bytes += n as u64;
+        report.lines += 1;
+        if line.last() != Some(&b'\n') {
+            if n as u64 == MAX_LINE {
+                report.odd(OddityKind::OverlongLine, report.lines, &line);
+                report.bytes += skip_line(&mut from)?;
+                continue;
+            }
+            // A weight that was cut is a wrong weight; only a whole line counts. The last line of a file may lack its newline.
+            report.truncated |= from.get_ref().cut();
+        }
+        let text = line.trim_ascii();
+        if text.is_empty() || text.starts_with(b"#") {
+            continue;
+        }
+        match parse(text) {
+            Some((stack, weight)) => {
+                report.samples += 1;
+                add(&mut profile, &mut frames, stack, weight, event);
+            }
+            None => report.odd(OddityKind::UnparsedLine, report.lines, text),
+        }
+    }
+    report.truncated |= from.get_ref().cut();
+    Ok((profile, report))
+}
+
+fn skip_line(from: &mut impl BufRead) -> io::Result<u64> {
+    let mut skipped = 0;
+    loop {
+        let buffer = from.fill_buf()?;
+        let (n, done) = match memchr::memchr(b'\n', buffer) {
+            Some(at) => (at + 1, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        from.consume(n);
+        skipped += n as u64;
+        if done {
+            return Ok(skipped);
+        }
+    }
+}
+
+/// Splits a line into its stack and its weight.
+fn parse(line: &[u8]) -> Option<(&[u8], u64)> {
+    let space = memchr::memrchr(b' ', line)?;
+    let weight = std::str::from_utf8(&line[space + 1..]).ok()?;
+    let weight = match weight.parse::<u64>() {
+        Ok(weight) => weight,
+        Err(_) => {
+            let weight = weight.parse::<f64>().ok().filter(|weight| weight.is_finite() && *weight >= 0.0)?;
+            weight.round() as u64
+        }
+    };
+    let stack = line[..space].trim_ascii_end();
+    (!stack.is_empty()).then_some((stack, weight))
+}
+
+fn add(profile: &mut Profile, frames: &mut Vec<u32>, stack: &[u8], weight: u64, event: EventId) {
+    let mut labels = stack.split(|byte| *byte == b';');
+    let comm = profile.strings.intern_bytes(labels.next().unwrap_or_default());
+    frames.clear();
+    for label in labels {
+        frames.push(intern_label(profile, label));
+    }
+    frames.reverse();
+    let task = profile.intern_task(Task { pid: None, tid: None, comm, cgroup: None });
+    let stack = profile.stacks.intern(frames);
+    profile.add(Sample { time: None, core: None, task, event, period: weight, stack });
+}
+
+/// Undoes what [`crate::model::label::label`] does, as far as it can be undone.
+fn intern_label(profile: &mut Profile, label: &[u8]) -> u32 {
+    let (name, place, inlined) = match label {
+        _ if label.ends_with(b"_[k]") => (&label[..label.len() - 4], Place::Kernel, false),
+        _ if label.ends_with(b"_[j]") => (&label[..label.len() - 4], Place::Jit, false),
+        _ if label.ends_with(b"_[i]") => (&label[..label.len() - 4], Place::User, true),
+        _ => (label, Place::User, false),
+    };
+    let is_module = name.len() > 2 && name.starts_with(b"[") && name.ends_with(b"]");
+    let (symbol, module) = if is_module && name != b"[unknown]" {
+        (Strings::EMPTY, profile.strings.intern_bytes(&name[1..name.len() - 1]))
+    } else if name == b"[unknown]" {
+        (Strings::EMPTY, Strings::EMPTY)
+    } else {
+        (profile.strings.intern_bytes(name), Strings::EMPTY)
+    };
+    profile.frames.intern(Frame { symbol, module, place, inlined }).0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::export::folded::write;
+
+    #[test]
+    fn lines_that_are_none_are_counted_with_their_numbers() {
+        let text = "a;b 3\n\n# comment\nno weight here\na;b;c 1.6\nx 18446744073709551615\na;b -1\n";
+        let (profile, report) = read(text.as_bytes()).expect("text");
+        assert_eq!(profile.samples.len(), 3);
+        assert_eq!(report.oddities[0].first, [4, 7]);
+        assert_eq!(profile.samples.get(1).period, 2);
+        assert!(!report.truncated);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let (profile, report) = read(&bytes[..]).expect("memory can be read");
+            prop_assert_eq!(profile.samples.len() as u64, report.samples);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(lines in proptest::collection::btree_map(
+            "[a-z]{1,3}(;[a-z\\[\\]]{1,4}(_\\[k\\]|_\\[j\\])?){0,4}", 1u64..1_000_000, 0..20)) {
+            let text: String = lines.iter().map(|(stack, weight)| format!("{stack} {weight}\n")).collect();
+            let (profile, report) = read(text.as_bytes()).expect("text");
+            prop_assert_eq!(report.oddities, []);
+            let mut again = Vec::new();
+            write(&profile, None, &mut again).expect("memory");
+            let mut got: Vec<&str> = std::str::from_utf8(&again).expect("text").lines().collect();
+            let mut want: Vec<&str> = text.lines().collect();
+            got.sort_unstable();
+            want.sort_unstable();
+            prop_assert_eq!(got, want);
+        }
+    }
+}

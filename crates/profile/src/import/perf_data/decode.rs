@@ -1,0 +1,266 @@
+//! From records to a profile.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::attr::Attr;
+use super::fields::Fields;
+use super::layout::{Layout, Source, layout};
+use super::order::Order;
+use super::sample;
+use super::unpack::Unpacker;
+use super::work::Work;
+use crate::import::{ImportError, OddityKind, Report};
+use crate::model::hash::Seeded;
+use crate::model::{EventId, Profile};
+use crate::symbols::Symbols;
+
+/// Kinds of records (include/uapi/linux/perf_event.h; from 64 on tools/lib/perf/include/perf/event.h).
+pub(super) mod kind {
+    pub const MMAP: u32 = 1;
+    pub const LOST: u32 = 2;
+    pub const COMM: u32 = 3;
+    pub const FORK: u32 = 7;
+    pub const SAMPLE: u32 = 9;
+    pub const MMAP2: u32 = 10;
+    pub const LOST_SAMPLES: u32 = 13;
+    pub const KSYMBOL: u32 = 17;
+    pub const CGROUP: u32 = 19;
+    pub const FIRST_OF_PERF: u32 = 64;
+    pub const HEADER_ATTR: u32 = 64;
+    pub const TRACING_DATA: u32 = 66;
+    pub const FINISHED_ROUND: u32 = 68;
+    pub const AUXTRACE: u32 = 71;
+    pub const HEADER_FEATURE: u32 = 80;
+    pub const COMPRESSED: u32 = 81;
+    pub const COMPRESSED2: u32 = 83;
+    pub const LAST_OF_PERF: u32 = 100;
+}
+
+pub(super) const HEADER: usize = 8;
+const READ: usize = 256 << 10;
+
+pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
+    let mut report = Report::default();
+    let layout = layout(file, &mut report)?;
+    for (path, id) in &layout.build_ids {
+        if path.starts_with("[kernel.kallsyms]") {
+            symbols.check_kernel(id);
+        }
+    }
+    let mut profile = Profile::default();
+    profile.clock = layout.clock;
+    let events = layout.attrs.iter().map(|attr| profile.intern_event(&attr.name)).collect();
+    let swap = layout.swap;
+    let data = layout.data.clone();
+    let mut decoder = RecordDecoder {
+        ids: ids(&layout.attrs),
+        layout,
+        events,
+        order: Order::default(),
+        work: Work::new(swap, profile, report, symbols),
+    };
+    decoder.read(file, data)?;
+    let mut work = decoder.finish();
+    work.report.out_of_order = work.profile.samples.sort();
+    work.report.samples = work.profile.samples.len() as u64;
+    Ok((work.profile, work.report))
+}
+
+fn ids(attrs: &[Attr]) -> HashMap<u64, usize, Seeded> {
+    attrs.iter().enumerate().flat_map(|(at, attr)| attr.ids.iter().map(move |id| (*id, at))).collect()
+}
+
+struct RecordDecoder<'s> {
+    layout: Layout,
+    ids: HashMap<u64, usize, Seeded>,
+    events: Vec<EventId>,
+    order: Order,
+    work: Work<'s>,
+}
+
+impl<'s> RecordDecoder<'s> {
+    fn read<S: Source + ?Sized>(&mut self, file: &S, data: std::ops::Range<u64>) -> io::Result<()> {
+        let mut buffer = vec![0; READ];
+        let mut at = data.start;
+        let mut filled = 0;
+        let mut unpacker = Unpacker::default();
+        while at < data.end {
+            let room = (buffer.len() - filled).min(usize::try_from(data.end - at).unwrap_or(usize::MAX));
+            let n = file.read_at(&mut buffer[filled..filled + room], at)?;
+            if n == 0 {
+                break;
+            }
+            filled += n;
+            at += n as u64;
+            let place = at - filled as u64;
+            match self.records(&buffer[..filled], place, &mut unpacker) {
+                Step::Used(used) => {
+                    buffer.copy_within(used..filled, 0);
+                    filled -= used;
+                }
+                Step::Skip(used, skip) => {
+                    at = (place + used as u64).saturating_add(skip);
+                    filled = 0;
+                }
+                Step::Broken(used) => {
+                    let place = place + used as u64;
+                    self.work.report.odd(
+                        OddityKind::BadRecord,
+                        place,
+                        b"a record shorter than its own header; the rest is not read",
+                    );
+                    self.work.report.truncated = true;
+                    return Ok(());
+                }
+            }
+        }
+        self.work.report.truncated |= filled > 0 || !unpacker.carry.is_empty();
+        Ok(())
+    }
+
+    /// Takes whole records off the front of `bytes`.
+    fn records(&mut self, bytes: &[u8], place: u64, unpacker: &mut Unpacker) -> Step {
+        let mut at = 0;
+        while let Some(header) = bytes.get(at..at + HEADER) {
+            let (kind, _, size) = record_header(header, self.layout.swap);
+            if size < HEADER {
+                return Step::Broken(at);
+            }
+            let Some(record) = bytes.get(at..at + size) else { break };
+            let body = &record[HEADER..];
+            let start = place + at as u64;
+            at += size;
+            match kind {
+                kind::COMPRESSED => self.compressed(body, start, unpacker),
+                kind::COMPRESSED2 => {
+                    let mut fields = Fields::new(body, self.layout.swap);
+                    let packed = fields.u64().and_then(|size| fields.bytes(usize::try_from(size).ok()?));
+                    self.compressed(packed.unwrap_or_default(), start, unpacker);
+                }
+                // Both are followed by data that is not in the record's size.
+                kind::AUXTRACE => {
+                    let skip = Fields::new(body, self.layout.swap).u64().unwrap_or(0);
+                    self.work.report.odd(OddityKind::Unsupported, start, b"hardware trace (AUXTRACE) is not read");
+                    return Step::Skip(at, skip);
+                }
+                kind::TRACING_DATA => {
+                    let skip = Fields::new(body, self.layout.swap).u32().unwrap_or(0);
+                    return Step::Skip(at, u64::from(skip).next_multiple_of(8));
+                }
+                _ => self.record(record, start),
+            }
+        }
+        Step::Used(at)
+    }
+
+    fn compressed(&mut self, packed: &[u8], place: u64, unpacker: &mut Unpacker) {
+        let mut carry = std::mem::take(&mut unpacker.carry);
+        let result = unpacker.unpack(packed, |bytes| {
+            carry.extend_from_slice(bytes);
+            let mut nested = Unpacker::default();
+            // Records in compressed records do not nest; what looks like it is skipped as empty.
+            let used = match self.records(&carry, place, &mut nested) {
+                Step::Used(used) | Step::Skip(used, _) => used,
+                Step::Broken(_) => carry.len(),
+            };
+            carry.drain(..used);
+        });
+        if let Err(error) = result {
+            self.work.report.odd(OddityKind::BadRecord, place, format!("compressed record: {error}").as_bytes());
+            carry.clear();
+        }
+        unpacker.carry = carry;
+    }
+
+    fn record(&mut self, record: &[u8], place: u64) {
+        let (kind, _, _) = record_header(record, self.layout.swap);
+        let body = &record[HEADER..];
+        let mut fields = Fields::new(body, self.layout.swap);
+        match kind {
+            kind::FINISHED_ROUND => {
+                let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+                self.order.finish_round(|record, place| work.take(record, place, layout, ids, events));
+            }
+            kind::HEADER_ATTR => self.header_attr(fields),
+            kind::HEADER_FEATURE => {
+                if let Some(number) = fields.u64() {
+                    let names = self.layout.attrs.len();
+                    self.layout.feature(u32::try_from(number).unwrap_or(u32::MAX), &body[8..]);
+                    self.work.profile.clock = self.layout.clock;
+                    if names > 0 {
+                        let attrs = &self.layout.attrs;
+                        self.events = attrs.iter().map(|attr| self.work.profile.intern_event(&attr.name)).collect();
+                    }
+                }
+            }
+            _ if (kind::FIRST_OF_PERF..kind::LAST_OF_PERF).contains(&kind) => {} // perf's notes to itself
+            _ => match self.time_of(kind, body) {
+                Some(time) => {
+                    if self.order.hold(time, record, place) {
+                        let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+                        self.order.relieve(|record, place| work.take(record, place, layout, ids, events));
+                    }
+                }
+                None => self.work.take(record, place, &self.layout, &self.ids, &self.events),
+            },
+        }
+    }
+
+    /// In a file written through a pipe events are described by records: the structure, then its ids.
+    fn header_attr(&mut self, mut fields: Fields<'_>) {
+        let mut peek = fields;
+        let size = peek.u32().and_then(|_| peek.u32()).unwrap_or(0) as usize;
+        let Some(attr) = fields.bytes(size).and_then(|attr| Attr::parse(Fields::new(attr, self.layout.swap))) else {
+            return;
+        };
+        let mut attr = attr;
+        while let Some(id) = fields.u64() {
+            attr.ids.push(id);
+        }
+        self.events.push(self.work.profile.intern_event(&attr.name));
+        self.layout.attrs.push(attr);
+        self.ids = ids(&self.layout.attrs);
+    }
+
+    fn time_of(&self, kind: u32, body: &[u8]) -> Option<u64> {
+        if kind == kind::SAMPLE {
+            let attr = &self.layout.attrs[attr_of(&self.layout.attrs, &self.ids, body, self.layout.swap)?];
+            return sample::parse(Fields::new(body, self.layout.swap), attr)?.time;
+        }
+        let words = self.layout.attrs.first()?.time_word_from_end()?;
+        let at = body.len().checked_sub(words * 8)?;
+        Fields::new(&body[at..], self.layout.swap).u64()
+    }
+
+    fn finish(mut self) -> Work<'s> {
+        let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+        self.order.finish(|record, place| work.take(record, place, layout, ids, events));
+        self.work
+    }
+}
+
+/// Which event a sample belongs to.
+pub(super) fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap: bool) -> Option<usize> {
+    if attrs.len() == 1 {
+        return Some(0);
+    }
+    let mut fields = Fields::new(body, swap);
+    fields.skip_words(attrs.first()?.id_word()? as u64)?;
+    ids.get(&fields.u64()?).copied()
+}
+
+pub(super) fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
+    let mut fields = Fields::new(record, swap);
+    (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0), usize::from(fields.u16().unwrap_or(0)))
+}
+
+/// What reading records came to.
+enum Step {
+    /// So many bytes were used; the rest is an incomplete record.
+    Used(usize),
+    /// So many bytes were used, and so many after them are to be skipped.
+    Skip(usize, u64),
+    /// At this place there is no record.
+    Broken(usize),
+}

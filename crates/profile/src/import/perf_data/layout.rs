@@ -1,0 +1,216 @@
+//! Where things are in the file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::attr::Attr;
+use super::fields::Fields;
+use crate::import::{ImportError, OddityKind, Report};
+use crate::model::Clock;
+
+/// Something that can be read at any place.
+pub trait Source {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
+    fn length(&self) -> io::Result<u64>;
+}
+
+impl Source for File {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, at)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+impl Source for [u8] {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let at = usize::try_from(at).unwrap_or(usize::MAX).min(self.len());
+        let n = buffer.len().min(self.len() - at);
+        buffer[..n].copy_from_slice(&self[at..at + n]);
+        Ok(n)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+}
+
+/// No section that is read at once is larger. Build ids and event descriptions of large machines are some hundred kilobytes.
+const MAX_SECTION: u64 = 32 << 20;
+
+/// Feature numbers (tools/perf/util/header.h).
+mod feature {
+    pub const BUILD_ID: u32 = 2;
+    pub const EVENT_DESC: u32 = 12;
+    pub const CLOCK_DATA: u32 = 29;
+}
+
+pub(super) struct Layout {
+    pub swap: bool,
+    pub attrs: Vec<Attr>,
+    /// The records.
+    pub data: std::ops::Range<u64>,
+    pub clock: Option<Clock>,
+    /// Build ids by path.
+    pub build_ids: HashMap<String, Vec<u8>>,
+}
+
+/// Reads at most `MAX_SECTION` bytes of `range`, as far as the file goes.
+fn section<S: Source + ?Sized>(file: &S, at: u64, size: u64) -> io::Result<Vec<u8>> {
+    let size = size.min(MAX_SECTION).min(file.length()?.saturating_sub(at));
+    let mut bytes = vec![0; size as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let n = file.read_at(&mut bytes[filled..], at + filled as u64)?;
+        if n == 0 {
+            break;
+        }
+        filled += n;
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Result<Layout, ImportError> {
+    let length = file.length()?;
+    report.bytes = length;
+    let head = section(file, 0, 104)?;
+    let swap = match head.get(..8) {
+        Some(b"PERFILE2") => cfg!(target_endian = "big"),
+        Some(b"2ELIFREP") => cfg!(target_endian = "little"),
+        _ => return Err(ImportError::NotThisFormat { expected: "perf.data" }),
+    };
+    let mut fields = Fields::new(&head[8..], swap);
+    let mut layout = Layout { swap, attrs: Vec::new(), data: 16..length, clock: None, build_ids: HashMap::new() };
+    if fields.u64() == Some(16) {
+        return Ok(layout); // Written through a pipe: descriptions come as records.
+    }
+    let mut words = [0; 11];
+    for word in &mut words {
+        *word = fields.u64().ok_or(ImportError::NotThisFormat { expected: "perf.data" })?;
+    }
+    let [attr_size, attrs_at, attrs_size, data_at, data_size, _, _, flags @ ..] = words;
+    let data_end = data_at.saturating_add(data_size);
+    // perf writes the size last: after a crash it is 0 and everything up to the end are records.
+    let unfinished = data_size == 0 || data_end > length;
+    report.truncated |= unfinished;
+    layout.data = data_at.min(length)..if unfinished { length } else { data_end };
+    attributes(file, &mut layout, (attrs_at, attrs_size, attr_size), report)?;
+    if !unfinished {
+        features(file, &mut layout, data_end, flags, report)?;
+    }
+    Ok(layout)
+}
+
+fn attributes<S: Source + ?Sized>(
+    file: &S,
+    layout: &mut Layout,
+    (at, size, each): (u64, u64, u64),
+    report: &mut Report,
+) -> Result<(), ImportError> {
+    let bytes = section(file, at, size)?;
+    let Some(each) = usize::try_from(each).ok().filter(|each| *each > 16) else { return Ok(()) };
+    for (index, entry) in bytes.chunks_exact(each).enumerate() {
+        let (attr, ids) = entry.split_at(each - 16);
+        let mut ids = Fields::new(ids, layout.swap);
+        let (ids_at, ids_size) = (ids.u64().unwrap_or(0), ids.u64().unwrap_or(0));
+        match Attr::parse(Fields::new(attr, layout.swap)) {
+            Some(mut attr) => {
+                let bytes = section(file, ids_at, ids_size)?;
+                let mut fields = Fields::new(&bytes, layout.swap);
+                while let Some(id) = fields.u64() {
+                    attr.ids.push(id);
+                }
+                layout.attrs.push(attr);
+            }
+            None => report.odd(OddityKind::BadRecord, at + (index * each) as u64, b"event description"),
+        }
+    }
+    Ok(())
+}
+
+fn features<S: Source + ?Sized>(
+    file: &S,
+    layout: &mut Layout,
+    table: u64,
+    flags: [u64; 4],
+    report: &mut Report,
+) -> Result<(), ImportError> {
+    let numbers: Vec<u32> = (0..256).filter(|n| flags[*n as usize / 64] >> (n % 64) & 1 == 1).collect();
+    let table_bytes = section(file, table, numbers.len() as u64 * 16)?;
+    let mut entries = Fields::new(&table_bytes, layout.swap);
+    for number in numbers {
+        let (Some(at), Some(size)) = (entries.u64(), entries.u64()) else {
+            report.truncated = true;
+            break;
+        };
+        if [feature::BUILD_ID, feature::EVENT_DESC, feature::CLOCK_DATA].contains(&number) {
+            let bytes = section(file, at, size)?;
+            layout.feature(number, &bytes);
+        }
+    }
+    Ok(())
+}
+
+impl Layout {
+    /// Takes a feature's content, from the table or from a record.
+    pub fn feature(&mut self, number: u32, bytes: &[u8]) {
+        let fields = Fields::new(bytes, self.swap);
+        match number {
+            feature::EVENT_DESC => {
+                let _ = self.event_names(fields);
+            }
+            feature::BUILD_ID => {
+                let _ = self.build_id_table(fields);
+            }
+            feature::CLOCK_DATA => self.clock = clock(fields).or(self.clock),
+            _ => {}
+        }
+    }
+
+    fn event_names(&mut self, mut fields: Fields<'_>) -> Option<()> {
+        let (count, attr_size) = (fields.u32()?, fields.u32()? as usize);
+        for index in 0..count as usize {
+            let attr = Attr::parse(Fields::new(fields.bytes(attr_size)?, self.swap));
+            let id_count = fields.u32()?;
+            let name = String::from_utf8_lossy(fields.counted_string()?).into_owned();
+            let mut ids = Vec::new();
+            for _ in 0..id_count {
+                ids.push(fields.u64()?);
+            }
+            let same_ids = self.attrs.iter().position(|attr| !ids.is_empty() && attr.ids == ids);
+            match (self.attrs.get_mut(same_ids.unwrap_or(index)), attr) {
+                (Some(known), _) => known.name = name,
+                (None, Some(attr)) => self.attrs.push(Attr { name, ids, ..attr }),
+                (None, None) => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Records of `struct perf_record_header_build_id`: header, pid, 20 bytes of id with its size behind it, path.
+    fn build_id_table(&mut self, mut fields: Fields<'_>) -> Option<()> {
+        /// `PERF_RECORD_MISC_BUILD_ID_SIZE`: the byte behind the id says how long it is.
+        const HAS_SIZE: u16 = 1 << 15;
+        loop {
+            let _kind = fields.u32()?;
+            let (misc, size) = (fields.u16()?, fields.u16()? as usize);
+            let mut body = Fields::new(fields.bytes(size.checked_sub(8)?)?, self.swap);
+            let _pid = body.u32()?;
+            let id = body.bytes(24)?;
+            let size = if misc & HAS_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
+            let path = String::from_utf8_lossy(body.string()).into_owned();
+            self.build_ids.insert(path, id[..size].to_vec());
+        }
+    }
+}
+
+/// A reading of the wall clock and of the recording's clock at the same moment.
+fn clock(mut fields: Fields<'_>) -> Option<Clock> {
+    let (_version, _clock_id) = (fields.u32()?, fields.u32()?);
+    Some(Clock { wall_ns: fields.u64()?, clock_ns: fields.u64()? })
+}

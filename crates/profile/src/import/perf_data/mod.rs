@@ -1,0 +1,45 @@
+//! The file that `perf record` writes (tools/perf/Documentation/perf.data-file-format.txt in the kernel's sources).
+//!
+//! A header says where the events' descriptions, the records and the features (host, build ids, clocks) are. A file written
+//! through a pipe has only records. Records of one core are in order, those of several cores are not: [`order`] puts them in
+//! order round by round, as perf does, so that a sample finds the mappings and names of its own moment. [`space`] knows what
+//! was mapped where and who was called what; [`decode`] takes the file apart and [`work`] does what each record says in its turn.
+//!
+//! Own reader: linux-perf-data (MIT) trusts sizes in the file (a header can make it ask for any amount of memory) and gives
+//! nothing of a file that was cut, which is how a file looks after a node went down.
+
+mod attr;
+mod decode;
+mod fields;
+mod layout;
+mod order;
+mod sample;
+mod space;
+mod unpack;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+
+pub use layout::Source;
+
+use super::{ImportError, Report};
+use crate::model::Profile;
+use crate::symbols::Symbols;
+
+/// Reads a file. Names come from `symbols`.
+pub fn read(file: &File, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
+    decode::decode(file, symbols)
+}
+
+/// Reads a file that is in memory.
+pub fn read_bytes(bytes: &[u8], symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
+    decode::decode(bytes, symbols)
+}
+
+/// Whether a file that begins with `bytes` is one of perf's.
+pub fn is_perf_data(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PERFILE2") || bytes.starts_with(b"2ELIFREP")
+}

@@ -1,0 +1,59 @@
+//! Feeds a scanner from a reader, whole lines at a time, in a buffer that does not grow with the file.
+
+use std::io::{self, Read};
+
+use super::scan::{Scanner, Sink};
+use crate::import::OddityKind;
+
+/// Small enough to stay in a core's second-level cache, large enough that system calls do not count.
+const BUFFER: usize = 128 << 10;
+/// C++ names reach tens of kilobytes. Beyond this it is no line.
+const MAX_LINE: usize = 1 << 20;
+
+pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    let mut filled = 0;
+    let mut skipping = false;
+    loop {
+        if filled == buffer.len() {
+            if buffer.len() < MAX_LINE {
+                buffer.resize(buffer.len() * 2, 0);
+            } else {
+                if !skipping {
+                    scanner.report.odd(OddityKind::OverlongLine, scanner.report.lines + 1, &buffer[..filled]);
+                }
+                skipping = true;
+                filled = 0;
+            }
+        }
+        let n = match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                // What came before the error is kept; the caller decides whether it can be used.
+                scanner.report.truncated = true;
+                scanner.finish(&[]);
+                return Err(error);
+            }
+        };
+        scanner.report.bytes += n as u64;
+        let Some(newline) = memchr::memrchr(b'\n', &buffer[filled..filled + n]) else {
+            filled += n;
+            continue;
+        };
+        let end = filled + newline + 1;
+        let total = filled + n;
+        let mut start = 0;
+        if skipping {
+            skipping = false;
+            start = memchr::memchr(b'\n', &buffer[..end]).map_or(end, |at| at + 1);
+            scanner.report.lines += 1;
+        }
+        scanner.lines(&buffer[start..end]);
+        buffer.copy_within(end..total, 0);
+        filled = total - end;
+    }
+    scanner.finish(if skipping { &[] } else { &buffer[..filled] });
+    Ok(())
+}

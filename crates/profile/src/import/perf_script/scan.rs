@@ -1,0 +1,391 @@
+//! From lines to samples.
+
+use super::frame::{self, FrameText};
+use super::header::{self, Header};
+use super::memo::{Memo, START, same};
+use crate::import::{OddityKind, Report};
+use crate::model::ByteTable;
+
+/// Who takes the samples of a text.
+pub trait Sink {
+    /// A frame not seen before. Returns a name for it, which [`Sink::end`] will be given.
+    fn frame(&mut self, frame: FrameText<'_>) -> u32;
+    /// A task not seen before (command, pid and tid of the header). Returns a name for it, which [`Sink::begin`] will be given.
+    fn task(&mut self, header: &Header<'_>) -> u32;
+    /// An event begins of a kind other than the one before. Returns a name for it, which [`Sink::begin`] will be given.
+    fn event(&mut self, name: &[u8]) -> u32;
+    /// An event begins. What the header says of task and event may be missing; their names stand for them.
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>);
+    /// Its stack is complete: the names of its frames, leaf first.
+    fn end(&mut self, leaf_first: &[u32]);
+    /// A line that begins with `#`, before the first event.
+    fn comment(&mut self, _line: &[u8]) {}
+}
+
+/// More frames than this are no stack (the kernel's own limit, kernel.perf_event_max_stack, is set by people below 10,000).
+const MAX_FRAMES: usize = 1 << 16;
+/// `perf script -F comm` pads to 16 and adds a space; longer lines are no lone command.
+const MAX_LONE_COMM: usize = 17;
+
+pub struct Scanner<S> {
+    pub sink: S,
+    pub report: Report,
+    memo: Memo,
+    stack: Vec<u32>,
+    /// The known line before this one in the stack.
+    before: u32,
+    state: State,
+    /// A line that is a command if a frame follows.
+    lone_comm: Vec<u8>,
+    last_event: Vec<u8>,
+    event_name: Option<u32>,
+    /// `COMM TID ` of the usual headers, and what the sink calls them.
+    tasks: ByteTable,
+    task_names: Vec<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Between,
+    /// After an event's line.
+    Event,
+    /// After a frame's line. Only an empty line says that the stack is complete.
+    Stack,
+}
+
+impl<S: Sink> Scanner<S> {
+    pub fn new(sink: S) -> Scanner<S> {
+        Scanner {
+            sink,
+            report: Report::default(),
+            memo: Memo::new(),
+            stack: Vec::with_capacity(128),
+            before: START,
+            state: State::Between,
+            lone_comm: Vec::new(),
+            last_event: Vec::new(),
+            event_name: None,
+            tasks: ByteTable::default(),
+            task_names: Vec::new(),
+        }
+    }
+
+    /// Takes whole lines: `text` is empty or ends with a newline.
+    pub fn lines(&mut self, text: &[u8]) {
+        let mut at = 0;
+        while at < text.len() {
+            self.report.lines += 1;
+            at += match text[at] {
+                b'\t' => self.frame_line(&text[at..]),
+                b'\n' => {
+                    self.close();
+                    1
+                }
+                _ => {
+                    let length = line_length(&text[at..]);
+                    self.other_line(&text[at..at + length]);
+                    length + 1
+                }
+            };
+        }
+    }
+
+    /// Says that there is no more text. `partial` is a last line without a newline.
+    pub fn finish(&mut self, partial: &[u8]) {
+        if !partial.is_empty() {
+            self.report.truncated = true;
+            // A line that was cut may still look like one; only a frame says where it ends.
+            if partial[0] == b'\t' && partial.ends_with(b")") {
+                let mut line = partial.to_vec();
+                line.push(b'\n');
+                self.lines(&line);
+            }
+        }
+        self.report.truncated |= self.state == State::Stack;
+        self.close();
+        self.flush_lone_comm();
+    }
+
+    /// A line at the start of `text` that begins with a tab. Returns its length with the newline.
+    #[inline(always)]
+    fn frame_line(&mut self, text: &[u8]) -> usize {
+        if self.state != State::Stack {
+            self.first_frame();
+        }
+        if let Some(Address { high, region }) = aligned_address(text) {
+            let rest = &text[ALIGNED..];
+            // Nothing but its address foretells the leaf.
+            if self.before != START
+                && let Some((id, length)) = self.memo.guess(self.before, rest, high)
+            {
+                self.push(id);
+                return ALIGNED + length;
+            }
+            if let Some((id, length)) = self.memo.guess_at(region, rest, high) {
+                if self.before != START {
+                    self.memo.follows(self.before, id);
+                }
+                self.push(id);
+                return ALIGNED + length;
+            }
+            let length = line_length(rest);
+            let line = &rest[..length];
+            let split = frame::split(line);
+            let with_newline = &rest[..(length + 1).min(rest.len())];
+            let id = match self.memo.find(with_newline, split, high) {
+                Ok(id) => id,
+                Err(hash) => {
+                    let value = self.sink.frame(frame::parts(line, split, high));
+                    match self.memo.add(with_newline, split, high, hash, value) {
+                        Some(id) => id,
+                        None => {
+                            self.stack.push(value);
+                            return ALIGNED + length + 1;
+                        }
+                    }
+                }
+            };
+            if self.before != START {
+                self.memo.follows(self.before, id);
+            }
+            self.memo.lies_at(region, id);
+            self.push(id);
+            return ALIGNED + length + 1;
+        }
+        let length = line_length(text);
+        self.unaligned_frame(&text[..length]);
+        length + 1
+    }
+
+    #[inline(always)]
+    fn push(&mut self, id: u32) {
+        self.before = id;
+        if self.stack.len() < MAX_FRAMES {
+            self.stack.push(self.memo.value(id));
+        }
+    }
+
+    #[inline(always)]
+    fn first_frame(&mut self) {
+        if self.state == State::Between {
+            self.headless();
+        }
+        self.state = State::Stack;
+        self.before = START;
+    }
+
+    #[cold]
+    fn headless(&mut self) {
+        let comm = std::mem::take(&mut self.lone_comm);
+        if comm.is_empty() {
+            self.report.odd(OddityKind::HeadlessStack, self.report.lines, b"");
+        }
+        let header = Header { comm: comm.trim_ascii(), ..Header::default() };
+        let task = self.sink.task(&header);
+        if !self.last_event.is_empty() {
+            self.change_event(b"");
+        }
+        self.begin(task, &header);
+    }
+
+    #[cold]
+    fn unaligned_frame(&mut self, line: &[u8]) {
+        match frame::parse(line) {
+            Some(frame) if self.stack.len() < MAX_FRAMES => {
+                let value = self.sink.frame(frame);
+                self.stack.push(value);
+            }
+            _ => self.report.odd(OddityKind::UnparsedFrame, self.report.lines, line),
+        }
+    }
+
+    fn other_line(&mut self, line: &[u8]) {
+        if line[0] == b'#' && self.state == State::Between && self.report.samples == 0 {
+            self.sink.comment(line);
+            return;
+        }
+        // The usual form, of a task seen before.
+        if let Some((task, rest)) = header::task_and_rest(line)
+            && let Some(id) = self.tasks.find(task)
+            && let Some(header) = header::usual_rest(rest, &self.last_event)
+            && !header.event.is_empty()
+        {
+            self.event(self.task_names[id as usize], &header);
+            return;
+        }
+        let Some(header) = header::parse(line) else {
+            self.odd_line(line);
+            return;
+        };
+        let record = if header.event.is_empty() { header.rest.trim_ascii_start() } else { header.event };
+        if record.starts_with(b"PERF_RECORD_") {
+            self.perf_record(line, record);
+            return;
+        }
+        let task = self.task(line, &header);
+        self.event(task, &header);
+    }
+
+    #[cold]
+    fn change_event(&mut self, name: &[u8]) {
+        self.last_event = name.to_vec();
+        self.event_name = Some(self.sink.event(name));
+    }
+
+    /// The name of the header's task.
+    #[cold]
+    fn task(&mut self, line: &[u8], header: &Header<'_>) -> u32 {
+        let usual = header::task_and_rest(line).map(|(task, _)| task).filter(|task| {
+            header::usual_task(task).is_some_and(|usual| (usual.comm, usual.tid) == (header.comm, header.tid))
+        });
+        if let Some(text) = usual.filter(|text| self.tasks.find(text).is_none()) {
+            let name = self.sink.task(header);
+            self.tasks.add(text);
+            self.task_names.push(name);
+            return name;
+        }
+        // Other forms are rare: the sink knows the task already if it was there before.
+        self.sink.task(header)
+    }
+
+    #[inline(always)]
+    fn event(&mut self, task: u32, header: &Header<'_>) {
+        if !same(header.event, &self.last_event) {
+            self.change_event(header.event);
+        }
+        self.close();
+        self.begin(task, header);
+        if let Some(frame) = header::only_frame(header) {
+            let value = self.sink.frame(frame);
+            self.stack.push(value);
+        }
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, task: u32, header: &Header<'_>) {
+        if !self.lone_comm.is_empty() {
+            self.flush_lone_comm();
+        }
+        let event = match self.event_name {
+            Some(event) => event,
+            None => *self.event_name.insert(self.sink.event(b"")),
+        };
+        self.sink.begin(task, event, header);
+        self.state = State::Event;
+        self.stack.clear();
+        self.report.samples += 1;
+    }
+
+    #[inline(always)]
+    fn close(&mut self) {
+        if self.state != State::Between {
+            self.state = State::Between;
+            if self.stack.is_empty() {
+                self.report.odd(OddityKind::EmptyStack, self.report.lines, b"");
+            }
+            self.sink.end(&self.stack);
+            self.stack.clear();
+        }
+    }
+
+    fn perf_record(&mut self, line: &[u8], record: &[u8]) {
+        self.report.odd(OddityKind::PerfRecord, self.report.lines, line);
+        if let Some(lost) = record.strip_prefix(b"PERF_RECORD_LOST lost ") {
+            let lost = std::str::from_utf8(lost.trim_ascii()).ok().and_then(|lost| lost.parse::<u64>().ok());
+            self.report.lost = self.report.lost.saturating_add(lost.unwrap_or(0));
+        }
+    }
+
+    #[cold]
+    fn odd_line(&mut self, line: &[u8]) {
+        self.flush_lone_comm();
+        if self.state == State::Stack && line.starts_with(b"  ") {
+            self.report.odd(OddityKind::SourceLine, self.report.lines, line);
+            return;
+        }
+        if line[0] != b' ' && line.len() <= MAX_LONE_COMM && line.ends_with(b" ") {
+            self.close();
+            self.lone_comm = line.to_vec();
+            return;
+        }
+        self.report.odd(OddityKind::UnparsedLine, self.report.lines, line);
+    }
+
+    fn flush_lone_comm(&mut self) {
+        if !self.lone_comm.is_empty() {
+            let line = std::mem::take(&mut self.lone_comm);
+            self.report.odd(OddityKind::UnparsedLine, self.report.lines.saturating_sub(1), &line);
+        }
+    }
+}
+
+#[inline(always)]
+fn line_length(text: &[u8]) -> usize {
+    memchr::memchr(b'\n', text).unwrap_or(text.len())
+}
+
+/// The tab, sixteen columns of address, a space.
+const ALIGNED: usize = 18;
+
+/// What the address of a line foretells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    /// It is the kernel's.
+    high: bool,
+    /// The address without its last two digits, hashed: addresses near each other are most often in the same function.
+    region: u64,
+}
+
+/// The address, if the line begins with one printed sixteen wide, as all of perf's versions do. Eight bytes at a time in one
+/// register: spaces, then digits.
+#[inline(always)]
+fn aligned_address(text: &[u8]) -> Option<Address> {
+    let bytes: &[u8; ALIGNED] = text.get(..ALIGNED)?.try_into().ok()?;
+    let first = u64::from_le_bytes(bytes[1..9].try_into().ok()?);
+    let second = u64::from_le_bytes(bytes[9..17].try_into().ok()?);
+    let first_digits = digits_after_spaces(first)?;
+    let second_digits = digits_after_spaces(second)?;
+    // A digit in the first half leaves no space in the second, and the last column is always a digit.
+    let complete = second_digits != 0 && (first_digits == 0 || second_digits == TOP) && bytes[17] == b' ';
+    let near = first.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (second << 16);
+    let region = near.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    complete.then_some(Address { high: bytes[1] >= b'8', region })
+}
+
+/// The top bit of each byte.
+const TOP: u64 = 0x8080_8080_8080_8080;
+
+/// For eight bytes that are spaces followed by hexadecimal digits: the top bit of each digit. Bytes are in memory order, the
+/// first the lowest.
+#[inline(always)]
+fn digits_after_spaces(word: u64) -> Option<u64> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // For bytes below 0x80 adding 0x80 - x sets the top bit where the byte is at least x, and nothing carries over.
+    let at_least = |byte: u64| word.wrapping_add((0x80 - byte) * EACH);
+    let digit = at_least(0x30) & !at_least(0x3a) | at_least(0x61) & !at_least(0x67);
+    let not_space = (word ^ (0x20 * EACH)).wrapping_add(0x7f * EACH) & TOP;
+    let valid = word & TOP == 0 && digit & TOP == not_space;
+    let contiguous = not_space == 0 || not_space == TOP << (not_space.trailing_zeros() & !7);
+    (valid && contiguous).then_some(not_space)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sixteen_wide_addresses_are_aligned() {
+        let high = |text: &[u8]| aligned_address(text).map(|address| address.high);
+        assert_eq!(high(b"\tffffffff821f04e5 x"), Some(true));
+        assert_eq!(high(b"\t         8a4f756 x"), Some(false));
+        assert_eq!(high(b"\t               0 x"), Some(false));
+        assert_eq!(high(b"\t                 x"), None);
+        assert_eq!(high(b"\tffff ffff21f04e5 x"), None);
+        assert_eq!(high(b"\tffffffff821f04e5x "), None);
+        assert_eq!(high(b"\tffffffff821f04eX x"), None);
+        assert_eq!(high(b"\tffffffff821f04e5"), None);
+        assert_eq!(high(b"\tf      f821f04e5 x"), None);
+        assert_eq!(high(b"\tffffffff821f04\xe51 x"), None);
+        assert_eq!(high(b"\tffffffff 21f04e5 x"), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Stacks and their weights, without samples: what a flame graph of a whole file needs.
+
+use std::io::{self, Write};
+
+use super::{Strings, WordTable};
+
+/// Distinct stacks of labels with their weights, per event.
+#[derive(Clone, Debug, Default)]
+pub struct FoldedStacks {
+    pub labels: Strings,
+    /// Names of the events; a stack names its event by position.
+    pub events: Vec<String>,
+    /// Event, root label, then labels from the leaf on.
+    keys: WordTable,
+    weights: Vec<u64>,
+}
+
+impl FoldedStacks {
+    /// Adds `weight` to the stack `[event, root label, leaf label, …]`.
+    #[inline]
+    pub fn add(&mut self, key: &[u32], weight: u64) {
+        let (id, new) = self.keys.intern(key);
+        if new {
+            self.weights.push(weight);
+        } else {
+            let sum = &mut self.weights[id as usize];
+            *sum = sum.saturating_add(weight);
+        }
+    }
+
+    /// The number of distinct stacks.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The position of the event `name`, which is added if new.
+    pub fn event(&mut self, name: &str) -> u32 {
+        let at = self.events.iter().position(|event| event == name).unwrap_or_else(|| {
+            self.events.push(name.to_owned());
+            self.events.len() - 1
+        });
+        at as u32
+    }
+
+    /// Adds what another part of the same file gave.
+    pub fn append(&mut self, other: &FoldedStacks) {
+        let labels: Vec<u32> = other.labels.iter().map(|(_, text)| self.labels.intern(text).0).collect();
+        let events: Vec<u32> = other.events.iter().map(|name| self.event(name)).collect();
+        let mut key = Vec::new();
+        for (id, weight) in other.weights.iter().enumerate() {
+            let theirs = other.keys.get(id as u32);
+            key.clear();
+            key.push(events[theirs[0] as usize]);
+            key.extend(theirs[1..].iter().map(|label| labels[*label as usize]));
+            self.add(&key, *weight);
+        }
+    }
+
+    /// Each stack: its event, its labels from the root on, its weight.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, impl Iterator<Item = &str>, u64)> {
+        self.weights.iter().enumerate().map(|(id, weight)| {
+            let key = self.keys.get(id as u32);
+            let labels = key[1..2].iter().chain(key[2..].iter().rev());
+            (key[0], labels.map(|label| self.labels.get(super::StrId(*label))), *weight)
+        })
+    }
+
+    /// Writes one line `label;label;… weight` for each stack, in order of the labels. With several events in the file each
+    /// stack begins with its event in brackets: their weights have different units and must not be added up.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
+        let order = self.alphabetical();
+        let mut line = Vec::with_capacity(64 << 10);
+        for id in order {
+            let key = self.keys.get(id);
+            if self.events.len() > 1 {
+                line.push(b'[');
+                line.extend(self.events[key[0] as usize].bytes().map(|byte| if byte == b';' { b':' } else { byte }));
+                line.extend_from_slice(b"];");
+            }
+            line.extend_from_slice(self.labels.get(super::StrId(key[1])).as_bytes());
+            for label in key[2..].iter().rev() {
+                line.push(b';');
+                line.extend_from_slice(self.labels.get(super::StrId(*label)).as_bytes());
+            }
+            writeln!(line, " {}", self.weights[id as usize])?;
+            if line.len() > 48 << 10 {
+                to.write_all(&line)?;
+                line.clear();
+            }
+        }
+        to.write_all(&line)?;
+        to.flush()
+    }
+
+    /// The stacks in order of their labels from the root on.
+    fn alphabetical(&self) -> Vec<u32> {
+        let rank = self.ranks();
+        // Laid out root first in one place: sorting then compares neighbours in memory.
+        let mut ranks: Vec<u32> = Vec::new();
+        let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(self.len());
+        for id in 0..self.len() as u32 {
+            let key = self.keys.get(id);
+            let start = ranks.len();
+            ranks.extend(key[1..2].iter().chain(key[2..].iter().rev()).map(|label| rank[*label as usize]));
+            ranks.push(key[0]);
+            order.push((start, ranks.len() - 1, id));
+        }
+        order.sort_unstable_by(|a, b| ranks[a.0..a.1].cmp(&ranks[b.0..b.1]).then_with(|| ranks[a.1].cmp(&ranks[b.1])));
+        order.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// The position of each label in alphabetical order.
+    fn ranks(&self) -> Vec<u32> {
+        let mut sorted: Vec<u32> = (0..self.labels.len() as u32).collect();
+        sorted.sort_unstable_by_key(|id| self.labels.get(super::StrId(*id)));
+        let mut rank = vec![0; sorted.len()];
+        for (position, id) in sorted.into_iter().enumerate() {
+            rank[id as usize] = position as u32;
+        }
+        rank
+    }
+}
+
+/// What a command is called at the root of a stack.
+pub fn root_label(comm: &str) -> String {
+    comm.chars()
+        .map(|c| {
+            if c == ' ' {
+                '_'
+            } else if c == ';' {
+                ':'
+            } else {
+                c
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,78 @@
+//! One frame of a stack: a function in a module. Addresses are not kept: they would make nearly every stack distinct.
+
+use serde::{Deserialize, Serialize};
+
+use super::{StrId, Strings, WordTable};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(pub u32);
+
+/// Whose code a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    User,
+    /// Code a running program made for itself; named by perf's `/tmp/perf-PID.map`.
+    Jit,
+    Kernel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function as the file or the symbol table names it; empty if nobody could.
+    pub symbol: StrId,
+    /// The path or bracketed name of what was mapped there; empty if not recorded.
+    pub module: StrId,
+    pub place: Place,
+    /// The compiler put this function into the one below it.
+    pub inlined: bool,
+}
+
+/// Each distinct frame once.
+#[derive(Clone, Debug, Default)]
+pub struct Frames {
+    table: WordTable,
+}
+
+impl Frames {
+    pub fn intern(&mut self, frame: Frame) -> FrameId {
+        let place = match frame.place {
+            Place::User => 0,
+            Place::Jit => 1,
+            Place::Kernel => 2,
+        };
+        FrameId(self.table.intern(&[frame.symbol.0, frame.module.0, place << 1 | u32::from(frame.inlined)]).0)
+    }
+
+    pub fn get(&self, id: FrameId) -> Frame {
+        let words = self.table.get(id.0);
+        let place = match words[2] >> 1 {
+            0 => Place::User,
+            1 => Place::Jit,
+            _ => Place::Kernel,
+        };
+        Frame { symbol: StrId(words[0]), module: StrId(words[1]), place, inlined: words[2] & 1 == 1 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (FrameId, Frame)> {
+        (0..self.len() as u32).map(|id| (FrameId(id), self.get(FrameId(id))))
+    }
+}
+
+impl Frame {
+    pub fn symbol<'a>(&self, strings: &'a Strings) -> &'a str {
+        strings.get(self.symbol)
+    }
+
+    pub fn module<'a>(&self, strings: &'a Strings) -> &'a str {
+        strings.get(self.module)
+    }
+}

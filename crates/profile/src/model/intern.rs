@@ -1,0 +1,242 @@
+//! Tables that give each distinct thing one small number.
+
+use super::hash;
+
+/// Slots of an open-addressing table: 0 is free, else the id plus one in the low half and a tag of the hash in the high half.
+#[derive(Clone, Debug)]
+struct Slots {
+    slots: Vec<u64>,
+    used: usize,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots { slots: vec![0; 64], used: 0 }
+    }
+
+    /// The id whose tag fits `hash` and for which `same` holds.
+    #[inline(always)]
+    fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return None;
+            }
+            if (slot >> 32) as u32 == (hash >> 32) as u32 && same(slot as u32 - 1) {
+                return Some(slot as u32 - 1);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Adds `id`. `hash_of` tells the hash of an older id, should the table have to grow.
+    fn add(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
+        if (self.used + 1) * 2 > self.slots.len() {
+            let old = std::mem::take(&mut self.slots);
+            self.slots = vec![0; old.len() * 2];
+            for slot in old.into_iter().filter(|slot| *slot != 0) {
+                self.put(hash_of(slot as u32 - 1), slot);
+            }
+        }
+        self.put(hash, u64::from((hash >> 32) as u32) << 32 | u64::from(id + 1));
+        self.used += 1;
+    }
+
+    fn put(&mut self, hash: u64, slot: u64) {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.slots[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.slots[at] = slot;
+    }
+}
+
+/// One distinct string of a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StrId(pub u32);
+
+/// Each distinct string once. Id 0 is the empty string.
+#[derive(Clone, Debug)]
+pub struct Strings {
+    seed: u64,
+    slots: Slots,
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        let mut strings =
+            Strings { seed: hash::random_seed(), slots: Slots::new(), text: String::new(), ends: Vec::new() };
+        strings.intern("");
+        strings
+    }
+}
+
+impl Strings {
+    pub const EMPTY: StrId = StrId(0);
+
+    pub fn intern(&mut self, text: &str) -> StrId {
+        let h = hash::bytes(self.seed, text.as_bytes());
+        if let Some(id) = self.slots.find(h, |id| self.get(StrId(id)) == text) {
+            return StrId(id);
+        }
+        let id = self.ends.len() as u32;
+        self.text.push_str(text);
+        self.ends.push(self.text.len());
+        let (seed, all, ends) = (self.seed, &self.text, &self.ends);
+        self.slots.add(h, id, |id| hash::bytes(seed, span(all, ends, id).as_bytes()));
+        StrId(id)
+    }
+
+    /// Interns bytes from a file; what is not UTF-8 becomes U+FFFD.
+    pub fn intern_bytes(&mut self, text: &[u8]) -> StrId {
+        self.intern(&String::from_utf8_lossy(text))
+    }
+
+    pub fn find(&self, text: &str) -> Option<StrId> {
+        self.slots.find(hash::bytes(self.seed, text.as_bytes()), |id| self.get(StrId(id)) == text).map(StrId)
+    }
+
+    pub fn get(&self, id: StrId) -> &str {
+        span(&self.text, &self.ends, id.0)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (StrId, &str)> {
+        (0..self.ends.len() as u32).map(|id| (StrId(id), span(&self.text, &self.ends, id)))
+    }
+}
+
+fn span<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
+    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
+    &text[start..ends[id as usize]]
+}
+
+/// Each distinct byte string once.
+#[derive(Clone, Debug)]
+pub struct ByteTable {
+    seed: u64,
+    slots: Slots,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Default for ByteTable {
+    fn default() -> ByteTable {
+        ByteTable { seed: hash::random_seed(), slots: Slots::new(), bytes: Vec::new(), ends: Vec::new() }
+    }
+}
+
+impl ByteTable {
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<u32> {
+        let (bytes, ends) = (&self.bytes, &self.ends);
+        self.slots.find(hash::bytes(self.seed, key), |id| piece(bytes, ends, id) == key)
+    }
+
+    /// Adds a key that [`ByteTable::find`] did not know. Ids count from 0.
+    pub fn add(&mut self, key: &[u8]) -> u32 {
+        let id = self.ends.len() as u32;
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+        let (seed, bytes, ends) = (self.seed, &self.bytes, &self.ends);
+        self.slots.add(hash::bytes(seed, key), id, |id| hash::bytes(seed, piece(bytes, ends, id)));
+        id
+    }
+}
+
+#[inline(always)]
+fn piece<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
+    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
+    &bytes[start..ends[id as usize]]
+}
+
+/// Each distinct run of words (ids, numbers) once.
+#[derive(Clone, Debug)]
+pub struct WordTable {
+    seed: u64,
+    slots: Slots,
+    words: Vec<u32>,
+    ends: Vec<usize>,
+}
+
+impl Default for WordTable {
+    fn default() -> WordTable {
+        WordTable { seed: hash::random_seed(), slots: Slots::new(), words: Vec::new(), ends: Vec::new() }
+    }
+}
+
+impl WordTable {
+    /// The id of `key`, and whether it is new.
+    #[inline]
+    pub fn intern(&mut self, key: &[u32]) -> (u32, bool) {
+        let h = hash::ids(self.seed, key);
+        let (words, ends) = (&self.words, &self.ends);
+        if let Some(id) = self.slots.find(h, |id| run(words, ends, id) == key) {
+            return (id, false);
+        }
+        let id = self.ends.len() as u32;
+        self.words.extend_from_slice(key);
+        self.ends.push(self.words.len());
+        let (seed, words, ends) = (self.seed, &self.words, &self.ends);
+        self.slots.add(h, id, |id| hash::ids(seed, run(words, ends, id)));
+        (id, true)
+    }
+
+    pub fn get(&self, id: u32) -> &[u32] {
+        run(&self.words, &self.ends, id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+#[inline(always)]
+fn run<'a>(words: &'a [u32], ends: &[usize], id: u32) -> &'a [u32] {
+    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
+    &words[start..ends[id as usize]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_text_has_the_same_id_also_after_the_table_grew() {
+        let mut strings = Strings::default();
+        let ids: Vec<StrId> = (0..10_000).map(|n| strings.intern(&format!("symbol_{n}"))).collect();
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(strings.intern(&format!("symbol_{n}")), *id);
+            assert_eq!(strings.get(*id), format!("symbol_{n}"));
+        }
+        assert_eq!(strings.len(), 10_001);
+        assert_eq!(strings.intern(""), Strings::EMPTY);
+    }
+
+    #[test]
+    fn runs_of_words_are_told_apart_by_length_and_content() {
+        let mut table = WordTable::default();
+        let (a, new_a) = table.intern(&[1, 2, 3]);
+        let (b, new_b) = table.intern(&[1, 2]);
+        let (c, _) = table.intern(&[]);
+        assert!(new_a && new_b && a != b && b != c);
+        assert_eq!(table.intern(&[1, 2, 3]), (a, false));
+        assert_eq!(table.get(b), &[1, 2]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Flame graphs: the selected samples as a tree of labels.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::Selection;
+use crate::model::folded::root_label;
+use crate::model::hash::Seeded;
+use crate::model::{FoldedStacks, Place, Profile, StackId, StrId, Strings, label};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Leaves at the bottom: who calls what costs most.
+    pub invert: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    #[serde(skip)]
+    pub label: StrId,
+    /// Whose code; `None` for the root and for commands.
+    pub place: Option<Place>,
+    /// Sum over this node and all above it.
+    pub total: u64,
+    /// What ended here.
+    pub own: u64,
+    /// Ordered by label.
+    pub children: Vec<u32>,
+}
+
+/// Node 0 is the root; a child's position is behind its parent's.
+#[derive(Clone, Debug)]
+pub struct FlameTree {
+    pub labels: Strings,
+    pub nodes: Vec<Node>,
+    pub samples: u64,
+}
+
+impl Default for FlameTree {
+    fn default() -> FlameTree {
+        let mut labels = Strings::default();
+        let label = labels.intern("all");
+        FlameTree {
+            labels,
+            nodes: vec![Node { label, place: None, total: 0, own: 0, children: Vec::new() }],
+            samples: 0,
+        }
+    }
+}
+
+impl FlameTree {
+    pub fn total(&self) -> u64 {
+        self.nodes[0].total
+    }
+
+    pub fn name(&self, node: u32) -> &str {
+        self.labels.get(self.nodes[node as usize].label)
+    }
+
+    /// The deepest level; the root is 0.
+    pub fn depth(&self) -> usize {
+        let mut level = vec![0usize; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            for child in &node.children {
+                level[*child as usize] = level[at] + 1;
+            }
+        }
+        level.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// Builds trees.
+struct Grower {
+    tree: FlameTree,
+    children: HashMap<(u32, u32), u32, Seeded>,
+}
+
+impl Grower {
+    fn child(&mut self, parent: u32, label: StrId, place: Option<Place>) -> u32 {
+        let nodes = &mut self.tree.nodes;
+        *self.children.entry((parent, label.0)).or_insert_with(|| {
+            let id = nodes.len() as u32;
+            nodes.push(Node { label, place, total: 0, own: 0, children: Vec::new() });
+            nodes[parent as usize].children.push(id);
+            id
+        })
+    }
+
+    fn add(&mut self, path: impl Iterator<Item = (StrId, Option<Place>)>, weight: u64) {
+        let mut at = 0;
+        for (label, place) in path {
+            at = self.child(at, label, place);
+        }
+        let own = &mut self.tree.nodes[at as usize].own;
+        *own = own.saturating_add(weight);
+    }
+
+    fn finish(mut self) -> FlameTree {
+        for at in (0..self.tree.nodes.len()).rev() {
+            let node = &self.tree.nodes[at];
+            let above: u64 =
+                node.children.iter().map(|child| self.tree.nodes[*child as usize].total).fold(0, u64::saturating_add);
+            let total = node.own.saturating_add(above);
+            let mut children = std::mem::take(&mut self.tree.nodes[at].children);
+            children.sort_by(|a, b| self.tree.name(*a).cmp(self.tree.name(*b)));
+            let node = &mut self.tree.nodes[at];
+            node.total = total;
+            node.children = children;
+        }
+        self.tree
+    }
+}
+
+/// The flame graph of the selected samples, weighted by their periods.
+pub fn tree(selection: &Selection<'_>, options: &Options) -> FlameTree {
+    let profile = selection.profile();
+    let mut sums: HashMap<(u32, u32), u64, Seeded> = HashMap::default();
+    let mut samples = 0;
+    for sample in selection.samples() {
+        samples += 1;
+        let sum = sums.entry((profile.task(sample.task).comm.0, sample.stack.0)).or_default();
+        *sum = sum.saturating_add(sample.period);
+    }
+    let mut sums: Vec<((u32, u32), u64)> = sums.into_iter().collect();
+    sums.sort_unstable();
+    let mut grower = Grower { tree: FlameTree { samples, ..FlameTree::default() }, children: HashMap::default() };
+    let mut frames = FrameLabels { profile, known: HashMap::default() };
+    let mut path = Vec::new();
+    for ((comm, stack), weight) in sums {
+        path.clear();
+        for frame in profile.stacks.leaf_first(StackId(stack)) {
+            path.push(frames.label(frame, &mut grower.tree.labels));
+        }
+        let comm = profile.strings.get(StrId(comm));
+        let comm = root_label(if comm.is_empty() { "[unknown]" } else { comm });
+        path.push((grower.tree.labels.intern(&comm), None));
+        if options.invert {
+            grower.add(path.iter().copied(), weight);
+        } else {
+            grower.add(path.iter().rev().copied(), weight);
+        }
+    }
+    grower.finish()
+}
+
+/// The flame graph of folded stacks of one event.
+pub fn tree_of_folded(folded: &FoldedStacks, event: u32) -> FlameTree {
+    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
+    for (_, labels, weight) in folded.iter().filter(|(of, _, _)| *of == event) {
+        let path: Vec<_> = labels
+            .map(|label| {
+                let place = match label {
+                    _ if label.ends_with("_[k]") => Some(Place::Kernel),
+                    _ if label.ends_with("_[j]") => Some(Place::Jit),
+                    _ => Some(Place::User),
+                };
+                (grower.tree.labels.intern(label), place)
+            })
+            .collect();
+        grower.add(path.into_iter(), weight);
+    }
+    grower.finish()
+}
+
+struct FrameLabels<'p> {
+    profile: &'p Profile,
+    known: HashMap<u32, (StrId, Option<Place>), Seeded>,
+}
+
+impl FrameLabels<'_> {
+    fn label(&mut self, id: crate::model::FrameId, labels: &mut Strings) -> (StrId, Option<Place>) {
+        *self.known.entry(id.0).or_insert_with(|| {
+            let frame = self.profile.frames.get(id);
+            let (symbol, module) = (frame.symbol(&self.profile.strings), frame.module(&self.profile.strings));
+            (labels.intern(&label::label(symbol, module, frame.place, true)), Some(frame.place))
+        })
+    }
+}
