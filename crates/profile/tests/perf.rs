@@ -40,19 +40,19 @@ fn aliases() -> HashMap<String, String> {
 
 fn samples(profile: &Profile, aliases: &HashMap<String, String>) -> Samples {
     let describe = |frame: &coroner_profile::model::FrameId| {
-        let frame = profile.frames.get(*frame);
-        let symbol = frame.symbol(&profile.strings);
+        let frame = profile.names.frames.get(*frame);
+        let symbol = frame.symbol(&profile.names.strings);
         match frame.place {
             Place::Kernel => aliases.get(symbol).map_or(symbol, String::as_str).to_owned(),
-            _ => frame.module(&profile.strings).replace("[unknown]", ""),
+            _ => frame.module(&profile.names.strings).replace("[unknown]", ""),
         }
     };
     let row = |sample: coroner_profile::model::Sample| {
-        let task = profile.task(sample.task);
+        let task = profile.names.task(sample.task);
         let key = (sample.time.expect("a time"), sample.core.expect("a core"), task.tid.unwrap_or(u32::MAX));
-        let stack = profile.stacks.root_first(sample.stack).iter().map(describe).collect();
-        let event = profile.events[usize::from(sample.event.0)].name.clone();
-        (key, (profile.strings.get(task.comm).to_owned(), sample.period, event, stack))
+        let stack = profile.names.stacks.root_first(sample.stack).iter().map(describe).collect();
+        let event = profile.names.events[usize::from(sample.event.0)].name.clone();
+        (key, (profile.names.strings.get(task.comm).to_owned(), sample.period, event, stack))
     };
     profile.samples.iter().map(row).collect()
 }
@@ -71,14 +71,17 @@ fn compare(record: &[&str]) {
     }
     let fields = "comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso";
     perf(&["script", "--ns", "-F", fields, "-i", path], Some(&text)).expect("perf script reads its own file");
-    let (from_text, report) = perf_script::profile::read(File::open(&text).expect("a file")).expect("text");
+    let (from_text, report) =
+        Profile::collect(|take| perf_script::samples::read(File::open(&text).expect("a file"), take)).expect("text");
     assert_eq!(
         report.oddities.iter().filter(|oddity| oddity.count > 0 && !oddity.example.is_empty()).count(),
         0,
         "{report:?}"
     );
     let mut symbols = Symbols::of_this_machine();
-    let (from_data, report) = perf_data::read(&File::open(&data).expect("a file"), &mut symbols).expect("perf.data");
+    let (from_data, report) =
+        Profile::collect(|take| perf_data::read(&File::open(&data).expect("a file"), &mut symbols, take))
+            .expect("perf.data");
     assert!(!report.truncated, "{report:?}");
     let aliases = aliases();
     let (text, data) = (samples(&from_text, &aliases), samples(&from_data, &aliases));

@@ -22,6 +22,9 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);
     }
+    if let Some(part) = filter.strip_prefix("profile") {
+        return crate::bench_profile::run(&binaries, part.trim_start_matches(':'), runs);
+    }
     println!(
         "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"
     );

@@ -1,6 +1,7 @@
 //! Chores of the project that are not tests: `cargo xtask bench` measures what docs/benchmarks.md claims.
 
 mod bench;
+mod bench_profile;
 mod bench_units;
 mod bench_zombies;
 mod big_node;
@@ -18,8 +19,9 @@ struct Args {
 enum Command {
     /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
     Bench {
-        /// Only benchmarks whose name contains this. Two are of their own: `zombies`, which makes 60,000 dead
-        /// cgroups, and `units`, which boots a systemd with 400 units.
+        /// Only benchmarks whose name contains this. Three are of their own: `zombies`, which makes 60,000 dead
+        /// cgroups, `units`, which boots a systemd with 400 units, and `profile` (or `profile:PART`), which measures the
+        /// profile engine against its peers.
         filter: Option<String>,
         /// Runs of each.
         #[arg(long, default_value_t = 3)]

@@ -1,15 +1,14 @@
 //! pprof's profile.proto, compressed, as `go tool pprof` and everything around it reads
 //! (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use crate::model::hash::Seeded;
-use crate::model::{Profile, StackId, Strings};
-use crate::views::Selection;
+use crate::model::{Dictionary, EventId, StackId, Strings, Task};
+use crate::views::{Owner, StackSums};
 
 /// The messages, field numbers as in profile.proto. Only what is written is declared.
 pub mod proto {
@@ -116,40 +115,39 @@ impl Table {
     }
 }
 
-/// The selected samples as a message. Each sample type is an event's count and weight; samples carry command, pid and tid as labels.
-pub fn message(selection: &Selection<'_>) -> proto::Profile {
-    let profile = selection.profile();
+/// Stacks as a message. Each sample type is an event's count and weight; samples carry command, pid and tid as labels where
+/// they are summed by thread.
+pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     let mut table = Table::default();
     let mut out = proto::Profile::default();
-    let columns = value_types(profile, &mut table, &mut out);
-    let mut sums: HashMap<(u32, u32), Vec<i64>, Seeded> = HashMap::default();
-    let (mut first, mut last) = (None, None);
-    for sample in selection.samples() {
-        let values = sums.entry((sample.task.0, sample.stack.0)).or_insert_with(|| vec![0; out.sample_type.len()]);
-        if let Some(column) = columns.get(usize::from(sample.event.0)).copied().flatten() {
-            values[column] += 1;
-            values[column + 1] = values[column + 1].saturating_add(i64::try_from(sample.period).unwrap_or(i64::MAX));
+    let columns = value_types(names, stacks, &mut table, &mut out);
+    let mut sums: BTreeMap<(Owner, StackId), Vec<i64>> = BTreeMap::new();
+    for sum in stacks.sorted() {
+        let values = sums.entry((sum.owner, sum.stack)).or_insert_with(|| vec![0; out.sample_type.len()]);
+        if let Some(column) = columns.get(usize::from(sum.event.0)).copied().flatten() {
+            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            values[column] = number(sum.samples);
+            values[column + 1] = number(sum.weight);
         }
-        first = first.or(sample.time);
-        last = sample.time.or(last);
     }
-    if let (Some(first), Some(last)) = (first, last) {
+    if let Some((first, last)) = stacks.span {
         out.duration_nanos = i64::try_from(last - first).unwrap_or(0);
-        let wall = profile.clock.and_then(|clock| (clock.wall_ns + first).checked_sub(clock.clock_ns));
+        let wall = names.clock.and_then(|clock| clock.wall_ns.checked_add(first)?.checked_sub(clock.clock_ns));
         out.time_nanos = wall.and_then(|wall| i64::try_from(wall).ok()).unwrap_or(0);
     }
-    functions(profile, &mut table, &mut out);
+    functions(names, &mut table, &mut out);
     let (comm_key, pid_key, tid_key) = (table.id("comm"), table.id("pid"), table.id("tid"));
-    let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_unstable();
-    for ((task, stack), value) in sums {
-        let task = profile.task(crate::model::TaskId(task));
+    for ((owner, stack), value) in sums {
+        let task = match owner {
+            Owner::Thread(task) => names.task(task),
+            Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
+        };
         let number = |key: i64, id: Option<u32>| id.map(|id| proto::Label { key, str: 0, num: i64::from(id) });
-        let comm = proto::Label { key: comm_key, str: table.id(profile.strings.get(task.comm)), num: 0 };
+        let comm = proto::Label { key: comm_key, str: table.id(names.strings.get(task.comm)), num: 0 };
         let labels = [Some(comm), number(pid_key, task.pid), number(tid_key, task.tid)];
         out.sample.push(proto::Sample {
             // Locations count from 1.
-            location_id: profile.stacks.leaf_first(StackId(stack)).map(|frame| u64::from(frame.0) + 1).collect(),
+            location_id: names.stacks.leaf_first(stack).map(|frame| u64::from(frame.0) + 1).collect(),
             value,
             label: labels.into_iter().flatten().collect(),
         });
@@ -159,10 +157,16 @@ pub fn message(selection: &Selection<'_>) -> proto::Profile {
 }
 
 /// Two columns for each event that has samples; where they are.
-fn value_types(profile: &Profile, table: &mut Table, out: &mut proto::Profile) -> Vec<Option<usize>> {
+fn value_types(
+    names: &Dictionary,
+    stacks: &StackSums,
+    table: &mut Table,
+    out: &mut proto::Profile,
+) -> Vec<Option<usize>> {
     let mut columns = Vec::new();
-    for event in &profile.events {
-        if event.samples == 0 {
+    let has: HashSet<EventId> = stacks.events().into_iter().map(|(event, _)| event).collect();
+    for (id, event) in names.events.iter().enumerate() {
+        if !has.contains(&EventId(id as u16)) {
             columns.push(None);
             continue;
         }
@@ -180,10 +184,10 @@ fn value_types(profile: &Profile, table: &mut Table, out: &mut proto::Profile) -
 }
 
 /// A mapping for each module, a location and a function for each frame.
-fn functions(profile: &Profile, table: &mut Table, out: &mut proto::Profile) {
+fn functions(names: &Dictionary, table: &mut Table, out: &mut proto::Profile) {
     let mut mappings: HashMap<u32, u64> = HashMap::new();
-    for (id, frame) in profile.frames.iter() {
-        let (symbol, module) = (frame.symbol(&profile.strings), frame.module(&profile.strings));
+    for (id, frame) in names.frames.iter() {
+        let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
         let mapping_id = *mappings.entry(frame.module.0).or_insert_with(|| {
             let id = out.mapping.len() as u64 + 1;
             out.mapping.push(proto::Mapping { id, filename: table.id(module), has_functions: true });
@@ -196,9 +200,9 @@ fn functions(profile: &Profile, table: &mut Table, out: &mut proto::Profile) {
     }
 }
 
-/// Writes the selected samples, compressed.
-pub fn write(selection: &Selection<'_>, to: impl Write) -> io::Result<()> {
+/// Writes stacks, compressed.
+pub fn write(names: &Dictionary, stacks: &StackSums, to: impl Write) -> io::Result<()> {
     let mut to = GzEncoder::new(to, Compression::default());
-    to.write_all(&message(selection).encode_to_vec())?;
+    to.write_all(&message(names, stacks).encode_to_vec())?;
     to.finish()?.flush()
 }

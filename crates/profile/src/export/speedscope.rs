@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::model::folded::root_label;
-use crate::model::{Profile, StackId, StrId, label};
-use crate::views::Selection;
+use crate::model::{Dictionary, EventId, StrId, label};
+use crate::views::{Owner, StackSums, Sum};
 
 #[derive(Serialize)]
 struct File<'a> {
@@ -46,30 +46,26 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-/// Writes the selected samples, equal stacks summed.
-pub fn write(selection: &Selection<'_>, name: &str, to: impl Write) -> io::Result<()> {
-    let profile = selection.profile();
-    let mut frames: Vec<FrameEntry> = profile.frames.iter().map(|(_, frame)| entry(profile, frame)).collect();
-    let mut comms: HashMap<u32, usize> = HashMap::new();
-    let mut sums: HashMap<(u16, u32, u32), u64> = HashMap::new();
-    for sample in selection.samples() {
-        let sum = sums.entry((sample.event.0, profile.task(sample.task).comm.0, sample.stack.0)).or_default();
-        *sum = sum.saturating_add(sample.period);
-    }
-    let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_unstable();
-    let mut profiles: Vec<(u16, Sampled)> = Vec::new();
-    for ((event, comm, stack), weight) in sums {
+/// Writes stacks.
+pub fn write(names: &Dictionary, stacks: &StackSums, name: &str, to: impl Write) -> io::Result<()> {
+    let mut frames: Vec<FrameEntry> = names.frames.iter().map(|(_, frame)| entry(names, frame)).collect();
+    let mut comms: HashMap<StrId, usize> = HashMap::new();
+    let mut profiles: Vec<(EventId, Sampled)> = Vec::new();
+    for Sum { event, owner, stack, weight, .. } in stacks.sorted() {
+        let comm = match owner {
+            Owner::Command(comm) => comm,
+            Owner::Thread(task) => names.task(task).comm,
+        };
         let root = *comms.entry(comm).or_insert_with(|| {
-            frames.push(FrameEntry { name: root_label(profile.strings.get(StrId(comm))), file: None });
+            frames.push(FrameEntry { name: root_label(names.strings.get(comm)), file: None });
             frames.len() - 1
         });
         if profiles.last().is_none_or(|(of, _)| *of != event) {
             profiles
-                .push((event, empty(profile.events.get(usize::from(event)).map_or("samples", |event| &event.name))));
+                .push((event, empty(names.events.get(usize::from(event.0)).map_or("samples", |event| &event.name))));
         }
         let Some((_, sampled)) = profiles.last_mut() else { continue };
-        let stack = profile.stacks.root_first(StackId(stack));
+        let stack = names.stacks.root_first(stack);
         sampled.samples.push(std::iter::once(root).chain(stack.into_iter().map(|frame| frame.0 as usize)).collect());
         sampled.weights.push(weight);
         sampled.end = sampled.end.saturating_add(weight);
@@ -87,8 +83,8 @@ pub fn write(selection: &Selection<'_>, name: &str, to: impl Write) -> io::Resul
     to.flush()
 }
 
-fn entry(profile: &Profile, frame: crate::model::Frame) -> FrameEntry {
-    let (symbol, module) = (frame.symbol(&profile.strings), frame.module(&profile.strings));
+fn entry(names: &Dictionary, frame: crate::model::Frame) -> FrameEntry {
+    let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
     let file = (!module.is_empty()).then(|| module.to_owned());
     FrameEntry { name: label::label(symbol, module, frame.place, true), file }
 }

@@ -4,24 +4,27 @@ use flate2::read::GzDecoder;
 use prost::Message;
 
 use super::{pprof, speedscope, svg};
-use crate::import::perf_script::profile;
-use crate::model::Profile;
-use crate::views::{Filter, diff, flame};
+use crate::import::perf_script;
+use crate::model::{EventId, Profile};
+use crate::views::{StackSums, diff, flame};
 
 const TEXT: &str = "\
 a<b>&\"c 7/8 [000] 1.5:       1000 cpu-clock: \n\tffffffff81000000 kf+0x1 ([kernel.kallsyms])\n\t    7f0000001000 std::vector<int>::push+0x3 (/bin/x)\n\t    7f0000001000 main+0x3 (/bin/x)\n
 a<b>&\"c 7/8 [000] 2.5:       500 cpu-clock: \n\t    7f0000001000 main+0x9 (/bin/x)\n
 other 9/9 [001] 3.5:       500 page-faults: \n\t    7f0000001000 [unknown] (/bin/y)\n\n";
 
-fn example() -> Profile {
-    profile::read(TEXT.as_bytes()).expect("text").0
+fn example() -> (Profile, StackSums) {
+    let profile = Profile::collect(|take| perf_script::samples::read(TEXT.as_bytes(), take)).expect("text").0;
+    let mut sums = StackSums::by_thread();
+    profile.samples.iter().for_each(|sample| sums.add(&profile.names, &sample));
+    (profile, sums)
 }
 
 #[test]
 fn pprof_reads_back_with_the_same_stacks_and_values() {
-    let profile = example();
+    let (profile, sums) = example();
     let mut packed = Vec::new();
-    pprof::write(&Filter::default().on(&profile), &mut packed).expect("memory");
+    pprof::write(&profile.names, &sums, &mut packed).expect("memory");
     let mut bytes = Vec::new();
     GzDecoder::new(&packed[..]).read_to_end(&mut bytes).expect("gzip");
     let message = pprof::proto::Profile::decode(&bytes[..]).expect("a message");
@@ -57,9 +60,9 @@ fn pprof_reads_back_with_the_same_stacks_and_values() {
 
 #[test]
 fn speedscope_has_a_profile_for_each_event_with_frames_that_exist() {
-    let profile = example();
+    let (profile, sums) = example();
     let mut out = Vec::new();
-    speedscope::write(&Filter::default().on(&profile), "test", &mut out).expect("memory");
+    speedscope::write(&profile.names, &sums, "test", &mut out).expect("memory");
     let file: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
     let frames = file["shared"]["frames"].as_array().expect("frames").len() as u64;
     let profiles = file["profiles"].as_array().expect("profiles");
@@ -80,8 +83,8 @@ fn speedscope_has_a_profile_for_each_event_with_frames_that_exist() {
 
 #[test]
 fn the_svg_is_well_formed_whatever_the_names() {
-    let profile = example();
-    let tree = flame::tree(&Filter::default().on(&profile), &flame::Options::default());
+    let (profile, sums) = example();
+    let tree = flame::tree(&profile.names, &sums, EventId(0), &flame::Options::default());
     let mut out = Vec::new();
     svg::write(&tree, &svg::Options { title: "a < b & \u{1} c".to_owned(), ..Default::default() }, &mut out)
         .expect("memory");
@@ -90,9 +93,9 @@ fn the_svg_is_well_formed_whatever_the_names() {
     assert!(text.contains("a&lt;b&gt;&amp;&quot;c"));
     assert!(text.contains("a &lt; b &amp; \u{fffd} c"));
     assert_eq!(text.matches("<g ").count(), text.matches("</g>").count());
-    // The root, two commands, main, push, kf, and [y].
-    assert_eq!(text.matches("data-n=").count(), 7);
-    let empty = flame::tree(&Filter::between(0, 0).on(&profile), &flame::Options::default());
+    // The root, the command, main, push and kf; the other event has a graph of its own.
+    assert_eq!(text.matches("data-n=").count(), 5);
+    let empty = flame::tree(&profile.names, &StackSums::by_command(), EventId(0), &flame::Options::default());
     svg::write(&empty, &svg::Options::default(), &mut Vec::new()).expect("memory");
     let mut out = Vec::new();
     svg::write_diff(&diff::diff(&empty, &tree), &svg::Options::default(), &mut out).expect("memory");

@@ -3,19 +3,19 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::gz::Unpacked;
-use super::{ImportError, OddityKind, Report};
-use crate::model::{EventId, Frame, Place, Profile, Sample, Strings, Task};
+use super::{ImportError, OddityKind, Report, Take};
+use crate::model::{Dictionary, EventId, Frame, Place, Sample, Strings, Task};
 
 /// Beyond this it is no line.
 const MAX_LINE: u64 = 4 << 20;
 
 /// Reads a stream, compressed or not. Each line becomes one sample with the line's weight; the first frame is taken for the
 /// command, as `perf script` collapsers write it. Weights may be fractions (some tools write milliseconds): they are rounded.
-pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
+pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
     let mut from = BufReader::new(Unpacked::new(from)?);
-    let mut profile = Profile::default();
+    let mut names = Dictionary::default();
     let mut report = Report::default();
-    let event = profile.intern_event("samples");
+    let event = names.intern_event("samples");
     let mut line = Vec::new();
     let mut frames = Vec::new();
     loop {
@@ -42,13 +42,17 @@ pub fn read(from: impl Read) -> Result<(Profile, Report), ImportError> {
         match parse(text) {
             Some((stack, weight)) => {
                 report.samples += 1;
-                add(&mut profile, &mut frames, stack, weight, event);
+                let sample = sample(&mut names, &mut frames, stack, weight, event);
+                names.count(event, weight);
+                if take(&names, sample).is_break() {
+                    return Ok((names, report));
+                }
             }
             None => report.odd(OddityKind::UnparsedLine, report.lines, text),
         }
     }
     report.truncated |= from.get_ref().cut();
-    Ok((profile, report))
+    Ok((names, report))
 }
 
 fn skip_line(from: &mut impl BufRead) -> io::Result<u64> {
@@ -67,6 +71,11 @@ fn skip_line(from: &mut impl BufRead) -> io::Result<u64> {
     }
 }
 
+/// Whether a line looks like a stack with its weight.
+pub fn is_line(line: &[u8]) -> bool {
+    parse(line.trim_ascii()).is_some()
+}
+
 /// Splits a line into its stack and its weight.
 fn parse(line: &[u8]) -> Option<(&[u8], u64)> {
     let space = memchr::memrchr(b' ', line)?;
@@ -82,21 +91,21 @@ fn parse(line: &[u8]) -> Option<(&[u8], u64)> {
     (!stack.is_empty()).then_some((stack, weight))
 }
 
-fn add(profile: &mut Profile, frames: &mut Vec<u32>, stack: &[u8], weight: u64, event: EventId) {
+fn sample(names: &mut Dictionary, frames: &mut Vec<u32>, stack: &[u8], weight: u64, event: EventId) -> Sample {
     let mut labels = stack.split(|byte| *byte == b';');
-    let comm = profile.strings.intern_bytes(labels.next().unwrap_or_default());
+    let comm = names.strings.intern_bytes(labels.next().unwrap_or_default());
     frames.clear();
     for label in labels {
-        frames.push(intern_label(profile, label));
+        frames.push(intern_label(names, label));
     }
     frames.reverse();
-    let task = profile.intern_task(Task { pid: None, tid: None, comm, cgroup: None });
-    let stack = profile.stacks.intern(frames);
-    profile.add(Sample { time: None, core: None, task, event, period: weight, stack });
+    let task = names.intern_task(Task { pid: None, tid: None, comm, cgroup: None });
+    let stack = names.stacks.intern(frames);
+    Sample { time: None, core: None, task, event, period: weight, stack }
 }
 
 /// Undoes what [`crate::model::label::label`] does, as far as it can be undone.
-fn intern_label(profile: &mut Profile, label: &[u8]) -> u32 {
+fn intern_label(names: &mut Dictionary, label: &[u8]) -> u32 {
     let (name, place, inlined) = match label {
         _ if label.ends_with(b"_[k]") => (&label[..label.len() - 4], Place::Kernel, false),
         _ if label.ends_with(b"_[j]") => (&label[..label.len() - 4], Place::Jit, false),
@@ -105,13 +114,13 @@ fn intern_label(profile: &mut Profile, label: &[u8]) -> u32 {
     };
     let is_module = name.len() > 2 && name.starts_with(b"[") && name.ends_with(b"]");
     let (symbol, module) = if is_module && name != b"[unknown]" {
-        (Strings::EMPTY, profile.strings.intern_bytes(&name[1..name.len() - 1]))
+        (Strings::EMPTY, names.strings.intern_bytes(&name[1..name.len() - 1]))
     } else if name == b"[unknown]" {
         (Strings::EMPTY, Strings::EMPTY)
     } else {
-        (profile.strings.intern_bytes(name), Strings::EMPTY)
+        (names.strings.intern_bytes(name), Strings::EMPTY)
     };
-    profile.frames.intern(Frame { symbol, module, place, inlined }).0
+    names.frames.intern(Frame { symbol, module, place, inlined }).0
 }
 
 #[cfg(test)]
@@ -120,11 +129,12 @@ mod tests {
 
     use super::*;
     use crate::export::folded::write;
+    use crate::model::Profile;
 
     #[test]
     fn lines_that_are_none_are_counted_with_their_numbers() {
         let text = "a;b 3\n\n# comment\nno weight here\na;b;c 1.6\nx 18446744073709551615\na;b -1\n";
-        let (profile, report) = read(text.as_bytes()).expect("text");
+        let (profile, report) = Profile::collect(|take| read(text.as_bytes(), take)).expect("text");
         assert_eq!(profile.samples.len(), 3);
         assert_eq!(report.oddities[0].first, [4, 7]);
         assert_eq!(profile.samples.get(1).period, 2);
@@ -134,7 +144,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            let (profile, report) = read(&bytes[..]).expect("memory can be read");
+            let (profile, report) = Profile::collect(|take| read(&bytes[..], take)).expect("memory can be read");
             prop_assert_eq!(profile.samples.len() as u64, report.samples);
         }
 
@@ -142,10 +152,10 @@ mod tests {
         fn what_is_written_is_read_back(lines in proptest::collection::btree_map(
             "[a-z]{1,3}(;[a-z\\[\\]]{1,4}(_\\[k\\]|_\\[j\\])?){0,4}", 1u64..1_000_000, 0..20)) {
             let text: String = lines.iter().map(|(stack, weight)| format!("{stack} {weight}\n")).collect();
-            let (profile, report) = read(text.as_bytes()).expect("text");
+            let (profile, report) = Profile::collect(|take| read(text.as_bytes(), take)).expect("text");
             prop_assert_eq!(report.oddities, []);
             let mut again = Vec::new();
-            write(&profile, None, &mut again).expect("memory");
+            write(&profile.names, &profile.sums(), &mut again).expect("memory");
             let mut got: Vec<&str> = std::str::from_utf8(&again).expect("text").lines().collect();
             let mut want: Vec<&str> = text.lines().collect();
             got.sort_unstable();

@@ -1,18 +1,168 @@
-//! Readers of what others write. Each takes any bytes, gives what is there, and says in a [`Report`] what it could not use.
+//! Readers of what others write. Each takes any bytes, passes on what is there sample by sample, and says in a [`Report`] what it
+//! could not use. Samples are not kept here: memory follows the distinct stacks, whatever the size of the file.
+//!
+//! [`file`] finds out what a file is; [`profile`] keeps its samples, for those who look at them more than once.
 
+mod detect;
 pub mod folded;
 pub mod gz;
+mod order;
 pub mod perf_data;
 pub mod perf_script;
 mod report;
 
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use detect::Format;
 pub use report::{Oddity, OddityKind, Report};
+
+use crate::model::{Dictionary, Profile, Sample};
+use crate::symbols::Symbols;
+use order::Window;
+
+/// Takes samples one by one, in order of time as far as a file is not far from it; what does not fit any more comes late and is
+/// counted in [`Report::out_of_order`]. `Break` ends the reading.
+pub type Take<'a> = dyn FnMut(&Dictionary, Sample) -> ControlFlow<()> + 'a;
 
 /// Why a file could not be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     #[error("reading failed: {0}")]
-    Read(#[from] std::io::Error),
+    Read(#[from] io::Error),
     #[error("this is no {expected} file")]
     NotThisFormat { expected: &'static str },
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("{path}: the file is empty")]
+    Empty { path: PathBuf },
+    #[error(
+        "{path}: neither perf.data, the text of perf script, folded stacks nor a recording of coroner; it begins with {begins}"
+    )]
+    Unknown { path: PathBuf, begins: String },
+}
+
+/// What reading a file came to.
+#[derive(Debug)]
+pub struct Imported {
+    pub names: Dictionary,
+    pub report: Report,
+    pub format: Format,
+}
+
+#[derive(Default)]
+pub struct Options<'a> {
+    /// What the file is, if it is known.
+    pub format: Option<Format>,
+    /// Grows by each byte that was read, for those who show progress.
+    pub read: Option<&'a AtomicU64>,
+}
+
+/// Reads the file at `path` (`-` is the standard input) and passes its samples on.
+pub fn file(
+    path: &Path,
+    options: &Options<'_>,
+    symbols: impl FnOnce() -> Symbols,
+    take: &mut Take<'_>,
+) -> Result<Imported, ImportError> {
+    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let mut input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(path).map_err(of)?;
+        if file.metadata().map_err(of)?.is_dir() {
+            return Err(of(io::Error::from(io::ErrorKind::IsADirectory)));
+        }
+        Box::new(file)
+    };
+    let mut head = Vec::new();
+    input.by_ref().take(detect::HEAD as u64).read_to_end(&mut head).map_err(of)?;
+    if head.is_empty() {
+        return Err(ImportError::Empty { path: path.to_owned() });
+    }
+    let packed = gz::is_gz(&head);
+    let format = match options.format {
+        Some(format) => format,
+        None => detect::format(&head)
+            .ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })?,
+    };
+    let nobody = AtomicU64::new(0);
+    let read = options.read.unwrap_or(&nobody);
+    let mut window = Window::new(take);
+    let (names, mut report) = match format {
+        Format::PerfData => {
+            let file = if packed || path == Path::new("-") {
+                spool(gz::Unpacked::new(head.as_slice().chain(input)).map_err(of)?).map_err(of)?
+            } else {
+                File::open(path).map_err(of)?
+            };
+            let counted = CountedFile { file: &file, read };
+            perf_data::read(&counted, &mut symbols(), &mut |names, sample| window.take(names, sample))?
+        }
+        Format::PerfScript => {
+            let input = Counted { from: head.as_slice().chain(input), read };
+            perf_script::samples::read(input, &mut |names, sample| window.take(names, sample))?
+        }
+        Format::Folded => {
+            let input = Counted { from: head.as_slice().chain(input), read };
+            folded::read(input, &mut |names, sample| window.take(names, sample))?
+        }
+    };
+    window.finish(&names);
+    report.out_of_order += window.late;
+    Ok(Imported { names, report, format })
+}
+
+/// Reads the file at `path` and keeps its samples, in order of time.
+pub fn profile(
+    path: &Path,
+    options: &Options<'_>,
+    symbols: impl FnOnce() -> Symbols,
+) -> Result<(Profile, Report), ImportError> {
+    Profile::collect(|take| {
+        let imported = file(path, options, symbols, take)?;
+        Ok((imported.names, imported.report))
+    })
+}
+
+/// A file without a name that holds what `from` gives: perf.data cannot be read front to back.
+fn spool(mut from: impl Read) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(&mut from, &mut file)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Counts what is read.
+struct Counted<'a, R> {
+    from: R,
+    read: &'a AtomicU64,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(buffer)?;
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+struct CountedFile<'a> {
+    file: &'a File,
+    read: &'a AtomicU64,
+}
+
+impl perf_data::Source for CountedFile<'_> {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let n = perf_data::Source::read_at(self.file, buffer, at)?;
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        perf_data::Source::length(self.file)
+    }
 }

@@ -1,15 +1,19 @@
 //! What a profile is: samples in columns; strings, frames and stacks interned.
 
+mod dictionary;
 pub mod folded;
 mod frames;
 pub mod hash;
 mod intern;
 pub mod label;
 mod profile;
+mod samples;
 mod stacks;
 
+pub use dictionary::{Clock, Dictionary, Event, EventId, Task, TaskId};
 pub use folded::FoldedStacks;
 pub use frames::{Frame, FrameId, Frames, Place};
 pub use intern::{ByteTable, StrId, Strings, WordTable};
-pub use profile::{Clock, Event, EventId, Profile, Sample, Samples, Task, TaskId};
+pub use profile::Profile;
+pub use samples::{Sample, Samples};
 pub use stacks::{StackId, Stacks};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::model::{Profile, Sample};
+use crate::model::{Dictionary, EventId, Sample, StackId, Task, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -21,11 +21,12 @@ pub struct Filter {
     /// Any of these stretches of time, in nanoseconds; empty for all of it.
     pub ranges: Vec<Range<u64>>,
     pub band: Option<Band>,
-    pub core: Option<u32>,
-    pub pid: Option<u32>,
-    pub tid: Option<u32>,
-    /// The whole command.
-    pub comm: Option<String>,
+    /// Any of these; empty for all.
+    pub cores: Vec<u32>,
+    pub pids: Vec<u32>,
+    pub tids: Vec<u32>,
+    /// Any of these commands, whole.
+    pub comms: Vec<String>,
     /// The cgroup or one above it.
     pub cgroup: Option<String>,
     /// A part of the name of a function anywhere in the stack.
@@ -34,64 +35,36 @@ pub struct Filter {
     pub event: Option<String>,
 }
 
-/// A filter made ready for one profile: the questions about names are answered once for each task and stack.
-pub struct Selection<'p> {
-    profile: &'p Profile,
-    filter: Filter,
-    tasks: Vec<bool>,
-    stacks: Option<Vec<bool>>,
-    events: Vec<bool>,
-}
-
 impl Filter {
     /// Samples with `from <= time < until`.
     pub fn between(from: u64, until: u64) -> Filter {
         let range = from..until;
         Filter { ranges: vec![range], ..Filter::default() }
     }
-
-    pub fn on<'p>(&self, profile: &'p Profile) -> Selection<'p> {
-        let mut filter = self.clone();
-        filter.ranges.sort_by_key(|range| range.start);
-        let tasks = profile.tasks().map(|(_, task)| {
-            let below = |above: &String| {
-                task.cgroup.is_some_and(|cgroup| {
-                    let path = profile.strings.get(cgroup);
-                    path.strip_prefix(above.as_str())
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || above.ends_with('/'))
-                })
-            };
-            filter.pid.is_none_or(|pid| task.pid == Some(pid))
-                && filter.tid.is_none_or(|tid| task.tid == Some(tid))
-                && filter.comm.as_ref().is_none_or(|comm| profile.strings.get(task.comm) == comm)
-                && filter.cgroup.as_ref().is_none_or(below)
-        });
-        let tasks = tasks.collect();
-        let stacks = filter.symbol.as_ref().map(|wanted| {
-            let named: Vec<bool> = profile
-                .frames
-                .iter()
-                .map(|(_, frame)| frame.symbol(&profile.strings).contains(wanted.as_str()))
-                .collect();
-            profile.stacks.inherit(|frame| named[frame.0 as usize])
-        });
-        let events =
-            profile.events.iter().map(|event| filter.event.as_ref().is_none_or(|name| event.name == *name)).collect();
-        Selection { profile, filter, tasks, stacks, events }
-    }
 }
 
-impl<'p> Selection<'p> {
-    pub fn profile(&self) -> &'p Profile {
-        self.profile
+/// A filter at work: the questions about names are answered once for each task, stack and event.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    filter: Filter,
+    tasks: Vec<bool>,
+    frames: Vec<bool>,
+    stacks: Vec<bool>,
+    events: Vec<bool>,
+}
+
+impl Selector {
+    pub fn new(filter: Filter) -> Selector {
+        Selector { filter, tasks: Vec::new(), frames: Vec::new(), stacks: Vec::new(), events: Vec::new() }
     }
 
-    pub fn has(&self, sample: &Sample) -> bool {
+    /// Whether the filter keeps a sample. `names` is the same at each call, but for what was added to it.
+    pub fn has(&mut self, names: &Dictionary, sample: &Sample) -> bool {
         self.in_time(sample)
-            && self.filter.core.is_none_or(|core| sample.core == Some(core))
-            && self.tasks.get(sample.task.0 as usize).copied().unwrap_or(false)
-            && self.stacks.as_ref().is_none_or(|stacks| stacks[sample.stack.0 as usize])
-            && self.events.get(usize::from(sample.event.0)).copied().unwrap_or(false)
+            && (self.filter.cores.is_empty() || sample.core.is_some_and(|core| self.filter.cores.contains(&core)))
+            && self.has_task(names, sample.task)
+            && self.has_event(names, sample.event)
+            && self.has_stack(names, sample.stack)
     }
 
     fn in_time(&self, sample: &Sample) -> bool {
@@ -101,15 +74,51 @@ impl<'p> Selection<'p> {
         in_range && self.filter.band.as_ref().is_none_or(in_band)
     }
 
-    /// The samples, in order of time. Only the stretch of time asked for is looked at.
-    pub fn samples(&self) -> Box<dyn Iterator<Item = Sample> + '_> {
-        let start = self.filter.ranges.first().map(|range| range.start);
-        let end = self.filter.ranges.iter().map(|range| range.end).max();
-        match (start, end) {
-            (Some(start), Some(end)) => {
-                Box::new(self.profile.samples.between(start, end).filter(|sample| self.has(sample)))
-            }
-            _ => Box::new(self.profile.samples.iter().filter(|sample| self.has(sample))),
+    fn has_task(&mut self, names: &Dictionary, id: TaskId) -> bool {
+        while self.tasks.len() <= id.0 as usize {
+            let task = names.task(TaskId(self.tasks.len() as u32));
+            self.tasks.push(keeps_task(&self.filter, names, &task));
         }
+        self.tasks[id.0 as usize]
     }
+
+    fn has_event(&mut self, names: &Dictionary, id: EventId) -> bool {
+        let Some(wanted) = &self.filter.event else { return true };
+        while self.events.len() <= usize::from(id.0) {
+            let event = names.events.get(self.events.len());
+            self.events.push(event.is_some_and(|event| event.name == *wanted));
+        }
+        self.events[usize::from(id.0)]
+    }
+
+    fn has_stack(&mut self, names: &Dictionary, id: StackId) -> bool {
+        let Some(wanted) = &self.filter.symbol else { return true };
+        // A stack's parent has a smaller number, so its answer is there already.
+        while self.stacks.len() <= id.0 as usize {
+            let kept = names.stacks.split(StackId(self.stacks.len() as u32)).is_some_and(|(below, leaf)| {
+                while self.frames.len() <= leaf.0 as usize {
+                    let frame = names.frames.get(crate::model::FrameId(self.frames.len() as u32));
+                    self.frames.push(frame.symbol(&names.strings).contains(wanted.as_str()));
+                }
+                self.stacks[below.0 as usize] || self.frames[leaf.0 as usize]
+            });
+            self.stacks.push(kept);
+        }
+        self.stacks[id.0 as usize]
+    }
+}
+
+fn keeps_task(filter: &Filter, names: &Dictionary, task: &Task) -> bool {
+    let any_of = |wanted: &[u32], id: Option<u32>| wanted.is_empty() || id.is_some_and(|id| wanted.contains(&id));
+    let below = |above: &String| {
+        task.cgroup.is_some_and(|cgroup| {
+            let path = names.strings.get(cgroup);
+            path.strip_prefix(above.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || above.ends_with('/'))
+        })
+    };
+    any_of(&filter.pids, task.pid)
+        && any_of(&filter.tids, task.tid)
+        && (filter.comms.is_empty() || filter.comms.iter().any(|comm| names.strings.get(task.comm) == comm))
+        && filter.cgroup.as_ref().is_none_or(below)
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::Selection;
+use super::{Owner, StackSums};
 use crate::model::folded::root_label;
 use crate::model::hash::Seeded;
-use crate::model::{FoldedStacks, Place, Profile, StackId, StrId, Strings, label};
+use crate::model::{Dictionary, EventId, FoldedStacks, Place, StrId, Strings, label};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -112,33 +112,28 @@ impl Grower {
     }
 }
 
-/// The flame graph of the selected samples, weighted by their periods.
-pub fn tree(selection: &Selection<'_>, options: &Options) -> FlameTree {
-    let profile = selection.profile();
-    let mut sums: HashMap<(u32, u32), u64, Seeded> = HashMap::default();
-    let mut samples = 0;
-    for sample in selection.samples() {
-        samples += 1;
-        let sum = sums.entry((profile.task(sample.task).comm.0, sample.stack.0)).or_default();
-        *sum = sum.saturating_add(sample.period);
-    }
-    let mut sums: Vec<((u32, u32), u64)> = sums.into_iter().collect();
-    sums.sort_unstable();
-    let mut grower = Grower { tree: FlameTree { samples, ..FlameTree::default() }, children: HashMap::default() };
-    let mut frames = FrameLabels { profile, known: HashMap::default() };
+/// The flame graph of one event's stacks, weighted by their periods.
+pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Options) -> FlameTree {
+    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
+    let mut frames = FrameLabels { names, known: HashMap::default() };
     let mut path = Vec::new();
-    for ((comm, stack), weight) in sums {
+    for sum in sums.sorted().into_iter().filter(|sum| sum.event == event) {
+        grower.tree.samples += sum.samples;
         path.clear();
-        for frame in profile.stacks.leaf_first(StackId(stack)) {
+        for frame in names.stacks.leaf_first(sum.stack) {
             path.push(frames.label(frame, &mut grower.tree.labels));
         }
-        let comm = profile.strings.get(StrId(comm));
+        let comm = match sum.owner {
+            Owner::Command(comm) => comm,
+            Owner::Thread(task) => names.task(task).comm,
+        };
+        let comm = names.strings.get(comm);
         let comm = root_label(if comm.is_empty() { "[unknown]" } else { comm });
         path.push((grower.tree.labels.intern(&comm), None));
         if options.invert {
-            grower.add(path.iter().copied(), weight);
+            grower.add(path.iter().copied(), sum.weight);
         } else {
-            grower.add(path.iter().rev().copied(), weight);
+            grower.add(path.iter().rev().copied(), sum.weight);
         }
     }
     grower.finish()
@@ -164,15 +159,15 @@ pub fn tree_of_folded(folded: &FoldedStacks, event: u32) -> FlameTree {
 }
 
 struct FrameLabels<'p> {
-    profile: &'p Profile,
+    names: &'p Dictionary,
     known: HashMap<u32, (StrId, Option<Place>), Seeded>,
 }
 
 impl FrameLabels<'_> {
     fn label(&mut self, id: crate::model::FrameId, labels: &mut Strings) -> (StrId, Option<Place>) {
         *self.known.entry(id.0).or_insert_with(|| {
-            let frame = self.profile.frames.get(id);
-            let (symbol, module) = (frame.symbol(&self.profile.strings), frame.module(&self.profile.strings));
+            let frame = self.names.frames.get(id);
+            let (symbol, module) = (frame.symbol(&self.names.strings), frame.module(&self.names.strings));
             (labels.intern(&label::label(symbol, module, frame.place, true)), Some(frame.place))
         })
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Place, Profile, Sample};
+use crate::model::{Dictionary, FrameId, Place, Sample, StackId, TaskId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -93,61 +93,37 @@ fn is_interrupt(symbol: &str) -> bool {
         || symbol.starts_with("smp_apic_")
 }
 
-/// The kind of each stack of a profile.
-pub struct Kinds<'p> {
-    profile: &'p Profile,
+/// Tells the kind of samples. What it learns of frames, stacks and tasks it keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds {
+    frames: Vec<Traits>,
     /// For each stack: interrupt work, kernel leaf, waiting leaf.
     stacks: Vec<u8>,
     idle_tasks: Vec<bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    interrupt: bool,
+    leaving: bool,
+    kernel: bool,
+    waiting: bool,
 }
 
 const INTERRUPT: u8 = 1;
 const KERNEL: u8 = 2;
 const WAIT: u8 = 4;
 
-impl<'p> Kinds<'p> {
-    pub fn of(profile: &'p Profile) -> Kinds<'p> {
-        #[derive(Clone, Copy)]
-        struct Traits {
-            interrupt: bool,
-            leaving: bool,
-            kernel: bool,
-            waiting: bool,
+impl Kinds {
+    /// The kind of a sample. `names` is the same at each call, but for what was added to it.
+    pub fn kind(&mut self, names: &Dictionary, sample: &Sample) -> Kind {
+        let stack = self.stack(names, sample.stack);
+        while self.idle_tasks.len() <= sample.task.0 as usize {
+            let task = names.task(TaskId(self.idle_tasks.len() as u32));
+            self.idle_tasks.push(task.is_idle_task(&names.strings));
         }
-        let traits = profile.frames.iter().map(|(_, frame)| {
-            let symbol = frame.symbol(&profile.strings);
-            let kernel = frame.place == Place::Kernel;
-            Traits {
-                interrupt: kernel && is_interrupt(symbol),
-                leaving: kernel && LEAVING.contains(&symbol),
-                kernel,
-                // Without symbols nothing can be told; an idle task most often idles.
-                waiting: kernel && (WAITING.contains(&symbol) || symbol.is_empty()),
-            }
-        });
-        let traits: Vec<Traits> = traits.collect();
-        let mut stacks = vec![0u8; profile.stacks.len()];
-        for id in 1..profile.stacks.len() {
-            let Some((below, frame)) = profile.stacks.split(crate::model::StackId(id as u32)) else { continue };
-            let frame = traits[frame.0 as usize];
-            let interrupted = stacks[below.0 as usize] & INTERRUPT != 0;
-            let interrupt = frame.interrupt || (interrupted && !frame.leaving);
-            stacks[id] = if interrupt { INTERRUPT } else { 0 }
-                | if frame.kernel { KERNEL } else { 0 }
-                | if frame.waiting { WAIT } else { 0 };
-        }
-        let idle_tasks = profile.tasks().map(|(_, task)| task.is_idle_task(&profile.strings)).collect();
-        Kinds { profile, stacks, idle_tasks }
-    }
-
-    pub fn profile(&self) -> &'p Profile {
-        self.profile
-    }
-
-    pub fn kind(&self, sample: &Sample) -> Kind {
-        let stack = self.stacks[sample.stack.0 as usize];
-        let idle_task = self.idle_tasks.get(sample.task.0 as usize).copied().unwrap_or(false);
-        let empty = sample.stack == crate::model::StackId::EMPTY;
+        let idle_task = self.idle_tasks[sample.task.0 as usize];
+        let empty = sample.stack == StackId::EMPTY;
         if stack & INTERRUPT != 0 {
             Kind::Irq
         } else if idle_task && (empty || stack & WAIT != 0) {
@@ -157,5 +133,40 @@ impl<'p> Kinds<'p> {
         } else {
             Kind::User
         }
+    }
+
+    fn stack(&mut self, names: &Dictionary, id: StackId) -> u8 {
+        // A stack's parent has a smaller number, so what it is is known already.
+        while self.stacks.len() <= id.0 as usize {
+            let Some((below, leaf)) = names.stacks.split(StackId(self.stacks.len() as u32)) else {
+                self.stacks.push(0);
+                continue;
+            };
+            let frame = self.frame(names, leaf);
+            let interrupted = self.stacks[below.0 as usize] & INTERRUPT != 0;
+            let interrupt = frame.interrupt || (interrupted && !frame.leaving);
+            self.stacks.push(
+                if interrupt { INTERRUPT } else { 0 }
+                    | if frame.kernel { KERNEL } else { 0 }
+                    | if frame.waiting { WAIT } else { 0 },
+            );
+        }
+        self.stacks[id.0 as usize]
+    }
+
+    fn frame(&mut self, names: &Dictionary, id: FrameId) -> Traits {
+        while self.frames.len() <= id.0 as usize {
+            let frame = names.frames.get(FrameId(self.frames.len() as u32));
+            let symbol = frame.symbol(&names.strings);
+            let kernel = frame.place == Place::Kernel;
+            self.frames.push(Traits {
+                interrupt: kernel && is_interrupt(symbol),
+                leaving: kernel && LEAVING.contains(&symbol),
+                kernel,
+                // Without symbols nothing can be told; an idle task most often idles.
+                waiting: kernel && (WAITING.contains(&symbol) || symbol.is_empty()),
+            });
+        }
+        self.frames[id.0 as usize]
     }
 }

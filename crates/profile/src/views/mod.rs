@@ -1,4 +1,5 @@
-//! What people look at. Each view is a function from a profile and a [`Filter`] to plain data.
+//! What people look at. A view takes samples one by one, as an importer or a profile gives them, and ends in plain data. A
+//! [`Selector`] before it decides which samples it gets.
 
 pub mod cores;
 pub mod diff;
@@ -8,9 +9,11 @@ pub mod heatmap;
 mod kinds;
 pub mod monopolies;
 pub mod risers;
+mod sums;
 
 #[cfg(test)]
 mod tests;
 
-pub use filter::{Band, Filter, Selection};
+pub use filter::{Band, Filter, Selector};
 pub use kinds::{Kind, Kinds};
+pub use sums::{Owner, StackSums, Sum};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::{Kind, Kinds, Selection};
-use crate::model::{Sample, StackId, TaskId};
+use super::{Kind, Kinds};
+use crate::model::{Dictionary, Sample, StackId, TaskId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -43,6 +43,7 @@ pub struct Monopoly {
 
 const TOP_STACKS: usize = 5;
 
+#[derive(Debug)]
 struct Run {
     task: TaskId,
     tid: Option<u32>,
@@ -58,18 +59,66 @@ struct Run {
     stacks: HashMap<StackId, u64>,
 }
 
-/// Finds monopolies among the selected samples. They need times and cores; others are passed over.
-pub fn find(selection: &Selection<'_>, kinds: &Kinds<'_>, options: &Options) -> Vec<Monopoly> {
-    let profile = selection.profile();
-    let interval = interval(selection);
-    let pause = interval.saturating_mul(options.pause_intervals);
-    let mut runs: HashMap<u32, Run> = HashMap::new();
-    let mut last_on: HashMap<u32, TaskId> = HashMap::new();
-    let mut found = Vec::new();
-    for sample in selection.samples() {
-        let (Some(core), Some(time)) = (sample.core, sample.time) else { continue };
-        let idle = kinds.kind(&sample) == Kind::Idle;
-        let tid = profile.task(sample.task).tid;
+/// Finds monopolies in samples that have times and cores; others are passed over.
+#[derive(Debug, Default)]
+pub struct Finder {
+    options: Options,
+    kinds: Kinds,
+    /// The first samples, until the sampling interval is known by them.
+    first: Vec<Sample>,
+    interval: Option<u64>,
+    runs: HashMap<u32, Run>,
+    last_on: HashMap<u32, TaskId>,
+    found: Vec<Monopoly>,
+}
+
+/// So many samples tell the interval.
+const ENOUGH: usize = 10_000;
+
+impl Finder {
+    pub fn new(options: Options) -> Finder {
+        Finder { options, ..Finder::default() }
+    }
+
+    pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
+        match self.interval {
+            Some(interval) => self.take(names, sample, interval),
+            None => {
+                self.first.push(*sample);
+                if self.first.len() == ENOUGH {
+                    self.begin(names);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, names: &Dictionary) {
+        let interval = interval(&self.first);
+        self.interval = Some(interval);
+        for sample in std::mem::take(&mut self.first) {
+            self.take(names, &sample, interval);
+        }
+    }
+
+    pub fn finish(mut self, names: &Dictionary) -> Vec<Monopoly> {
+        if self.interval.is_none() {
+            self.begin(names);
+        }
+        let interval = self.interval.unwrap_or(0);
+        for (core, run) in std::mem::take(&mut self.runs) {
+            end(core, run, interval, &self.options, &mut self.found);
+        }
+        self.found.sort_by_key(|monopoly| (monopoly.start, monopoly.core));
+        self.found
+    }
+
+    fn take(&mut self, names: &Dictionary, sample: &Sample, interval: u64) {
+        let Finder { options, kinds, runs, last_on, found, .. } = self;
+        let sample = *sample;
+        let pause = interval.saturating_mul(options.pause_intervals);
+        let (Some(core), Some(time)) = (sample.core, sample.time) else { return };
+        let idle = kinds.kind(names, &sample) == Kind::Idle;
+        let tid = names.task(sample.task).tid;
         let mut challenger = None;
         let mut before = last_on.get(&core).copied();
         if let Some(run) = runs.get_mut(&core) {
@@ -79,7 +128,7 @@ pub fn find(selection: &Selection<'_>, kinds: &Kinds<'_>, options: &Options) -> 
                 run.challenger = None;
                 take(run, &sample, time);
                 last_on.insert(core, sample.task);
-                continue;
+                return;
             }
             // Two threads that take turns are no monopoly: others may have one sample in fifty.
             let few = run.foreign + run.foreign_since < 1 + run.samples / 50;
@@ -89,16 +138,16 @@ pub fn find(selection: &Selection<'_>, kinds: &Kinds<'_>, options: &Options) -> 
                     run.challenger.get_or_insert(sample);
                     last_on.insert(core, sample.task);
                 }
-                continue;
+                return;
             }
             if let Some(run) = runs.remove(&core) {
-                challenger = run.challenger.filter(|first| profile.task(first.task).tid == tid);
+                challenger = run.challenger.filter(|first| names.task(first.task).tid == tid);
                 before = if challenger.is_some() { Some(run.task) } else { before };
-                end(core, run, interval, options, &mut found);
+                end(core, run, interval, options, found);
             }
         }
         if !idle {
-            let before = before.filter(|task| profile.task(*task).tid != tid);
+            let before = before.filter(|task| names.task(*task).tid != tid);
             let start = challenger.and_then(|first| first.time).unwrap_or(time);
             let mut run = Run {
                 task: sample.task,
@@ -120,11 +169,6 @@ pub fn find(selection: &Selection<'_>, kinds: &Kinds<'_>, options: &Options) -> 
             last_on.insert(core, sample.task);
         }
     }
-    for (core, run) in runs {
-        end(core, run, interval, options, &mut found);
-    }
-    found.sort_by_key(|monopoly| (monopoly.start, monopoly.core));
-    found
 }
 
 fn take(run: &mut Run, sample: &Sample, time: u64) {
@@ -135,7 +179,7 @@ fn take(run: &mut Run, sample: &Sample, time: u64) {
 
 fn end(core: u32, run: Run, interval: u64, options: &Options, found: &mut Vec<Monopoly>) {
     // A sample stands for the interval around it.
-    let length = run.last - run.start + interval;
+    let length = run.last.saturating_sub(run.start) + interval;
     if length < options.threshold || run.samples < 2 {
         return;
     }
@@ -148,18 +192,13 @@ fn end(core: u32, run: Run, interval: u64, options: &Options, found: &mut Vec<Mo
 }
 
 /// The usual distance of two samples on one core: the median.
-fn interval(selection: &Selection<'_>) -> u64 {
-    /// Enough to know a median by.
-    const ENOUGH: usize = 10_000;
+fn interval(samples: &[Sample]) -> u64 {
     let mut last: HashMap<u32, u64> = HashMap::new();
     let mut distances = Vec::new();
-    for sample in selection.samples() {
+    for sample in samples {
         let (Some(core), Some(time)) = (sample.core, sample.time) else { continue };
         if let Some(before) = last.insert(core, time) {
-            distances.push(time - before);
-            if distances.len() == ENOUGH {
-                break;
-            }
+            distances.push(time.saturating_sub(before));
         }
     }
     if distances.is_empty() {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, Kinds, Selection};
-use crate::model::{Place, StackId};
+use super::{Kind, Kinds};
+use crate::model::{Dictionary, Place, Sample, StackId, StrId, Strings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -31,60 +31,72 @@ impl Riser {
     }
 }
 
-type Shares = HashMap<(What, String), u64>;
+/// Who had how much of the time that is not idle.
+#[derive(Clone, Debug, Default)]
+pub struct BusyShares {
+    kinds: Kinds,
+    commands: HashMap<StrId, u64>,
+    stacks: HashMap<StackId, u64>,
+    total: u64,
+}
+
+impl BusyShares {
+    pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
+        if self.kinds.kind(names, sample) == Kind::Idle {
+            return;
+        }
+        let command = self.commands.entry(names.task(sample.task).comm).or_default();
+        *command = command.saturating_add(sample.period);
+        let stack = self.stacks.entry(sample.stack).or_default();
+        *stack = stack.saturating_add(sample.period);
+        self.total = self.total.saturating_add(sample.period);
+    }
+
+    /// Shares by what they are shares of, between 0 and 1.
+    fn shares(&self, names: &Dictionary) -> HashMap<(What, String), f64> {
+        let mut symbols: HashMap<StrId, u64> = HashMap::new();
+        let mut in_stack: Vec<StrId> = Vec::new();
+        for (stack, weight) in &self.stacks {
+            in_stack.clear();
+            for id in names.stacks.leaf_first(*stack) {
+                let frame = names.frames.get(id);
+                if frame.place == Place::Kernel && frame.symbol != Strings::EMPTY {
+                    in_stack.push(frame.symbol);
+                }
+            }
+            // A function that called itself counts once.
+            in_stack.sort_unstable();
+            in_stack.dedup();
+            for symbol in &in_stack {
+                let sum = symbols.entry(*symbol).or_default();
+                *sum = sum.saturating_add(*weight);
+            }
+        }
+        let commands = self.commands.iter().map(|(comm, weight)| (What::Command, comm, weight));
+        let symbols = symbols.iter().map(|(symbol, weight)| (What::KernelSymbol, symbol, weight));
+        commands
+            .chain(symbols)
+            .map(|(what, name, weight)| {
+                ((what, names.strings.get(*name).to_owned()), *weight as f64 / self.total.max(1) as f64)
+            })
+            .collect()
+    }
+}
 
 /// The `most` risers, the largest rise first. A side without samples has shares of 0.
-pub fn find(baseline: &Selection<'_>, now: &Selection<'_>, kinds: (&Kinds<'_>, &Kinds<'_>), most: usize) -> Vec<Riser> {
-    let (before, total_before) = shares(baseline, kinds.0);
-    let (after, total_after) = shares(now, kinds.1);
-    let share = |weight: u64, total: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
-    let mut risers: Vec<Riser> = after
+pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares), most: usize) -> Vec<Riser> {
+    let before = baseline.1.shares(baseline.0);
+    let mut risers: Vec<Riser> = now
+        .1
+        .shares(now.0)
         .into_iter()
-        .map(|((what, name), weight)| {
-            let key = (what, name);
-            let baseline = share(before.get(&key).copied().unwrap_or(0), total_before);
-            Riser { what, name: key.1, baseline, now: share(weight, total_after) }
+        .map(|(key, now)| {
+            let baseline = before.get(&key).copied().unwrap_or(0.0);
+            Riser { what: key.0, name: key.1, baseline, now }
         })
         .filter(|riser| riser.rise() > 0.0)
         .collect();
     risers.sort_by(|a, b| b.rise().total_cmp(&a.rise()).then_with(|| (a.what, &a.name).cmp(&(b.what, &b.name))));
     risers.truncate(most);
     risers
-}
-
-fn shares(selection: &Selection<'_>, kinds: &Kinds<'_>) -> (Shares, u64) {
-    let profile = selection.profile();
-    let mut commands: HashMap<u32, u64> = HashMap::new();
-    let mut stacks: HashMap<u32, u64> = HashMap::new();
-    let mut total = 0u64;
-    for sample in selection.samples().filter(|sample| kinds.kind(sample) != Kind::Idle) {
-        *commands.entry(profile.task(sample.task).comm.0).or_default() += sample.period;
-        *stacks.entry(sample.stack.0).or_default() += sample.period;
-        total = total.saturating_add(sample.period);
-    }
-    let mut shares = Shares::new();
-    for (comm, weight) in commands {
-        shares.insert((What::Command, profile.strings.get(crate::model::StrId(comm)).to_owned()), weight);
-    }
-    let mut symbols: HashMap<u32, u64> = HashMap::new();
-    let mut in_stack: Vec<u32> = Vec::new();
-    for (stack, weight) in stacks {
-        in_stack.clear();
-        for id in profile.stacks.leaf_first(StackId(stack)) {
-            let frame = profile.frames.get(id);
-            if frame.place == Place::Kernel && frame.symbol != crate::model::Strings::EMPTY {
-                in_stack.push(frame.symbol.0);
-            }
-        }
-        // A function that called itself counts once.
-        in_stack.sort_unstable();
-        in_stack.dedup();
-        for symbol in &in_stack {
-            *symbols.entry(*symbol).or_default() += weight;
-        }
-    }
-    for (symbol, weight) in symbols {
-        shares.insert((What::KernelSymbol, profile.strings.get(crate::model::StrId(symbol)).to_owned()), weight);
-    }
-    (shares, total)
 }

@@ -10,9 +10,9 @@ use super::order::Order;
 use super::sample;
 use super::unpack::Unpacker;
 use super::work::Work;
-use crate::import::{ImportError, OddityKind, Report};
+use crate::import::{ImportError, OddityKind, Report, Take};
 use crate::model::hash::Seeded;
-use crate::model::{EventId, Profile};
+use crate::model::{Dictionary, EventId};
 use crate::symbols::Symbols;
 
 /// Kinds of records (include/uapi/linux/perf_event.h; from 64 on tools/lib/perf/include/perf/event.h).
@@ -40,7 +40,11 @@ pub(super) mod kind {
 pub(super) const HEADER: usize = 8;
 const READ: usize = 256 << 10;
 
-pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
+pub(super) fn decode<S: Source + ?Sized>(
+    file: &S,
+    symbols: &mut Symbols,
+    take: &mut Take<'_>,
+) -> Result<(Dictionary, Report), ImportError> {
     let mut report = Report::default();
     let layout = layout(file, &mut report)?;
     for (path, id) in &layout.build_ids {
@@ -48,9 +52,9 @@ pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Res
             symbols.check_kernel(id);
         }
     }
-    let mut profile = Profile::default();
-    profile.clock = layout.clock;
-    let events = layout.attrs.iter().map(|attr| profile.intern_event(&attr.name)).collect();
+    let mut names = Dictionary::default();
+    names.clock = layout.clock;
+    let events = layout.attrs.iter().map(|attr| names.intern_event(&attr.name)).collect();
     let swap = layout.swap;
     let data = layout.data.clone();
     let mut decoder = RecordDecoder {
@@ -58,34 +62,32 @@ pub(super) fn decode<S: Source + ?Sized>(file: &S, symbols: &mut Symbols) -> Res
         layout,
         events,
         order: Order::default(),
-        work: Work::new(swap, profile, report, symbols),
+        work: Work::new(swap, names, report, symbols, take),
     };
     decoder.read(file, data)?;
-    let mut work = decoder.finish();
-    work.report.out_of_order = work.profile.samples.sort();
-    work.report.samples = work.profile.samples.len() as u64;
-    Ok((work.profile, work.report))
+    let work = decoder.finish();
+    Ok((work.names, work.report))
 }
 
 fn ids(attrs: &[Attr]) -> HashMap<u64, usize, Seeded> {
     attrs.iter().enumerate().flat_map(|(at, attr)| attr.ids.iter().map(move |id| (*id, at))).collect()
 }
 
-struct RecordDecoder<'s> {
+struct RecordDecoder<'s, 't> {
     layout: Layout,
     ids: HashMap<u64, usize, Seeded>,
     events: Vec<EventId>,
     order: Order,
-    work: Work<'s>,
+    work: Work<'s, 't>,
 }
 
-impl<'s> RecordDecoder<'s> {
+impl<'s, 't> RecordDecoder<'s, 't> {
     fn read<S: Source + ?Sized>(&mut self, file: &S, data: std::ops::Range<u64>) -> io::Result<()> {
         let mut buffer = vec![0; READ];
         let mut at = data.start;
         let mut filled = 0;
         let mut unpacker = Unpacker::default();
-        while at < data.end {
+        while at < data.end && !self.work.stopped {
             let room = (buffer.len() - filled).min(usize::try_from(data.end - at).unwrap_or(usize::MAX));
             let n = file.read_at(&mut buffer[filled..filled + room], at)?;
             if n == 0 {
@@ -187,10 +189,10 @@ impl<'s> RecordDecoder<'s> {
                 if let Some(number) = fields.u64() {
                     let names = self.layout.attrs.len();
                     self.layout.feature(u32::try_from(number).unwrap_or(u32::MAX), &body[8..]);
-                    self.work.profile.clock = self.layout.clock;
+                    self.work.names.clock = self.layout.clock;
                     if names > 0 {
                         let attrs = &self.layout.attrs;
-                        self.events = attrs.iter().map(|attr| self.work.profile.intern_event(&attr.name)).collect();
+                        self.events = attrs.iter().map(|attr| self.work.names.intern_event(&attr.name)).collect();
                     }
                 }
             }
@@ -218,7 +220,7 @@ impl<'s> RecordDecoder<'s> {
         while let Some(id) = fields.u64() {
             attr.ids.push(id);
         }
-        self.events.push(self.work.profile.intern_event(&attr.name));
+        self.events.push(self.work.names.intern_event(&attr.name));
         self.layout.attrs.push(attr);
         self.ids = ids(&self.layout.attrs);
     }
@@ -233,7 +235,7 @@ impl<'s> RecordDecoder<'s> {
         Fields::new(&body[at..], self.layout.swap).u64()
     }
 
-    fn finish(mut self) -> Work<'s> {
+    fn finish(mut self) -> Work<'s, 't> {
         let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
         self.order.finish(|record, place| work.take(record, place, layout, ids, events));
         self.work

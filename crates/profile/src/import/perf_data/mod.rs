@@ -21,22 +21,19 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-
 pub use layout::Source;
 
-use super::{ImportError, Report};
-use crate::model::Profile;
+use super::{ImportError, Report, Take};
+use crate::model::Dictionary;
 use crate::symbols::Symbols;
 
-/// Reads a file. Names come from `symbols`.
-pub fn read(file: &File, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
-    decode::decode(file, symbols)
-}
-
-/// Reads a file that is in memory.
-pub fn read_bytes(bytes: &[u8], symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
-    decode::decode(bytes, symbols)
+/// Reads a file, or one that is in memory. Names come from `symbols`.
+pub fn read<S: Source + ?Sized>(
+    file: &S,
+    symbols: &mut Symbols,
+    take: &mut Take<'_>,
+) -> Result<(Dictionary, Report), ImportError> {
+    decode::decode(file, symbols, take)
 }
 
 /// Whether a file that begins with `bytes` is one of perf's.

@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 
-use super::read_bytes;
+use super::{ImportError, Report};
 use crate::export;
 use crate::import::OddityKind;
+use crate::model::Profile;
 use crate::symbols::Symbols;
 
 /// Builds small perf.data files: one event with IP, TID, TIME, CALLCHAIN, CPU, PERIOD and ids in every record.
@@ -106,11 +107,16 @@ fn example() -> Builder {
     file
 }
 
-fn folded(bytes: &[u8]) -> (String, crate::import::Report) {
-    let (profile, report) = read_bytes(bytes, &mut Symbols::none()).expect("a file");
+fn folded(bytes: &[u8]) -> (String, Report) {
+    let (profile, report) = read(bytes).expect("a file");
     let mut out = Vec::new();
-    export::folded::write(&profile, None, &mut out).expect("memory");
+    export::folded::write(&profile.names, &profile.sums(), &mut out).expect("memory");
     (String::from_utf8(out).expect("text"), report)
+}
+
+/// Reads and keeps what is there.
+fn read(bytes: &[u8]) -> Result<(Profile, Report), ImportError> {
+    Profile::collect(|take| super::read(bytes, &mut Symbols::none(), take))
 }
 
 #[test]
@@ -166,9 +172,9 @@ fn a_record_that_says_it_is_shorter_than_its_header_ends_the_reading() {
 
 #[test]
 fn other_files_are_told_apart() {
-    assert!(read_bytes(b"", &mut Symbols::none()).is_err());
-    assert!(read_bytes(b"#!/bin/sh\n", &mut Symbols::none()).is_err());
-    assert!(read_bytes(b"PERFILE2", &mut Symbols::none()).is_err());
+    assert!(read(b"").is_err());
+    assert!(read(b"#!/bin/sh\n").is_err());
+    assert!(read(b"PERFILE2").is_err());
 }
 
 proptest! {
@@ -178,7 +184,7 @@ proptest! {
     fn any_bytes_behind_the_magic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let mut file = b"PERFILE2".to_vec();
         file.extend(bytes);
-        let _ = read_bytes(&file, &mut Symbols::none());
+        let _ = read(&file);
     }
 
     /// Any damage to a good file: no panic, and what is left is told.
@@ -190,7 +196,7 @@ proptest! {
             bytes[at % length] = byte;
         }
         bytes.truncate(bytes.len() - cut % bytes.len().min(400));
-        let _ = read_bytes(&bytes, &mut Symbols::none());
+        let _ = read(&bytes);
     }
 
     #[test]
@@ -200,6 +206,6 @@ proptest! {
         for (kind, misc, body) in &records {
             file.record(*kind, *misc, body);
         }
-        let _ = read_bytes(&file.file(), &mut Symbols::none());
+        let _ = read(&file.file());
     }
 }

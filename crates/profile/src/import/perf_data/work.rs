@@ -8,9 +8,9 @@ use super::fields::Fields;
 use super::layout::Layout;
 use super::sample;
 use super::space::{Dso, Mapping, Tasks};
-use crate::import::{OddityKind, Report};
+use crate::import::{OddityKind, Report, Take};
 use crate::model::hash::Seeded;
-use crate::model::{EventId, Frame, Place, Profile, Sample, StrId, Strings, Task, label};
+use crate::model::{Dictionary, EventId, Frame, Place, Sample, StrId, Strings, Task, label};
 use crate::symbols::{Function, Symbols};
 
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
@@ -27,9 +27,9 @@ const CONTEXT_GUEST_KERNEL: u64 = -2176i64 as u64;
 const CONTEXT_GUEST_USER: u64 = -2560i64 as u64;
 
 /// Everything that changes while records pass in order.
-pub(super) struct Work<'s> {
+pub(super) struct Work<'s, 't> {
     pub swap: bool,
-    pub profile: Profile,
+    pub names: Dictionary,
     pub report: Report,
     tasks: Tasks,
     cgroups: HashMap<u64, StrId>,
@@ -43,14 +43,23 @@ pub(super) struct Work<'s> {
     /// Lost records as the kernel said when it lost them, and as perf asked at the end: mostly the same ones.
     lost: (u64, u64),
     symbols: &'s mut Symbols,
+    sink: &'s mut Take<'t>,
+    /// The sink wants no more.
+    pub stopped: bool,
     stack: Vec<u32>,
 }
 
-impl<'s> Work<'s> {
-    pub fn new(swap: bool, profile: Profile, report: Report, symbols: &'s mut Symbols) -> Work<'s> {
+impl<'s, 't> Work<'s, 't> {
+    pub fn new(
+        swap: bool,
+        names: Dictionary,
+        report: Report,
+        symbols: &'s mut Symbols,
+        sink: &'s mut Take<'t>,
+    ) -> Work<'s, 't> {
         Work {
             swap,
-            profile,
+            names,
             report,
             tasks: Tasks::default(),
             cgroups: HashMap::new(),
@@ -60,12 +69,14 @@ impl<'s> Work<'s> {
             functions: HashMap::new(),
             lost: (0, 0),
             symbols,
+            sink,
+            stopped: false,
             stack: Vec::new(),
         }
     }
 }
 
-impl Work<'_> {
+impl Work<'_, '_> {
     /// Takes a record in its turn.
     pub fn take(
         &mut self,
@@ -129,13 +140,13 @@ impl Work<'_> {
             kind::LOST_SAMPLES => self.lost.1 = self.lost.1.saturating_add(fields.u64()?),
             kind::CGROUP => {
                 let id = fields.u64()?;
-                let path = self.profile.strings.intern_bytes(fields.string());
+                let path = self.names.strings.intern_bytes(fields.string());
                 self.cgroups.insert(id, path);
             }
             kind::KSYMBOL => {
                 let (start, length) = (fields.u64()?, fields.u32()?);
                 fields.u32()?;
-                let name = self.profile.strings.intern_bytes(fields.string());
+                let name = self.names.strings.intern_bytes(fields.string());
                 self.bpf.push((start, start.saturating_add(u64::from(length)), name));
             }
             _ => {} // exits, throttling and the like
@@ -167,25 +178,29 @@ impl Work<'_> {
             }
         }
         let comm = match raw.tid {
-            Some(0) => self.profile.strings.intern("swapper"),
+            Some(0) => self.names.strings.intern("swapper"),
             Some(tid) => match self.tasks.name(tid) {
-                Some(name) => self.profile.strings.intern_bytes(name),
-                None => self.profile.strings.intern(&format!(":{tid}")),
+                Some(name) => self.names.strings.intern_bytes(name),
+                None => self.names.strings.intern(&format!(":{tid}")),
             },
             None => Strings::EMPTY,
         };
         let cgroup = raw.cgroup.and_then(|id| self.cgroups.get(&id).copied());
-        let task = self.profile.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
+        let task = self.names.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
         let sample = Sample {
             time: raw.time,
             core: raw.core,
             task,
             event,
             period: raw.period.unwrap_or(attr.sample_period),
-            stack: self.profile.stacks.intern(&stack),
+            stack: self.names.stacks.intern(&stack),
         };
         self.stack = stack;
-        self.profile.add(sample);
+        self.report.samples += 1;
+        self.names.count(event, sample.period);
+        if (self.sink)(&self.names, sample).is_break() {
+            self.stopped = true;
+        }
         Some(())
     }
 
@@ -208,7 +223,7 @@ impl Work<'_> {
     }
 
     fn kernel_frame(&mut self, address: u64) -> u32 {
-        let strings = &mut self.profile.strings;
+        let strings = &mut self.names.strings;
         let bpf = self.bpf.iter().rev().find(|(start, end, _)| (*start..*end).contains(&address));
         let (symbol, module) = match (bpf, self.symbols.kernel(address)) {
             (Some((_, _, name)), _) => (*name, strings.intern("[bpf]")),
@@ -218,14 +233,14 @@ impl Work<'_> {
             }
             (None, None) => (Strings::EMPTY, strings.intern("[kernel.kallsyms]")),
         };
-        self.profile.frames.intern(Frame { symbol, module, place: Place::Kernel, inlined: false }).0
+        self.names.frames.intern(Frame { symbol, module, place: Place::Kernel, inlined: false }).0
     }
 
     fn user_frame(&mut self, address: u64, pid: u32) -> u32 {
         let Some((dso_id, offset)) = self.tasks.space(pid).find(address).map(|(mapping, offset)| (mapping.dso, offset))
         else {
             let frame = Frame { symbol: Strings::EMPTY, module: Strings::EMPTY, place: Place::User, inlined: false };
-            return self.profile.frames.intern(frame).0;
+            return self.names.frames.intern(frame).0;
         };
         if let Some(frame) = self.user_frames.get(&(dso_id, offset)) {
             return *frame;
@@ -257,8 +272,8 @@ impl Work<'_> {
 
     fn intern_user_frame(&mut self, name: Option<&str>, module: &str) -> u32 {
         let place = label::place_of(module, false);
-        let symbol = name.map_or(Strings::EMPTY, |name| self.profile.strings.intern(name));
-        let module = self.profile.strings.intern(module);
-        self.profile.frames.intern(Frame { symbol, module, place, inlined: false }).0
+        let symbol = name.map_or(Strings::EMPTY, |name| self.names.strings.intern(name));
+        let module = self.names.strings.intern(module);
+        self.names.frames.intern(Frame { symbol, module, place, inlined: false }).0
     }
 }

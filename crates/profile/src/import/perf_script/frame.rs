@@ -52,6 +52,11 @@ fn module_start(text: &[u8]) -> usize {
     if text.first() == Some(&b'(') { 0 } else { text.len() }
 }
 
+/// Whether a line looks like a frame with its address.
+pub fn is_frame(line: &[u8]) -> bool {
+    address(line).is_some()
+}
+
 pub(super) fn parts<'a>(text: &'a [u8], split: Split, high: bool) -> FrameText<'a> {
     let symbol = if split.head < split.tail { &text[..split.head - 3] } else { &text[..split.head] };
     let module = text[split.tail..].trim_ascii_start();

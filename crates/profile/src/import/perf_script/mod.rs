@@ -11,14 +11,14 @@
 //! Which fields a line has depends on `-F`; [`header`] knows the forms. The text is long and says the same things again and
 //! again, so [`scan`] remembers each frame line without its address and offset, and guesses that the line after it is the one
 //! that came after it last time: most lines cost one comparison. Only a line never seen before is taken apart ([`frame`]).
-//! Two users stand on it: [`fold`] keeps stacks and weights, [`profile`] keeps every sample.
+//! Two users stand on it: [`fold`] keeps stacks and weights, [`samples`] passes every sample on.
 
 pub mod fold;
 pub mod frame;
 pub mod header;
 mod memo;
-pub mod profile;
 mod read;
+pub mod samples;
 pub mod scan;
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Resul
             scanner.report.lines += 1;
         }
         scanner.lines(&buffer[start..end]);
+        if scanner.sink.stopped() {
+            return Ok(());
+        }
         buffer.copy_within(end..total, 0);
         filled = total - end;
     }

@@ -20,6 +20,10 @@ pub trait Sink {
     fn end(&mut self, leaf_first: &[u32]);
     /// A line that begins with `#`, before the first event.
     fn comment(&mut self, _line: &[u8]) {}
+    /// Nothing more is wanted.
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
 /// More frames than this are no stack (the kernel's own limit, kernel.perf_event_max_stack, is set by people below 10,000).

@@ -3,9 +3,10 @@ use std::io::Write;
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 
-use super::{fold, profile};
+use super::{fold, samples};
 use crate::export;
 use crate::import::OddityKind;
+use crate::model::Profile;
 
 /// Every form at once, as perf prints it.
 const TEXT: &str = "\
@@ -86,18 +87,18 @@ fn every_form_is_folded_and_what_is_none_is_reported() {
 
 #[test]
 fn the_profile_folds_to_the_same_and_keeps_every_field() {
-    let (profile, report) = profile::read(TEXT.as_bytes()).expect("memory");
+    let (profile, report) = Profile::collect(|take| samples::read(TEXT.as_bytes(), take)).expect("memory");
     let mut out = Vec::new();
-    export::folded::write(&profile, None, &mut out).expect("memory");
+    export::folded::write(&profile.names, &profile.sums(), &mut out).expect("memory");
     assert_eq!(sorted(&out), sorted(FOLDED.as_bytes()));
     assert_eq!(report.out_of_order, 1);
     let first = profile.samples.get(0);
-    let task = profile.task(first.task);
+    let task = profile.names.task(first.task);
     assert_eq!((first.time, first.core, first.period), (Some(1_000_001_000), Some(0), 1000));
-    assert_eq!((task.pid, task.tid, profile.strings.get(task.comm)), (Some(123), Some(124), "my proc 1 2"));
+    assert_eq!((task.pid, task.tid, profile.names.strings.get(task.comm)), (Some(123), Some(124), "my proc 1 2"));
     let late = profile.samples.get(1);
     assert_eq!((late.core, late.period), (Some(1), 500));
-    let switch = profile.events.iter().find(|event| event.name == "sched:sched_switch").expect("the event");
+    let switch = profile.names.events.iter().find(|event| event.name == "sched:sched_switch").expect("the event");
     assert_eq!((switch.samples, switch.weight), (1, 1));
 }
 
@@ -159,7 +160,7 @@ proptest! {
     #[test]
     fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
         folded(&bytes);
-        profile::read(&bytes[..]).expect("memory can be read");
+        Profile::collect(|take| samples::read(&bytes[..], take)).expect("memory can be read");
     }
 
     #[test]
@@ -167,9 +168,9 @@ proptest! {
         "(\t| {0,3})[0-9a-f]{0,16}[ :\\[\\]()/+x0-9a-z]{0,40}|\t +[0-9a-f]{1,6} [a-z+:0x]{1,9} \\([a-z/]{0,5}\\)|", 0..40)) {
         let text = lines.join("\n");
         let (out, report) = folded(text.as_bytes());
-        let (profile, second) = profile::read(text.as_bytes()).expect("memory");
+        let (profile, second) = Profile::collect(|take| samples::read(text.as_bytes(), take)).expect("memory");
         let mut other = Vec::new();
-        export::folded::write(&profile, None, &mut other).expect("memory");
+        export::folded::write(&profile.names, &profile.sums(), &mut other).expect("memory");
         // Samples with the weight 0 count too.
         prop_assert_eq!(sorted(&out), sorted(&other));
         prop_assert_eq!(report.samples, profile.samples.len() as u64);

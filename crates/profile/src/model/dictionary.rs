@@ -1,0 +1,101 @@
+//! What samples refer to by small numbers: strings, frames, stacks, tasks and events, each distinct one once.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Frames, Stacks, StrId, Strings, WordTable};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId(pub u16);
+
+/// Who ran: one thread under one name in one cgroup. A thread that renamed itself is two tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Task {
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub comm: StrId,
+    pub cgroup: Option<StrId>,
+}
+
+impl Task {
+    /// The idle task of a core. Its tid is 0 on every core.
+    pub fn is_idle_task(&self, strings: &Strings) -> bool {
+        self.tid == Some(0) || (self.tid.is_none() && strings.get(self.comm) == "swapper")
+    }
+}
+
+/// What made the samples, as the file names it (`cycles:u`, `sched:sched_switch`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub name: String,
+    pub samples: u64,
+    /// Sum of the periods: what the samples stand for, in the event's unit (nanoseconds for a cpu clock).
+    pub weight: u64,
+}
+
+/// How the recording's clock relates to the wall clock, where the file says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// A reading of the recording's clock, in nanoseconds …
+    pub clock_ns: u64,
+    /// … and of the wall clock (Unix time) at the same moment.
+    pub wall_ns: u64,
+}
+
+/// Grows while a file is read. What was added stays as it is, so that a number means the same at any later time.
+#[derive(Clone, Debug, Default)]
+pub struct Dictionary {
+    pub strings: Strings,
+    pub frames: Frames,
+    pub stacks: Stacks,
+    tasks: WordTable,
+    pub events: Vec<Event>,
+    event_ids: HashMap<String, EventId>,
+    pub clock: Option<Clock>,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+impl Dictionary {
+    pub fn intern_task(&mut self, task: Task) -> TaskId {
+        let cgroup = task.cgroup.map_or(NOBODY, |cgroup| cgroup.0);
+        let key = [task.pid.unwrap_or(NOBODY), task.tid.unwrap_or(NOBODY), task.comm.0, cgroup];
+        TaskId(self.tasks.intern(&key).0)
+    }
+
+    pub fn task(&self, id: TaskId) -> Task {
+        let words = self.tasks.get(id.0);
+        let some = |word: u32| Some(word).filter(|word| *word != NOBODY);
+        Task { pid: some(words[0]), tid: some(words[1]), comm: StrId(words[2]), cgroup: some(words[3]).map(StrId) }
+    }
+
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskId, Task)> + '_ {
+        (0..self.tasks.len() as u32).map(|id| (TaskId(id), self.task(TaskId(id))))
+    }
+
+    /// The id of the event `name`. A file with more than 65,535 events shares the last id among the rest.
+    pub fn intern_event(&mut self, name: &str) -> EventId {
+        if let Some(id) = self.event_ids.get(name) {
+            return *id;
+        }
+        if self.events.len() >= usize::from(u16::MAX) {
+            return EventId(u16::MAX - 1);
+        }
+        self.events.push(Event { name: name.to_owned(), samples: 0, weight: 0 });
+        let id = EventId((self.events.len() - 1) as u16);
+        self.event_ids.insert(name.to_owned(), id);
+        id
+    }
+
+    /// Counts a sample for its event.
+    pub fn count(&mut self, event: EventId, period: u64) {
+        if let Some(event) = self.events.get_mut(usize::from(event.0)) {
+            event.samples += 1;
+            event.weight = event.weight.saturating_add(period);
+        }
+    }
+}

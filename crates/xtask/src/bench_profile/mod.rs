@@ -1,0 +1,38 @@
+//! The profile engine against its peers, in one run: `cargo xtask bench profile`. CPU seconds by the kernel's account, the tools by
+//! turns so that a busy machine hurts all of them alike, the least of several turns. Peers are installed by their package managers
+//! into target/peers, never linked.
+
+mod monopolies;
+mod perf_data;
+mod ranges;
+mod text;
+
+use std::path::Path;
+
+/// A line of the table.
+pub struct Row {
+    pub work: String,
+    pub ours: String,
+    pub peer: String,
+    pub ratio: String,
+    pub bar: String,
+    pub met: bool,
+}
+
+/// `binaries` holds the release build of coroner. `part` is one of text, perf-data, ranges, monopolies, or empty for all.
+pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
+    let parts: [(&str, fn(&Path, u32) -> anyhow::Result<Vec<Row>>); 4] =
+        [("text", text::run), ("perf-data", perf_data::run), ("ranges", ranges::run), ("monopolies", monopolies::run)];
+    println!("| work | ours | peer | ratio | bar | met |");
+    println!("|---|---|---|---|---|---|");
+    for (name, measure) in parts {
+        if !name.contains(part) {
+            continue;
+        }
+        for row in measure(binaries, runs)? {
+            let met = if row.met { "yes" } else { "**no**" };
+            println!("| {} | {} | {} | {} | {} | {met} |", row.work, row.ours, row.peer, row.ratio, row.bar);
+        }
+    }
+    Ok(())
+}
