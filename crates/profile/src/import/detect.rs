@@ -32,6 +32,15 @@ impl Format {
             Format::Folded => "folded stacks",
         }
     }
+
+    /// The name that programs use.
+    pub fn id(self) -> &'static str {
+        match self {
+            Format::PerfData => "perf-data",
+            Format::PerfScript => "perf-script",
+            Format::Folded => "folded",
+        }
+    }
 }
 
 /// What a file is that begins with `head`.

@@ -61,11 +61,19 @@ pub struct Options<'a> {
     pub read: Option<&'a AtomicU64>,
 }
 
+/// What the file at `path` is.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let mut head = Vec::new();
+    File::open(path).map_err(of)?.take(detect::HEAD as u64).read_to_end(&mut head).map_err(of)?;
+    detect::format(&head).ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })
+}
+
 /// Reads the file at `path` (`-` is the standard input) and passes its samples on.
 pub fn file(
     path: &Path,
     options: &Options<'_>,
-    symbols: impl FnOnce() -> Symbols,
+    symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
     let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
@@ -100,7 +108,7 @@ pub fn file(
                 File::open(path).map_err(of)?
             };
             let counted = CountedFile { file: &file, read };
-            perf_data::read(&counted, &mut symbols(), &mut |names, sample| window.take(names, sample))?
+            perf_data::read(&counted, symbols, &mut |names, sample| window.take(names, sample))?
         }
         Format::PerfScript => {
             let input = Counted { from: head.as_slice().chain(input), read };
@@ -116,12 +124,31 @@ pub fn file(
     Ok(Imported { names, report, format })
 }
 
+/// What can be told of a file without reading all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Times of the first and the last sample.
+    pub first: u64,
+    pub last: u64,
+    /// How many cores there are, or at least are.
+    pub cores: Option<usize>,
+}
+
+/// Looks at the ends of the file at `path`.
+pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
+    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let file = File::open(path).map_err(of)?;
+    if !file.metadata().map_err(of)?.is_file() {
+        return Ok(None);
+    }
+    match format_of(path)? {
+        Format::PerfScript => perf_script::outline(&file).map_err(of),
+        _ => Ok(None),
+    }
+}
+
 /// Reads the file at `path` and keeps its samples, in order of time.
-pub fn profile(
-    path: &Path,
-    options: &Options<'_>,
-    symbols: impl FnOnce() -> Symbols,
-) -> Result<(Profile, Report), ImportError> {
+pub fn profile(path: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
     Profile::collect(|take| {
         let imported = file(path, options, symbols, take)?;
         Ok((imported.names, imported.report))
