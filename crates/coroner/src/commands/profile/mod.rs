@@ -138,7 +138,7 @@ pub fn read_any(
         bail!("{}: {why}", source.file.display());
     }
     let unnamed = symbols.problems.clone();
-    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, span, selected_span, selected, cores })
+    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, span, selected, cores })
 }
 
 fn widen(span: &mut Option<(u64, u64)>, time: Option<u64>) {
