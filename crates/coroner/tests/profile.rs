@@ -176,6 +176,37 @@ fn what_is_written_reads_back_alike() {
 }
 
 #[test]
+fn a_recording_holds_the_same_profile() {
+    let files = Files::new();
+    let recording = files.path("x.coroner");
+    let summary = json(&["import", files.text(), "-o", &recording, "--json"]);
+    assert_eq!((&summary["schema"], &summary["source"]["selected"]), (&"coroner.import/1".into(), &800.into()));
+    for (command, more) in [
+        ("export", &["--to", "folded"][..]),
+        ("flame", &["--to", "folded", "--since", "2", "--until", "2.5", "--core", "1"]),
+        ("flame", &["--to", "folded", "--range", "0..1", "--range", "3.2..3.3"]),
+        ("flame", &["--to", "folded", "--since", "502.1"]),
+    ] {
+        let of = |file: &str| stdout(&[&[command, file], more].concat());
+        assert_eq!(of(&recording), of(files.text()), "{more:?}");
+    }
+    let runs = |file: &str| json(&["monopolies", file, "--json"])["monopolies"].clone();
+    assert_eq!(runs(&recording), runs(files.text()));
+    // A part of it, cut out, is a recording again; and none is overwritten.
+    let part = files.path("part.coroner");
+    stdout(&["export", &recording, "--comm", "hog", "-o", &part]);
+    assert_eq!(json(&["flame", &part, "--json"])["total"], 500_000_000);
+    fails(&["import", files.text(), "-o", &part], &["already exists"]);
+    // It is no recording of a node.
+    fails(&["diagnose", "--from", &recording], &["coroner flame"]);
+    let garbage = files.path("garbage");
+    fs::write(&garbage, "nothing\n").expect("a file");
+    let none = files.path("none.coroner");
+    fails(&["import", &garbage, "-o", &none], &["neither perf.data"]);
+    assert!(!Path::new(&none).exists(), "a failed import leaves nothing behind");
+}
+
+#[test]
 fn the_standard_input_and_compressed_files_are_read() {
     let files = Files::new();
     let packed = files.path("perf.txt.gz");

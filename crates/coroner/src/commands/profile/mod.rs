@@ -11,12 +11,12 @@ mod span;
 
 use crate::args::profile::{InputFormat, SelectionArgs, SourceArgs};
 use crate::output::progress::StatusLine;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report};
-use coroner_profile::model::{Dictionary, EventId, Sample};
+use coroner_profile::model::{Clock, Dictionary, EventId, Sample};
 use coroner_profile::symbols::Symbols;
 use select::Select;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn format(source: &SourceArgs) -> Option<Format> {
         InputFormat::PerfData => Format::PerfData,
         InputFormat::PerfScript => Format::PerfScript,
         InputFormat::Folded => Format::Folded,
-        InputFormat::Recording => Format::Folded, // until recordings are read
+        InputFormat::Recording => Format::Recording,
     })
 }
 
@@ -108,12 +108,30 @@ pub fn read_any(
     selection: &SelectionArgs,
     view: &mut dyn FnMut(&Dictionary, &Sample),
 ) -> anyhow::Result<ReadProfile> {
+    read_until(source, selection, &mut |names, sample| {
+        view(names, sample);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `view` has enough.
+fn read_until(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
+) -> anyhow::Result<ReadProfile> {
     let mut symbols = symbols(source);
     let mut select = Select::new(selection);
     let (mut span, mut selected) = (None, 0u64);
     let mut cores = vec![];
     let count = AtomicU64::new(0);
-    let options = reader::Options { format: format(source), read: Some(&count) };
+    let range = stored_range(source, selection)?;
+    // Times count from the first sample of the file, also where reading begins behind it.
+    if let Some((first, _)) = range {
+        select.begins_at(first);
+    }
+    let range = range.and_then(|(_, range)| range);
+    let options = reader::Options { format: format(source), read: Some(&count), range };
     let imported = with_progress(&source.file, &count, || {
         reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
             widen(&mut span, sample.time);
@@ -125,8 +143,7 @@ pub fn read_any(
             match select.has(names, &sample) {
                 Ok(true) => {
                     selected += 1;
-                    view(names, &sample);
-                    ControlFlow::Continue(())
+                    view(names, &sample)
                 }
                 Ok(false) => ControlFlow::Continue(()),
                 Err(()) => ControlFlow::Break(()),
@@ -139,6 +156,19 @@ pub fn read_any(
     }
     let unnamed = symbols.problems.clone();
     Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, span, selected, cores })
+}
+
+/// A recording has an index: the time of its first sample, and what part of it must be read.
+type Stored = (u64, Option<Range<u64>>);
+
+fn stored_range(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<Option<Stored>> {
+    if !selection.has_times() || source.file == Path::new("-") || format_of(source)? != Some(Format::Recording) {
+        return Ok(None);
+    }
+    let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
+    // In a directory times are wall-clock times.
+    let clock = source.file.is_dir().then_some(Clock { clock_ns: 0, wall_ns: 0 });
+    Ok(Some((outline.first, select::bounds(selection, outline.first, clock))))
 }
 
 fn widen(span: &mut Option<(u64, u64)>, time: Option<u64>) {
@@ -198,8 +228,8 @@ pub fn format_of(source: &SourceArgs) -> anyhow::Result<Option<Format>> {
     if let Some(format) = format(source) {
         return Ok(Some(format));
     }
-    if source.file == Path::new("-") || source.file.is_dir() {
+    if source.file == Path::new("-") {
         return Ok(None);
     }
-    Ok(Some(reader::format_of(&source.file).context("cannot read the profile")?))
+    Ok(Some(reader::format_of(&source.file)?))
 }

@@ -4,17 +4,24 @@ use super::ReadProfile;
 use crate::args::profile::{Moment, SelectionArgs};
 use coroner_profile::model::{Clock, Dictionary, Sample};
 use coroner_profile::views::{Band, Filter, Selector};
+use std::ops::Range;
 
 /// Decides which samples are meant. Times may count from the first sample, so they are understood only when it is seen.
 pub struct Select<'a> {
     selection: &'a SelectionArgs,
     selector: Option<Selector>,
+    /// The time of the first sample, where it is known before.
+    first: Option<u64>,
     pub problem: Option<String>,
 }
 
 impl<'a> Select<'a> {
     pub fn new(selection: &'a SelectionArgs) -> Select<'a> {
-        Select { selection, selector: None, problem: None }
+        Select { selection, selector: None, first: None, problem: None }
+    }
+
+    pub fn begins_at(&mut self, first: u64) {
+        self.first = Some(first);
     }
 
     /// Whether a sample is selected; an error if the selection cannot be understood, see [`Select::problem`].
@@ -23,7 +30,8 @@ impl<'a> Select<'a> {
             if sample.time.is_none() && self.selection.has_times() {
                 return Ok(false);
             }
-            match filter(self.selection, sample.time.unwrap_or(0), names.clock) {
+            let first = self.first.or(sample.time).unwrap_or(0);
+            match filter(self.selection, first, names.clock) {
                 Ok(filter) => self.selector = Some(Selector::new(filter)),
                 Err(problem) => {
                     self.problem = Some(problem);
@@ -78,6 +86,14 @@ impl SelectionArgs {
         named("event", self.event.iter().cloned().collect());
         words.join("; ")
     }
+}
+
+/// The stretch of time that holds all that is selected, for a profile whose first sample is at `first`; `None` if it cannot be
+/// told, or is everything.
+pub fn bounds(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Option<Range<u64>> {
+    let ranges = filter(selection, first, clock).ok()?.ranges;
+    let start = ranges.iter().map(|range| range.start).min()?;
+    Some(start..ranges.iter().map(|range| range.end).max()?)
 }
 
 /// `first` is the time of the first sample.
