@@ -58,6 +58,11 @@ impl Clocks {
         self.events[usize::from(id.0)]
     }
 
+    /// How an event ticks that was asked for before.
+    pub(super) fn ticking(&self, id: EventId) -> Ticking {
+        self.events.get(usize::from(id.0)).copied().unwrap_or(Ticking::Not)
+    }
+
     /// Whether the samples of an event are of use: counters only as long as there is no clock.
     pub fn wants(&mut self, names: &Dictionary, id: EventId) -> bool {
         let ticking = self.of(names, id);

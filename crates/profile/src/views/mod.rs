@@ -11,6 +11,8 @@ mod kinds;
 pub mod monopolies;
 pub mod risers;
 mod sums;
+mod usual;
+mod window;
 
 #[cfg(test)]
 mod tests;

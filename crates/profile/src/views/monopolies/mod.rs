@@ -14,9 +14,9 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::clocks::{Clocks, Ticking};
+use super::usual::Usual;
 use super::{Kind, Kinds};
 use crate::model::{Dictionary, EventId, Sample, StackId, TaskId};
-use pace::Usual;
 use watch::Watch;
 
 #[derive(Clone, Debug, PartialEq)]

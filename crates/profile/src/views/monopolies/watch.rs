@@ -1,8 +1,8 @@
 //! One core under one event.
 
-use super::pace::{Change, Pace, Usual};
+use super::pace::{Change, Pace};
 use super::run::{Follows, Owner, Run, Step, Tracker};
-use super::{Absent, By, Edge, Kind, Monopoly, Options, rank};
+use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
 use crate::model::{Dictionary, Sample, StrId, TaskId};
 
 const TOP_STACKS: usize = 5;
