@@ -102,6 +102,10 @@ pub struct MonopoliesArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_span, default_value = "100ms")]
     pub threshold: Duration,
 
+    /// Show every run, not only the longest 20 (JSON always has them).
+    #[arg(long, short)]
+    pub all: bool,
+
     /// Print one JSON document (schema coroner.monopolies/1).
     #[arg(long)]
     pub json: bool,

@@ -3,8 +3,8 @@
 use super::heatmap::must_have_times;
 use crate::args::profile::MonopoliesArgs;
 use crate::exit::Exit;
+use crate::output::print;
 use crate::output::profile::{monopolies_json, monopolies_text};
-use crate::output::{print, terminal};
 use anyhow::bail;
 use coroner_profile::views::monopolies::{Finder, Options};
 
@@ -20,11 +20,19 @@ pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
             read.file.display()
         );
     }
+    let coverage = finder.coverage();
+    if coverage.used == 0 {
+        bail!(
+            "{}: none of its events ticks like a clock ({}): who had a core cannot be told; record cpu-clock or cycles",
+            read.file.display(),
+            read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
+        );
+    }
     let found = finder.finish(&read.names);
     let text = if args.json {
-        monopolies_json::document(&read, &found, args.threshold)
+        monopolies_json::document(&read, &found, &coverage, args.threshold)
     } else {
-        monopolies_text::text(&read, &found, args.threshold, &args.selection.words(), terminal::width())
+        monopolies_text::text(&read, &found, &coverage, &args)
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
