@@ -92,7 +92,7 @@ fn chunk_bytes(directory: &Path, files: u64) -> anyhow::Result<u64> {
     let range = START_WALL..START_WALL + FILE_SECONDS * SECOND - SECOND;
     let options = Options { range: Some(range), ..Options::default() };
     let mut ignore = |_: &_, _| ControlFlow::Continue(());
-    Ok(import::file(directory, &options, Symbols::none, &mut ignore)?.report.bytes * files)
+    Ok(import::file(directory, &options, &mut Symbols::none(), &mut ignore)?.report.bytes * files)
 }
 
 struct Times {
@@ -127,7 +127,7 @@ fn flame_graph(directory: &Path, range: &Range<u64>) -> anyhow::Result<Duration>
     let mut sums = StackSums::by_command();
     let mut selector = Selector::new(Filter::between(range.start, range.end));
     let options = Options { range: Some(range.clone()), ..Options::default() };
-    let imported = import::file(directory, &options, Symbols::none, &mut |names, sample| {
+    let imported = import::file(directory, &options, &mut Symbols::none(), &mut |names, sample| {
         if selector.has(names, &sample) {
             sums.add(names, &sample);
         }

@@ -127,7 +127,7 @@ fn read_truth(text: &str) -> anyhow::Result<Vec<Stretch>> {
 fn find(recording: &Path) -> anyhow::Result<Vec<Stretch>> {
     let mut finder = Finder::new(Options::default());
     let imported =
-        import::file(recording, &import::Options::default(), Symbols::of_this_machine, &mut |names, sample| {
+        import::file(recording, &import::Options::default(), &mut Symbols::of_this_machine(), &mut |names, sample| {
             finder.add(names, &sample);
             ControlFlow::Continue(())
         })?;
