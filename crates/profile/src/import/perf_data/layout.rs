@@ -169,6 +169,7 @@ fn features<S: Source + ?Sized>(
             report.truncated = true;
             break;
         };
+        report.truncated |= at.saturating_add(size) > report.bytes;
         if feature::READ.contains(&number) {
             let bytes = section(file, at, size)?;
             layout.feature(number, &bytes);

@@ -63,9 +63,7 @@ impl Plt {
         let (symbols, strings) = &self.dynamic;
         let entry = image.bytes(symbols.offset.checked_add(u64::from(symbol) * 24)?, 24, 24)?;
         let mut name = image.string(strings, u32_at(&entry, 0)?);
-        if name.is_empty() {
-            return None;
-        }
+        // Without a name, as perf has it, if the linker chooses among variants of a function of the same file.
         name.extend_from_slice(b"@plt");
         Some((start..start + each, name))
     }
@@ -103,9 +101,7 @@ fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, u32>, Vec<u32>
         for entry in bytes.chunks_exact(24) {
             let (Some(slot), Some(info)) = (u64_at(entry, 0), u64_at(entry, 8)) else { continue };
             let symbol = (info >> 32) as u32;
-            if symbol != 0 {
-                slots.insert(slot, symbol);
-            }
+            slots.insert(slot, symbol);
             if section.name == b".rela.plt" {
                 in_order.push(symbol);
             }

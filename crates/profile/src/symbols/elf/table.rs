@@ -4,6 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::ops::Range;
 
 use super::debugdata;
+use super::demangle::demangle;
 use super::image::{Image, Section, u32_at, u64_at};
 use super::plt::Plt;
 
@@ -78,7 +79,8 @@ impl Table {
             table.add(debug, &sections, &[SYMTAB]);
         }
         table.add(mapped, &sections, &[SYMTAB, DYNSYM]);
-        table.symbols.sort_unstable_by_key(|symbol| symbol.start);
+        // Stable: of equally good names the first is shown.
+        table.symbols.sort_by_key(|symbol| symbol.start);
         table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         Some(table)
     }
@@ -118,42 +120,41 @@ impl Table {
         }
         let end = self.symbols.partition_point(|symbol| symbol.start <= address);
         let nearest = self.symbols[..end].last()?.start;
-        let next = self.symbols.get(end).map(|symbol| symbol.start);
         for (at, symbol) in self.symbols[..end].iter().enumerate().rev().take(NESTED) {
-            let size = match symbol.size() {
-                // What has no size ends where the next begins.
-                0 if symbol.start == nearest => {
-                    next.unwrap_or(nearest.next_multiple_of(PAGE).saturating_add(PAGE)) - nearest
-                }
-                size => size,
-            };
-            if address - symbol.start < size {
+            let distance = address - symbol.start;
+            if distance < symbol.size() {
                 let best = self.best(at, symbol.start);
-                let size = if best.size() == 0 { size } else { best.size() };
-                if address - symbol.start < size {
-                    return Some((symbol.start..symbol.start + size, self.name(best)));
+                if distance < best.size() {
+                    return Some((symbol.start..symbol.start + best.size(), self.name(best)));
                 }
             }
-            if address - symbol.start >= self.longest && symbol.start < nearest {
+            if distance >= self.longest && symbol.start < nearest {
                 break;
             }
         }
-        None
+        // What has no size ends where the next begins, but a label in a function is not one.
+        let label = self.best(end - 1, nearest);
+        let stop = match self.symbols.get(end) {
+            Some(next) => next.start,
+            None => nearest.next_multiple_of(PAGE).saturating_add(PAGE),
+        };
+        (label.size() == 0 && address < stop).then(|| (nearest..stop, self.name(label)))
     }
 
     /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one
-    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one.
+    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one, then the first.
     fn best(&self, last: usize, start: u64) -> Symbol {
         let same_start = self.symbols[..=last].iter().rev().take_while(|symbol| symbol.start == start);
+        // perf compares names after it made them readable.
         let taste = |symbol: Symbol| {
-            let name = self.name(symbol);
-            let underscores = name.iter().take_while(|byte| **byte == b'_').count();
+            let name = demangle(&self.name(symbol));
+            let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
             (Reverse(underscores), name.len())
         };
         let mut best = self.symbols[last];
         for other in same_start.skip(1) {
             let better = match other.rank().cmp(&best.rank()) {
-                Ordering::Equal => taste(*other) > taste(best),
+                Ordering::Equal => taste(*other) >= taste(best),
                 order => order.is_gt(),
             };
             if better {
