@@ -8,6 +8,7 @@ use super::Options;
 use super::boxes::{Kind, Picture, SHADES, Shape, Span};
 use super::text::{escape, json, percent, shorten, shown};
 
+/// Any two kinds differ by at least 11 (CIE 1976), also as protanopes, deuteranopes and tritanopes see them (Machado 2009).
 const STYLE: &str = include_str!("flame.css");
 const SCRIPT: &str = include_str!("flame.js");
 
