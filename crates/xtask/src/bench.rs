@@ -18,6 +18,10 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "units" {
         return crate::bench_units::run(runs);
     }
+    if filter == "profile:ranges" {
+        // Measures the libraries; no binary has to be built for it.
+        return crate::bench_profile::run(Path::new(""), "ranges", runs);
+    }
     let binaries = build()?;
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);

@@ -57,6 +57,13 @@ struct Program {
     stacks: Vec<StackId>,
 }
 
+#[derive(Clone, Copy)]
+struct Running {
+    program: usize,
+    task: TaskId,
+    stack: StackId,
+}
+
 /// All names of the day.
 pub struct Node {
     pub names: Dictionary,
@@ -167,6 +174,23 @@ impl Node {
         Node { names, event, idle: (idle_task, idle), programs }
     }
 
+    /// What runs on a core at its next sample.
+    fn run_on(&self, random: &mut Random, file: u64, now: &mut Running) {
+        if random.below(10) < 3 {
+            now.program = random.skewed(PROGRAMS);
+            let tasks = &self.programs[now.program].tasks;
+            now.task = tasks[random.skewed(tasks.len())];
+            if random.below(3) == 0 {
+                (now.task, now.stack) = self.idle;
+            }
+        }
+        if now.task != self.idle.0 && random.below(4) > 0 {
+            let stacks = &self.programs[now.program].stacks;
+            // Each file meets another half of them.
+            now.stack = stacks[(random.skewed(STACKS / 2) + file as usize * 7) % STACKS];
+        }
+    }
+
     /// Writes the file `number` of the day and says how many samples it has.
     pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<u64> {
         let random = &mut Random::new(1000 + number);
@@ -176,30 +200,19 @@ impl Node {
         file.set_profile_source(&origin.row(self.names.clock, Some(&Report::default())))?;
         let mut writer = SampleWriter::default();
         let period = SECOND / RATE;
-        let mut running = vec![self.idle; CORES as usize];
-        let mut program = vec![0; CORES as usize];
+        let mut running = vec![Running { program: 0, task: self.idle.0, stack: self.idle.1 }; CORES as usize];
         let first = number * FILE_SECONDS * RATE;
+        // Before the file begins the cores get busy: its first second is as the others.
+        for _ in 0..RATE {
+            running.iter_mut().for_each(|running| self.run_on(random, number, running));
+        }
         for turn in first..first + FILE_SECONDS * RATE {
-            for core in 0..CORES {
-                let (task, stack) = &mut running[core as usize];
-                if random.below(10) < 3 {
-                    program[core as usize] = random.skewed(PROGRAMS);
-                    let tasks = &self.programs[program[core as usize]].tasks;
-                    *task = tasks[random.skewed(tasks.len())];
-                    if random.below(3) == 0 {
-                        (*task, *stack) = self.idle;
-                    }
-                }
-                if *task != self.idle.0 && random.below(4) > 0 {
-                    let stacks = &self.programs[program[core as usize]].stacks;
-                    // Each file meets another half of them.
-                    let half = STACKS / 2;
-                    *stack = stacks[(random.skewed(half) + number as usize * 7) % STACKS];
-                }
+            for (core, running) in (0..CORES).zip(&mut running) {
+                self.run_on(random, number, running);
                 let lateness = 1_500.0 - 3_000.0 * random.unit().max(1e-9).ln();
                 let at = START_CLOCK + turn * period + u64::from(core) * 7_001 + lateness as u64;
-                let sample =
-                    Sample { time: Some(at), core: Some(core), task: *task, event: self.event, period, stack: *stack };
+                let Running { task, stack, .. } = *running;
+                let sample = Sample { time: Some(at), core: Some(core), task, event: self.event, period, stack };
                 writer.take(&mut file, &self.names, sample)?;
             }
         }
