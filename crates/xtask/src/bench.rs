@@ -18,6 +18,10 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "units" {
         return crate::bench_units::run(runs);
     }
+    if filter == "profile:monopolies" {
+        // Looks at the library, not at the command.
+        return crate::bench_profile::run(std::path::Path::new(""), "monopolies", runs);
+    }
     let binaries = build()?;
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);
