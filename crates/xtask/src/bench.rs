@@ -18,9 +18,9 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "units" {
         return crate::bench_units::run(runs);
     }
-    if filter == "profile:ranges" {
-        // Measures the libraries; no binary has to be built for it.
-        return crate::bench_profile::run(Path::new(""), "ranges", runs);
+    if let Some(part @ ("ranges" | "monopolies")) = filter.strip_prefix("profile:") {
+        // They measure the libraries; no binary has to be built for them.
+        return crate::bench_profile::run(Path::new(""), part, runs);
     }
     let binaries = build()?;
     if filter == "zombies" {
