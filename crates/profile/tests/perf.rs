@@ -12,11 +12,11 @@ use coroner_profile::model::{FrameId, Profile, label};
 use coroner_profile::symbols::Symbols;
 
 /// Runs perf quietly; `None` if it cannot.
-fn perf(arguments: &[&str], out: Option<&Path>) -> Option<()> {
+fn perf(arguments: &[&str], dir: &Path, out: Option<&Path>) -> Option<()> {
     let stdout = out.map_or_else(Stdio::null, |path| File::create(path).expect("a file").into());
-    let status =
-        Command::new("perf").args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success()).then_some(())
+    let mut command = Command::new("perf");
+    command.args(arguments).current_dir(dir).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success()).then_some(())
 }
 
 /// What both ways must agree on for each sample: time, core and thread; then command, period, event and the labels of the stack.
@@ -54,12 +54,13 @@ fn compare(record: &[&str], command: &[&str], tolerated: usize) {
     arguments.extend(record);
     arguments.push("--");
     arguments.extend(command);
-    if perf(&arguments, None).is_none() {
+    if perf(&arguments, dir.path(), None).is_none() {
         eprintln!("not run: perf cannot record {command:?} here");
         return;
     }
     let fields = "comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso";
-    perf(&["script", "--ns", "--no-inline", "-F", fields, "-i", path], Some(&text)).expect("perf reads its own file");
+    let script = ["script", "--ns", "--no-inline", "-F", fields, "-i", path];
+    perf(&script, dir.path(), Some(&text)).expect("perf reads its own file");
     let (from_text, report) =
         Profile::collect(|take| perf_script::samples::read(File::open(&text).expect("a file"), take)).expect("text");
     let odd = |kind: &OddityKind| *kind != OddityKind::EmptyStack;
@@ -132,7 +133,8 @@ fn generated_code_and_templates_read_alike_both_ways() {
     compare(&["-F", "999"], &["node", "--perf-basic-prof", "-e", script], NONE);
 }
 
+/// perf leaves one start-up function of the compiler unnamed that has a symbol.
 #[test]
 fn rust_reads_alike_both_ways() {
-    compare(&["-F", "999"], &["rustc", "--explain", "E0382"], NONE);
+    compare(&["-F", "9999"], &["rustc", "--explain", "E0382"], 100);
 }

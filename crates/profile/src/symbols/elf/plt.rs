@@ -22,6 +22,10 @@ pub(super) struct Plt {
 const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 const STUB: u64 = 16;
+/// What fills a slot on x86-64 (`R_X86_64_*`).
+const GLOB_DAT: u32 = 6;
+const JUMP_SLOT: u32 = 7;
+const IRELATIVE: u32 = 37;
 
 impl Plt {
     pub fn of(image: &Image, sections: &[Section]) -> Option<Plt> {
@@ -100,8 +104,11 @@ fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, u32>, Vec<u32>
         let Some(bytes) = image.bytes(section.offset, section.size, MAX_RELOCATIONS) else { continue };
         for entry in bytes.chunks_exact(24) {
             let (Some(slot), Some(info)) = (u64_at(entry, 0), u64_at(entry, 8)) else { continue };
-            let symbol = (info >> 32) as u32;
-            slots.insert(slot, symbol);
+            let (symbol, kind) = ((info >> 32) as u32, info as u32);
+            // Most of them are of no stub's slot.
+            if [GLOB_DAT, JUMP_SLOT, IRELATIVE].contains(&kind) {
+                slots.insert(slot, symbol);
+            }
             if section.name == b".rela.plt" {
                 in_order.push(symbol);
             }
