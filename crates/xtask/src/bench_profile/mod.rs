@@ -3,9 +3,12 @@
 //! into target/peers, never linked.
 
 pub mod monopolies;
+mod peers;
 mod perf_data;
 mod ranges;
+mod same_lines;
 mod text;
+mod vary;
 
 use std::path::Path;
 
