@@ -1,5 +1,7 @@
 //! What an importer saw and could not use.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// How many first places are kept for each kind of oddity.
@@ -54,6 +56,14 @@ pub struct Report {
     pub out_of_order: u64,
     /// Samples the kernel or perf says it lost.
     pub lost: u64,
+    /// Of these, by the core whose buffer was full, where the file tells.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lost_by_core: BTreeMap<u32, u64>,
+    /// How often the kernel stopped sampling on a core for a while, because samples took too much of its time.
+    #[serde(default)]
+    pub throttled: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub throttled_by_core: BTreeMap<u32, u64>,
     pub oddities: Vec<Oddity>,
 }
 
@@ -101,6 +111,14 @@ impl Report {
         self.truncated |= next.truncated;
         self.out_of_order += next.out_of_order;
         self.lost += next.lost;
+        self.throttled += next.throttled;
+        for (ours, theirs) in
+            [(&mut self.lost_by_core, next.lost_by_core), (&mut self.throttled_by_core, next.throttled_by_core)]
+        {
+            for (core, count) in theirs {
+                *ours.entry(core).or_default() += count;
+            }
+        }
     }
 }
 

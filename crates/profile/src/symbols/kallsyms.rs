@@ -1,78 +1,116 @@
 //! The kernel's symbols, as /proc/kallsyms lists them: `ADDRESS TYPE NAME [MODULE]`.
 
+use std::collections::HashMap;
+
 /// Functions and data by address. Data too: it says where the function before it ends.
 pub struct Kallsyms {
-    addresses: Vec<u64>,
-    /// Where each name begins in `names`, its length, and its module.
-    entries: Vec<Entry>,
-    names: String,
-    modules: Vec<String>,
+    text: Vec<u8>,
+    /// Address and where its line begins in `text`; by address, and of one address in the order of the lines.
+    symbols: Vec<(u64, u32)>,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
-    name: u32,
-    length: u16,
-    /// 0 for the kernel proper, else the module's position plus one.
-    module: u16,
+/// A line taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSymbol<'a> {
+    pub address: u64,
     kind: u8,
+    pub name: &'a str,
+    pub module: Option<&'a str>,
 }
 
 impl Kallsyms {
     /// `None` if no address is shown: the kernel prints zeros to those who may not know.
-    pub fn parse(text: &[u8]) -> Option<Kallsyms> {
-        let mut all: Vec<(u64, Entry)> = Vec::new();
-        let mut names = String::new();
-        let mut modules: Vec<String> = Vec::new();
-        for line in text.split(|byte| *byte == b'\n') {
-            let Ok(line) = std::str::from_utf8(line) else { continue };
-            let mut words = line.split_ascii_whitespace();
-            let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else { continue };
-            let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-            let kind = kind.as_bytes()[0];
-            // Absolute symbols are offsets into per-CPU memory; mapping symbols of ARM begin with $.
-            if !matches!(kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B') || name.starts_with('$') || address == 0
+    pub fn parse(text: Vec<u8>) -> Option<Kallsyms> {
+        let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(text.len() / 40);
+        let mut start = 0;
+        while start < text.len() {
+            let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |at| start + at);
+            if let Some((address, kind, name)) = address_and_kind(&text[start..end])
+                // Absolute symbols are offsets into per-CPU memory; mapping symbols of ARM begin with $.
+                && matches!(kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B')
+                && !name.starts_with(b"$")
+                && address != 0
+                && let Ok(line) = u32::try_from(start)
             {
-                continue;
+                symbols.push((address, line));
             }
-            let module = match words.next().and_then(|module| module.strip_prefix('[')?.strip_suffix(']')) {
-                Some(module) => match modules.iter().rposition(|known| known == module) {
-                    Some(at) => at + 1,
-                    None => {
-                        modules.push(module.to_owned());
-                        modules.len()
-                    }
-                },
-                None => 0,
-            };
-            let (Ok(start), Ok(length), Ok(module)) =
-                (u32::try_from(names.len()), u16::try_from(name.len()), u16::try_from(module))
-            else {
-                continue;
-            };
-            names.push_str(name);
-            all.push((address, Entry { name: start, length, module, kind }));
+            start = end + 1;
         }
-        let text_of = |entry: &Entry| &names[entry.name as usize..][..usize::from(entry.length)];
-        // Of several names for one address the best one first.
-        all.sort_by(|(a_address, a), (b_address, b)| {
-            a_address.cmp(b_address).then_with(|| preference(b.kind, text_of(b)).cmp(&preference(a.kind, text_of(a))))
-        });
-        all.dedup_by_key(|(address, _)| *address);
-        let (addresses, entries): (Vec<u64>, Vec<Entry>) = all.into_iter().unzip();
-        (!addresses.is_empty()).then_some(Kallsyms { addresses, entries, names, modules })
+        if !symbols.is_sorted_by_key(|(address, _)| *address) {
+            symbols.sort_by_key(|(address, _)| *address);
+        }
+        (!symbols.is_empty()).then_some(Kallsyms { text, symbols })
     }
 
-    /// The symbol that covers `address`, and its module.
-    pub fn find(&self, address: u64) -> Option<(&str, Option<&str>)> {
-        let at = self.addresses.partition_point(|start| *start <= address).checked_sub(1)?;
-        let entry = self.entries[at];
+    /// The symbol that covers `address`.
+    pub fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
+        let end = self.symbols.partition_point(|(start, _)| *start <= address);
+        let start = self.symbols[..end].last()?.0;
         // Nothing is that long; an address behind the last symbol is nobody's.
-        if address - self.addresses[at] > 16 << 20 {
+        if address - start > 16 << 20 {
             return None;
         }
-        let module = usize::from(entry.module).checked_sub(1).map(|module| self.modules[module].as_str());
-        Some((&self.names[entry.name as usize..][..usize::from(entry.length)], module))
+        let first = self.symbols[..end].partition_point(|(other, _)| *other < start);
+        let named = self.symbols[first..end].iter().rev().filter_map(|(_, line)| self.line(*line));
+        named.max_by_key(|symbol| preference(symbol.kind, symbol.name))
+    }
+
+    /// The address of the kernel's own symbol `name`.
+    pub fn address_of(&self, name: &str) -> Option<u64> {
+        let whole = format!(" {name}\n");
+        let at = memchr::memmem::find(&self.text, whole.as_bytes())?;
+        let line = memchr::memrchr(b'\n', &self.text[..at]).map_or(0, |end| end + 1);
+        address_and_kind(&self.text[line..at]).map(|(address, ..)| address).or_else(|| {
+            let digits = std::str::from_utf8(&self.text[line..at]).ok()?;
+            u64::from_str_radix(digits.split(' ').next()?, 16).ok()
+        })
+    }
+
+    /// The lowest address of code of each module.
+    pub fn modules(&self) -> HashMap<&str, u64> {
+        let mut lowest = HashMap::new();
+        let mut at = 0;
+        // Only lines of modules have brackets, and most kernels have few of them.
+        while let Some(found) = memchr::memchr(b'[', &self.text[at..]) {
+            let line = memchr::memrchr(b'\n', &self.text[..at + found]).map_or(0, |end| end + 1);
+            if let Some(symbol) = u32::try_from(line).ok().and_then(|line| self.line(line))
+                && let Some(module) = symbol.module
+                && symbol.kind.eq_ignore_ascii_case(&b't')
+            {
+                let lowest = lowest.entry(module).or_insert(symbol.address);
+                *lowest = symbol.address.min(*lowest);
+            }
+            at += found + 1;
+        }
+        lowest
+    }
+
+    fn line(&self, start: u32) -> Option<KernelSymbol<'_>> {
+        let rest = &self.text[start as usize..];
+        let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
+        let (address, kind, rest) = address_and_kind(line)?;
+        let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+        let name = words.next()?;
+        let module = words.next().and_then(|module| module.strip_prefix('[')?.strip_suffix(']'));
+        Some(KernelSymbol { address, kind, name, module })
+    }
+}
+
+/// `ADDRESS KIND REST`.
+fn address_and_kind(line: &[u8]) -> Option<(u64, u8, &[u8])> {
+    let digits = line.iter().position(|byte| *byte == b' ').filter(|digits| (1..=16).contains(digits))?;
+    let mut address = 0;
+    for byte in &line[..digits] {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        address = address << 4 | u64::from(digit);
+    }
+    match &line[digits + 1..] {
+        [kind, b' ', rest @ ..] if !rest.is_empty() => Some((address, *kind, rest)),
+        _ => None,
     }
 }
 
@@ -101,21 +139,27 @@ mod tests {
         let text = "ffffffff81000000 T _text\nffffffff81000000 T startup_64\nffffffff81000100 t __do_softirq\n\
                     ffffffff81000100 W weak_name\nffffffff81000200 a absolute\nffffffff81000300 d data\n\
                     ffffffffc0000000 t nft_do_chain\t[nf_tables]\n";
-        let kernel = Kallsyms::parse(text.as_bytes()).expect("symbols");
-        assert_eq!(kernel.find(0xffff_ffff_8100_0000), Some(("startup_64", None)));
-        assert_eq!(kernel.find(0xffff_ffff_8100_02ff), Some(("__do_softirq", None)));
-        assert_eq!(kernel.find(0xffff_ffff_8100_0300), Some(("data", None)));
-        assert_eq!(kernel.find(0xffff_ffff_c000_0010), Some(("nft_do_chain", Some("nf_tables"))));
-        assert_eq!(kernel.find(0xffff_ffff_80ff_ffff), None);
-        assert_eq!(kernel.find(u64::MAX), None);
-        assert!(Kallsyms::parse(b"0000000000000000 T hidden\n").is_none());
+        let kernel = Kallsyms::parse(text.as_bytes().to_vec()).expect("symbols");
+        let find = |address| kernel.find(address).map(|symbol| (symbol.name, symbol.module));
+        assert_eq!(find(0xffff_ffff_8100_0000), Some(("startup_64", None)));
+        assert_eq!(find(0xffff_ffff_8100_02ff), Some(("__do_softirq", None)));
+        assert_eq!(find(0xffff_ffff_8100_0300), Some(("data", None)));
+        assert_eq!(find(0xffff_ffff_c000_0010), Some(("nft_do_chain", Some("nf_tables"))));
+        assert_eq!(find(0xffff_ffff_80ff_ffff), None);
+        assert_eq!(find(u64::MAX), None);
+        assert_eq!(kernel.address_of("_text"), Some(0xffff_ffff_8100_0000));
+        assert_eq!(kernel.address_of("text"), None);
+        assert_eq!(kernel.modules(), HashMap::from([("nf_tables", 0xffff_ffff_c000_0000)]));
+        assert!(Kallsyms::parse(b"0000000000000000 T hidden\n".to_vec()).is_none());
     }
 
     proptest! {
         #[test]
         fn any_text(text in "([0-9a-f]{1,16} [a-zA-Z] [a-z_$]{0,6}( \\[[a-z]{0,3}\\])?\n){0,20}|.{0,200}", address: u64) {
-            if let Some(kernel) = Kallsyms::parse(text.as_bytes()) {
+            if let Some(kernel) = Kallsyms::parse(text.into_bytes()) {
                 kernel.find(address);
+                kernel.modules();
+                kernel.address_of("a");
             }
         }
     }

@@ -2,32 +2,63 @@
 //!
 //! Everything is read below a root directory, so that a test can hand in a small tree and a recording of another machine can be
 //! named from a copy of its files. A file whose build id differs from the recorded one names nothing: a wrong name is worse
-//! than none.
+//! than none. Nothing is read before the first address that needs it.
 
 mod elf;
 mod kallsyms;
+mod kernel;
 mod perf_map;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use elf::Function;
-pub use kallsyms::Kallsyms;
+pub use kallsyms::{Kallsyms, KernelSymbol};
+pub use kernel::RecordedKernel;
 pub use perf_map::PerfMap;
+
+use elf::{Image, NamedFile, Wanted};
+use kernel::Kernel;
 
 /// The largest text file that is read for names. /proc/kallsyms of a large kernel is about 20 MB.
 const MAX_TEXT: u64 = 256 << 20;
+const MAX_PROBLEMS: usize = 50;
+/// The most files that are kept open with their symbols; a node runs some hundred.
+const MAX_FILES: usize = 4096;
 
 pub struct Symbols {
-    root: PathBuf,
-    kernel: Option<Kallsyms>,
-    elf: elf::ElfSymbols,
+    /// `None`: nothing is named.
+    root: Option<PathBuf>,
+    recorded: RecordedKernel,
+    kernel: Option<Option<Kernel>>,
+    /// By the caller's number.
+    files: HashMap<u32, Option<NamedFile>>,
     perf_maps: HashMap<u32, Option<PerfMap>>,
     /// What could not be named and why, by file; bounded.
     pub problems: Vec<String>,
 }
 
-const MAX_PROBLEMS: usize = 50;
+/// A function of a program and where it lies in its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    pub name: String,
+    pub offsets: Range<u64>,
+}
+
+/// A file that was mapped, as a recording describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedFile<'a> {
+    /// A number of its own for each file.
+    pub number: u32,
+    pub path: &'a str,
+    pub build_id: Option<&'a [u8]>,
+    pub inode: Option<u64>,
+    /// A process that had it mapped.
+    pub pid: u32,
+}
 
 impl Symbols {
     /// Names from the files of this machine.
@@ -37,81 +68,120 @@ impl Symbols {
 
     /// Names from a tree that looks like a machine's root directory.
     pub fn below(root: &Path) -> Symbols {
-        let mut problems = Vec::new();
-        let kernel = match read_bounded(&root.join("proc/kallsyms")) {
-            Ok(text) => match Kallsyms::parse(&text) {
-                Some(kernel) => Some(kernel),
-                None => {
-                    problems.push(
-                        "proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)".to_owned(),
-                    );
-                    None
-                }
-            },
-            Err(error) => {
-                problems.push(format!("proc/kallsyms: {error}"));
-                None
-            }
-        };
-        Symbols { root: root.to_owned(), kernel, elf: elf::ElfSymbols::default(), perf_maps: HashMap::new(), problems }
+        Symbols { root: Some(root.to_owned()), ..Symbols::none() }
     }
 
     /// No names at all.
     pub fn none() -> Symbols {
         Symbols {
-            root: PathBuf::from("/nonexistent"),
+            root: None,
+            recorded: RecordedKernel::default(),
             kernel: None,
-            elf: elf::ElfSymbols::default(),
+            files: HashMap::new(),
             perf_maps: HashMap::new(),
             problems: Vec::new(),
         }
     }
 
-    /// The recorded kernel is not the one whose symbols are at hand: use none of them.
-    pub fn check_kernel(&mut self, recorded_build_id: &[u8]) {
-        let notes = std::fs::read(self.root.join("sys/kernel/notes")).unwrap_or_default();
-        // The notes hold the id as it is; looking for it saves walking them.
-        let known = !recorded_build_id.is_empty() && !notes.is_empty();
-        if known && memchr::memmem::find(&notes, recorded_build_id).is_none() && self.kernel.take().is_some() {
-            self.problem(
-                "kernel: the recording is of another kernel than proc/kallsyms; its functions stay unnamed".to_owned(),
-            );
-        }
+    /// What the recording says of its kernel, for everything asked from now on.
+    pub fn set_kernel(&mut self, recorded: RecordedKernel) {
+        self.recorded = recorded;
+        self.kernel = None;
     }
 
     /// A kernel function and its module (none for the kernel proper).
-    pub fn kernel(&self, address: u64) -> Option<(&str, Option<&str>)> {
-        self.kernel.as_ref()?.find(address)
+    pub fn kernel(&mut self, address: u64) -> (Option<&str>, Option<&str>) {
+        let Some(root) = &self.root else { return (None, None) };
+        if self.kernel.is_none() {
+            let loaded = Kernel::load(root, &self.recorded);
+            self.kernel = Some(loaded.map_err(|problem| keep(&mut self.problems, problem)).ok());
+        }
+        match &self.kernel {
+            Some(Some(kernel)) => kernel.find(address),
+            _ => (None, None),
+        }
     }
 
-    /// A function of the program or library at `path`, at an offset into the file.
-    pub fn user(&mut self, path: &str, build_id: Option<&[u8]>, file_offset: u64) -> Option<Function> {
-        let found = self.elf.find(&self.root, path, build_id, file_offset);
-        found.unwrap_or_else(|problem| {
-            self.problem(problem);
-            None
-        })
+    /// A function of a program or library, at an offset into the file.
+    pub fn user(&mut self, mapped: &MappedFile<'_>, file_offset: u64) -> Option<Function> {
+        let root = self.root.as_ref()?;
+        if self.files.len() >= MAX_FILES && !self.files.contains_key(&mapped.number) {
+            self.files.clear();
+        }
+        let (recorded, problems) = (&self.recorded, &mut self.problems);
+        let file = self.files.entry(mapped.number).or_insert_with(|| {
+            if mapped.path == "[vdso]" {
+                return vdso(root, mapped.build_id, recorded);
+            }
+            let MappedFile { path, build_id, inode, pid, .. } = *mapped;
+            NamedFile::open(root, &Wanted { path, build_id, inode, pid }, &mut |problem| keep(problems, problem))
+        });
+        let (offsets, name) = file.as_mut()?.find(file_offset)?;
+        Some(Function { name, offsets })
     }
 
     /// A function that process `pid` generated.
     pub fn jit(&mut self, pid: u32, address: u64) -> Option<&str> {
-        let root = &self.root;
-        let map = self.perf_maps.entry(pid).or_insert_with(|| {
-            read_bounded(&root.join(format!("tmp/perf-{pid}.map"))).ok().map(|text| PerfMap::parse(&text))
-        });
-        map.as_ref()?.find(address)
-    }
-
-    fn problem(&mut self, problem: String) {
-        if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
-            self.problems.push(problem);
+        let root = self.root.as_ref()?;
+        if self.perf_maps.len() >= MAX_FILES && !self.perf_maps.contains_key(&pid) {
+            self.perf_maps.clear();
         }
+        self.perf_maps.entry(pid).or_insert_with(|| perf_map(root, pid)).as_ref()?.find(address)
     }
 }
 
+/// `/tmp/perf-PID.map`, or for a process in a container the one it wrote there under the number it has there.
+fn perf_map(root: &Path, pid: u32) -> Option<PerfMap> {
+    let own = root.join(format!("tmp/perf-{pid}.map"));
+    let text = read_bounded(&own).ok().or_else(|| {
+        let status = std::fs::read_to_string(root.join(format!("proc/{pid}/status"))).ok()?;
+        let inner =
+            status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().next_back()?;
+        read_bounded(&root.join(format!("proc/{pid}/root/tmp/perf-{inner}.map"))).ok()
+    })?;
+    Some(PerfMap::parse(&text))
+}
+
+/// The code the kernel maps into each process: perf's copy, or the one in this process if it is of the recorded kernel.
+fn vdso(root: &Path, build_id: Option<&[u8]>, recorded: &RecordedKernel) -> Option<NamedFile> {
+    if let Some(image) = build_id.and_then(|id| Image::open(&elf::cached(root, id).join("vdso"))) {
+        return NamedFile::read(image, None);
+    }
+    if root != Path::new("/") {
+        return None;
+    }
+    let image = own_vdso()?;
+    let same = match build_id {
+        Some(id) => image.build_id().as_deref() == Some(id),
+        None => kernel::is_running(root, recorded).is_ok(),
+    };
+    same.then(|| NamedFile::read(image, None))?
+}
+
+fn own_vdso() -> Option<Image> {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let (start, end) = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let mut bytes = vec![0; usize::try_from(hex(end)?.checked_sub(hex(start)?)?).ok()?];
+    std::fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, hex(start)?).ok()?;
+    Some(Image::Memory(bytes))
+}
+
+fn keep(problems: &mut Vec<String>, problem: String) {
+    if problems.len() < MAX_PROBLEMS && !problems.contains(&problem) {
+        problems.push(problem);
+    }
+}
+
+/// Reads a text file; never a pipe or a device, which could block.
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
-    let mut text = Vec::new();
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    }
+    let mut text = Vec::with_capacity(metadata.len().clamp(64 << 10, MAX_TEXT) as usize);
     std::fs::File::open(path)?.take(MAX_TEXT).read_to_end(&mut text)?;
     Ok(text)
 }

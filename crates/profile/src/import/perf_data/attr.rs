@@ -87,6 +87,28 @@ impl Attr {
         (self.sample_type & bit::ID != 0).then(|| (self.sample_type & before).count_ones() as usize)
     }
 
+    /// How many words from the start of a sample its time is, if it has one.
+    pub fn time_word(&self) -> Option<usize> {
+        let before = bit::IDENTIFIER | bit::IP | bit::TID;
+        (self.sample_type & bit::TIME != 0).then(|| (self.sample_type & before).count_ones() as usize)
+    }
+
+    pub fn has_address(&self) -> bool {
+        self.sample_type & bit::IP != 0
+    }
+
+    /// User stacks were recorded as copies of memory, not as addresses.
+    pub fn copies_stacks(&self) -> bool {
+        self.sample_type & bit::STACK_USER != 0
+    }
+
+    /// How many words from the end of any other record its core stands, if it has one.
+    pub fn core_word_from_end(&self) -> Option<usize> {
+        let from_core_on = bit::CPU | bit::IDENTIFIER;
+        let has_core = self.sample_id_all && self.sample_type & bit::CPU != 0;
+        has_core.then(|| (self.sample_type & from_core_on).count_ones() as usize)
+    }
+
     /// How many words from the end of any other record its time begins, if it has one.
     pub fn time_word_from_end(&self) -> Option<usize> {
         let from_time_on = bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;

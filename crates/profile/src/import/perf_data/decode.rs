@@ -7,7 +7,6 @@ use super::attr::Attr;
 use super::fields::Fields;
 use super::layout::{Layout, Source, layout};
 use super::order::Order;
-use super::sample;
 use super::unpack::Unpacker;
 use super::work::Work;
 use crate::import::{ImportError, OddityKind, Report, Take};
@@ -20,6 +19,9 @@ pub(super) mod kind {
     pub const MMAP: u32 = 1;
     pub const LOST: u32 = 2;
     pub const COMM: u32 = 3;
+    pub const EXIT: u32 = 4;
+    pub const THROTTLE: u32 = 5;
+    pub const UNTHROTTLE: u32 = 6;
     pub const FORK: u32 = 7;
     pub const SAMPLE: u32 = 9;
     pub const MMAP2: u32 = 10;
@@ -38,6 +40,8 @@ pub(super) mod kind {
 }
 
 pub(super) const HEADER: usize = 8;
+/// More events than are ever recorded at once.
+const MAX_ATTRS: usize = 1 << 14;
 const READ: usize = 256 << 10;
 
 pub(super) fn decode<S: Source + ?Sized>(
@@ -47,11 +51,6 @@ pub(super) fn decode<S: Source + ?Sized>(
 ) -> Result<(Dictionary, Report), ImportError> {
     let mut report = Report::default();
     let layout = layout(file, &mut report)?;
-    for (path, id) in &layout.build_ids {
-        if path.starts_with("[kernel.kallsyms]") {
-            symbols.check_kernel(id);
-        }
-    }
     let mut names = Dictionary::default();
     names.clock = layout.clock;
     let events = layout.attrs.iter().map(|attr| names.intern_event(&attr.name)).collect();
@@ -181,10 +180,10 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         let mut fields = Fields::new(body, self.layout.swap);
         match kind {
             kind::FINISHED_ROUND => {
-                let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+                let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
                 self.order.finish_round(|record, place| work.take(record, place, layout, ids, events));
             }
-            kind::HEADER_ATTR => self.header_attr(fields),
+            kind::HEADER_ATTR => self.header_attr(fields, place),
             kind::HEADER_FEATURE => {
                 if let Some(number) = fields.u64() {
                     let names = self.layout.attrs.len();
@@ -200,35 +199,33 @@ impl<'s, 't> RecordDecoder<'s, 't> {
             _ => match self.time_of(kind, body) {
                 Some(time) => {
                     if self.order.hold(time, record, place) {
-                        let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+                        let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
                         self.order.relieve(|record, place| work.take(record, place, layout, ids, events));
                     }
                 }
-                None => self.work.take(record, place, &self.layout, &self.ids, &self.events),
+                None => self.work.take(record, place, &mut self.layout, &self.ids, &self.events),
             },
         }
     }
 
-    /// In a file written through a pipe events are described by records: the structure, then its ids.
-    fn header_attr(&mut self, mut fields: Fields<'_>) {
-        let mut peek = fields;
-        let size = peek.u32().and_then(|_| peek.u32()).unwrap_or(0) as usize;
-        let Some(attr) = fields.bytes(size).and_then(|attr| Attr::parse(Fields::new(attr, self.layout.swap))) else {
+    fn header_attr(&mut self, fields: Fields<'_>, place: u64) {
+        if self.layout.attrs.len() >= MAX_ATTRS || self.layout.attribute_record(fields).is_none() {
+            self.work.report.odd(OddityKind::BadRecord, place, b"event description");
             return;
-        };
-        let mut attr = attr;
-        while let Some(id) = fields.u64() {
-            attr.ids.push(id);
         }
-        self.events.push(self.work.names.intern_event(&attr.name));
-        self.layout.attrs.push(attr);
-        self.ids = ids(&self.layout.attrs);
+        if let Some(attr) = self.layout.attrs.last() {
+            self.events.push(self.work.names.intern_event(&attr.name));
+            let number = self.layout.attrs.len() - 1;
+            self.ids.extend(attr.ids.iter().map(|id| (*id, number)));
+        }
     }
 
     fn time_of(&self, kind: u32, body: &[u8]) -> Option<u64> {
         if kind == kind::SAMPLE {
             let attr = &self.layout.attrs[attr_of(&self.layout.attrs, &self.ids, body, self.layout.swap)?];
-            return sample::parse(Fields::new(body, self.layout.swap), attr)?.time;
+            let mut fields = Fields::new(body, self.layout.swap);
+            fields.skip_words(attr.time_word()? as u64)?;
+            return fields.u64();
         }
         let words = self.layout.attrs.first()?.time_word_from_end()?;
         let at = body.len().checked_sub(words * 8)?;
@@ -236,7 +233,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
     }
 
     fn finish(mut self) -> Work<'s, 't> {
-        let (layout, ids, events, work) = (&self.layout, &self.ids, &self.events, &mut self.work);
+        let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
         self.order.finish(|record, place| work.take(record, place, layout, ids, events));
         self.work
     }

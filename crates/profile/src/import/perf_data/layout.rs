@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::about::About;
 use super::attr::Attr;
 use super::fields::Fields;
 use crate::import::{ImportError, OddityKind, Report};
 use crate::model::Clock;
+use crate::symbols::RecordedKernel;
 
 /// Something that can be read at any place.
 pub trait Source {
@@ -45,8 +47,13 @@ const MAX_SECTION: u64 = 32 << 20;
 /// Feature numbers (tools/perf/util/header.h).
 mod feature {
     pub const BUILD_ID: u32 = 2;
+    pub const HOSTNAME: u32 = 3;
+    pub const OS_RELEASE: u32 = 4;
+    pub const CMDLINE: u32 = 11;
     pub const EVENT_DESC: u32 = 12;
+    pub const SAMPLE_TIME: u32 = 21;
     pub const CLOCK_DATA: u32 = 29;
+    pub const READ: [u32; 7] = [BUILD_ID, HOSTNAME, OS_RELEASE, CMDLINE, EVENT_DESC, SAMPLE_TIME, CLOCK_DATA];
 }
 
 pub(super) struct Layout {
@@ -57,10 +64,14 @@ pub(super) struct Layout {
     pub clock: Option<Clock>,
     /// Build ids by path.
     pub build_ids: HashMap<String, Vec<u8>>,
+    pub kernel: RecordedKernel,
+    pub about: About,
+    /// Written through a pipe: descriptions come as records.
+    pub pipe: bool,
 }
 
 /// Reads at most `MAX_SECTION` bytes of `range`, as far as the file goes.
-fn section<S: Source + ?Sized>(file: &S, at: u64, size: u64) -> io::Result<Vec<u8>> {
+pub(super) fn section<S: Source + ?Sized>(file: &S, at: u64, size: u64) -> io::Result<Vec<u8>> {
     let size = size.min(MAX_SECTION).min(file.length()?.saturating_sub(at));
     let mut bytes = vec![0; size as usize];
     let mut filled = 0;
@@ -85,9 +96,19 @@ pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Resul
         _ => return Err(ImportError::NotThisFormat { expected: "perf.data" }),
     };
     let mut fields = Fields::new(&head[8..], swap);
-    let mut layout = Layout { swap, attrs: Vec::new(), data: 16..length, clock: None, build_ids: HashMap::new() };
+    let mut layout = Layout {
+        swap,
+        attrs: Vec::new(),
+        data: 16..length,
+        clock: None,
+        build_ids: HashMap::new(),
+        kernel: RecordedKernel::default(),
+        about: About::default(),
+        pipe: false,
+    };
     if fields.u64() == Some(16) {
-        return Ok(layout); // Written through a pipe: descriptions come as records.
+        layout.pipe = true;
+        return Ok(layout);
     }
     let mut words = [0; 11];
     for word in &mut words {
@@ -148,7 +169,7 @@ fn features<S: Source + ?Sized>(
             report.truncated = true;
             break;
         };
-        if [feature::BUILD_ID, feature::EVENT_DESC, feature::CLOCK_DATA].contains(&number) {
+        if feature::READ.contains(&number) {
             let bytes = section(file, at, size)?;
             layout.feature(number, &bytes);
         }
@@ -159,8 +180,21 @@ fn features<S: Source + ?Sized>(
 impl Layout {
     /// Takes a feature's content, from the table or from a record.
     pub fn feature(&mut self, number: u32, bytes: &[u8]) {
-        let fields = Fields::new(bytes, self.swap);
+        let mut fields = Fields::new(bytes, self.swap);
         match number {
+            feature::HOSTNAME => self.about.host = text(&mut fields),
+            feature::OS_RELEASE => {
+                self.about.kernel = text(&mut fields);
+                self.kernel.release = self.about.kernel.clone();
+            }
+            feature::CMDLINE => {
+                let count = fields.u32().unwrap_or(0);
+                self.about.command_line = (0..count).map_while(|_| text(&mut fields)).collect();
+            }
+            feature::SAMPLE_TIME => {
+                let times = fields.u64().zip(fields.u64());
+                self.about.samples = times.filter(|(first, last)| first <= last && *last > 0);
+            }
             feature::EVENT_DESC => {
                 let _ = self.event_names(fields);
             }
@@ -170,6 +204,18 @@ impl Layout {
             feature::CLOCK_DATA => self.clock = clock(fields).or(self.clock),
             _ => {}
         }
+    }
+
+    /// In a file written through a pipe events are described by records: the structure, then its ids.
+    pub fn attribute_record(&mut self, mut fields: Fields<'_>) -> Option<()> {
+        let mut peek = fields;
+        let (_kind, size) = (peek.u32()?, peek.u32()?);
+        let mut attr = Attr::parse(Fields::new(fields.bytes(size as usize)?, self.swap))?;
+        while let Some(id) = fields.u64() {
+            attr.ids.push(id);
+        }
+        self.attrs.push(attr);
+        Some(())
     }
 
     fn event_names(&mut self, mut fields: Fields<'_>) -> Option<()> {
@@ -204,9 +250,16 @@ impl Layout {
             let id = body.bytes(24)?;
             let size = if misc & HAS_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
             let path = String::from_utf8_lossy(body.string()).into_owned();
+            if path.starts_with("[kernel.kallsyms]") {
+                self.kernel.build_id = Some(id[..size].to_vec());
+            }
             self.build_ids.insert(path, id[..size].to_vec());
         }
     }
+}
+
+fn text(fields: &mut Fields<'_>) -> Option<String> {
+    fields.counted_string().map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
 /// A reading of the wall clock and of the recording's clock at the same moment.

@@ -8,9 +8,11 @@
 //! Own reader: linux-perf-data (MIT) trusts sizes in the file (a header can make it ask for any amount of memory) and gives
 //! nothing of a file that was cut, which is how a file looks after a node went down.
 
+mod about;
 mod attr;
 mod decode;
 mod fields;
+mod frames;
 mod layout;
 mod order;
 mod sample;
@@ -21,6 +23,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
+pub use about::{About, about};
 pub use layout::Source;
 
 use super::{ImportError, Report, Take};

@@ -16,15 +16,6 @@ pub(super) struct RawSample<'a> {
     pub chain: &'a [u8],
 }
 
-impl RawSample<'_> {
-    pub fn addresses(&self, swap: bool) -> impl Iterator<Item = u64> + '_ {
-        self.chain.chunks_exact(8).map(move |word| {
-            let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
-            if swap { word.swap_bytes() } else { word }
-        })
-    }
-}
-
 /// Takes a sample's body apart. `None` if it is shorter than it says.
 pub(super) fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;

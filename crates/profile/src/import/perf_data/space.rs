@@ -1,6 +1,9 @@
 //! What was mapped where, and who was called what.
+//!
+//! A node that starts a hundred thousand short processes must not cost their sum: a process that ended is forgotten once
+//! [`MAX_ENDED`] others ended after it, unless it shows up again (its other threads may live on).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use crate::model::hash::Seeded;
@@ -19,45 +22,50 @@ pub(super) struct Mapping {
 pub(super) struct Dso {
     pub path: Rc<str>,
     pub build_id: Option<Rc<[u8]>>,
+    pub inode: Option<u64>,
 }
 
-/// The most mappings and processes held; a file that has more loses the oldest ones' names, not its samples.
+/// The most mappings, processes and bytes of paths held; a file that has more loses names, not samples.
 const MAX_MAPPINGS: usize = 1 << 17;
 const MAX_TASKS: usize = 1 << 20;
+const MAX_PATH_BYTES: usize = 64 << 20;
+/// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
+const MAX_ENDED: usize = 4096;
 
 /// An address space: mappings by start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
-    mappings: BTreeMap<u64, Mapping>,
-    /// Frames of addresses seen, until the mappings change.
-    pub frames: HashMap<u64, u32, Seeded>,
+    /// Shared with the parent until one of them changes it.
+    mappings: Rc<BTreeMap<u64, Mapping>>,
+    /// The same number means the same mappings of the same process; 0 where nothing is mapped.
+    pub version: u32,
+    seen_since_end: bool,
 }
 
 impl Space {
-    pub fn map(&mut self, start: u64, mapping: Mapping) {
+    fn map(&mut self, start: u64, mapping: Mapping) {
         if mapping.end <= start || self.mappings.len() >= MAX_MAPPINGS {
             return;
         }
-        self.frames.clear();
+        let mappings = Rc::make_mut(&mut self.mappings);
         // What lies below is replaced where it is covered.
-        let covered: Vec<u64> = self
-            .mappings
+        let covered: Vec<u64> = mappings
             .range(..mapping.end)
             .rev()
             .take_while(|(_, old)| old.end > start)
             .map(|(old_start, _)| *old_start)
             .collect();
         for old_start in covered {
-            let Some(old) = self.mappings.remove(&old_start) else { continue };
+            let Some(old) = mappings.remove(&old_start) else { continue };
             if old.end > mapping.end {
                 let file_offset = old.file_offset.wrapping_add(mapping.end - old_start);
-                self.mappings.insert(mapping.end, Mapping { file_offset, ..old.clone() });
+                mappings.insert(mapping.end, Mapping { file_offset, ..old.clone() });
             }
             if old_start < start {
-                self.mappings.insert(old_start, Mapping { end: start, ..old });
+                mappings.insert(old_start, Mapping { end: start, ..old });
             }
         }
-        self.mappings.insert(start, mapping);
+        mappings.insert(start, mapping);
     }
 
     /// The mapping at `address`, and the offset into its file.
@@ -67,38 +75,71 @@ impl Space {
     }
 }
 
+struct Name {
+    text: Rc<[u8]>,
+    seen_since_end: bool,
+}
+
 /// All processes.
 #[derive(Default)]
 pub(super) struct Tasks {
     spaces: HashMap<u32, Space, Seeded>,
     /// Names by thread.
-    names: HashMap<u32, Rc<[u8]>, Seeded>,
-    dsos: Vec<Dso>,
-    dso_ids: HashMap<Dso, u32>,
+    names: HashMap<u32, Name, Seeded>,
+    /// Processes and threads that ended, the longest ago first.
+    ended: VecDeque<(u32, u32)>,
+    dsos: Vec<(Dso, u32)>,
+    dso_ids: HashMap<Dso, u32, Seeded>,
+    path_bytes: usize,
+    versions: u32,
 }
 
 impl Tasks {
     /// The number of a file. The same file in many processes has one number, so that it is named once.
-    pub fn dso_id(&mut self, dso: Dso) -> u32 {
-        *self.dso_ids.entry(dso).or_insert_with_key(|dso| {
-            self.dsos.push(dso.clone());
-            self.dsos.len() as u32 - 1
-        })
+    pub fn dso_id(&mut self, dso: Dso, pid: u32) -> u32 {
+        if let Some(id) = self.dso_ids.get(&dso) {
+            return *id;
+        }
+        if self.path_bytes > MAX_PATH_BYTES {
+            return 0;
+        }
+        if self.dsos.is_empty() {
+            // Stands for all files beyond the limit.
+            self.dsos.push((Dso { path: "[unknown]".into(), build_id: None, inode: None }, 0));
+        }
+        self.path_bytes += dso.path.len() + 64;
+        let id = self.dsos.len() as u32;
+        self.dsos.push((dso.clone(), pid));
+        self.dso_ids.insert(dso, id);
+        id
     }
 
-    pub fn dso(&self, id: u32) -> &Dso {
+    /// A file and a process that had it mapped.
+    pub fn dso(&self, id: u32) -> &(Dso, u32) {
         &self.dsos[id as usize]
     }
 
-    pub fn space(&mut self, pid: u32) -> &mut Space {
+    pub fn map(&mut self, pid: u32, start: u64, mapping: Mapping) {
         if self.spaces.len() >= MAX_TASKS {
             self.spaces.clear();
         }
-        self.spaces.entry(pid).or_default()
+        let space = self.spaces.entry(pid).or_default();
+        space.map(start, mapping);
+        self.versions = self.versions.wrapping_add(1).max(1);
+        space.version = self.versions;
+        space.seen_since_end = true;
     }
 
-    pub fn name(&self, tid: u32) -> Option<&[u8]> {
-        self.names.get(&tid).map(|name| &**name)
+    pub fn space(&mut self, pid: u32) -> Option<&Space> {
+        let space = self.spaces.get_mut(&pid)?;
+        space.seen_since_end = true;
+        Some(space)
+    }
+
+    pub fn name(&mut self, tid: u32) -> Option<&[u8]> {
+        let name = self.names.get_mut(&tid)?;
+        name.seen_since_end = true;
+        Some(&name.text)
     }
 
     /// A new name, also by starting another program. What the old program had mapped stays until something else is mapped there:
@@ -107,19 +148,55 @@ impl Tasks {
         if self.names.len() >= MAX_TASKS {
             self.names.clear();
         }
-        self.names.insert(tid, name.into());
+        self.names.insert(tid, Name { text: name.into(), seen_since_end: true });
     }
 
     /// A new process has its parent's mappings, a new thread shares them; both begin with the parent's name.
     pub fn fork(&mut self, (pid, tid): (u32, u32), (parent_pid, parent_tid): (u32, u32)) {
         if pid != parent_pid {
-            let mappings = self.spaces.get(&parent_pid).map(|space| space.mappings.clone()).unwrap_or_default();
-            if self.spaces.len() < MAX_TASKS {
-                self.spaces.insert(pid, Space { mappings, frames: HashMap::default() });
+            let parent = self.spaces.get(&parent_pid).filter(|parent| parent.version != 0);
+            match parent.map(|parent| Rc::clone(&parent.mappings)) {
+                Some(mappings) if self.spaces.len() < MAX_TASKS => {
+                    self.versions = self.versions.wrapping_add(1).max(1);
+                    let space = Space { mappings, version: self.versions, seen_since_end: true };
+                    self.spaces.insert(pid, space);
+                }
+                _ => {
+                    self.spaces.remove(&pid);
+                }
             }
         }
-        if let Some(name) = self.names.get(&parent_tid).cloned() {
-            self.names.insert(tid, name);
+        if let Some(name) = self.names.get(&parent_tid).map(|name| Rc::clone(&name.text))
+            && self.names.len() < MAX_TASKS
+        {
+            self.names.insert(tid, Name { text: name, seen_since_end: true });
+        }
+    }
+
+    pub fn exit(&mut self, pid: u32, tid: u32) {
+        self.unsee(pid, tid);
+        self.ended.push_back((pid, tid));
+        if self.ended.len() <= MAX_ENDED {
+            return;
+        }
+        let Some((pid, tid)) = self.ended.pop_front() else { return };
+        // What was seen since lives on, in another thread or as a new process of the same number.
+        if self.names.get(&tid).is_some_and(|name| !name.seen_since_end) {
+            self.names.remove(&tid);
+        }
+        if pid == tid && self.spaces.get(&pid).is_some_and(|space| !space.seen_since_end) {
+            self.spaces.remove(&pid);
+        }
+    }
+
+    fn unsee(&mut self, pid: u32, tid: u32) {
+        if let Some(name) = self.names.get_mut(&tid) {
+            name.seen_since_end = false;
+        }
+        if pid == tid
+            && let Some(space) = self.spaces.get_mut(&pid)
+        {
+            space.seen_since_end = false;
         }
     }
 }
@@ -145,17 +222,40 @@ mod tests {
         assert_eq!(at(99), None);
     }
 
+    fn at(tasks: &mut Tasks, pid: u32, address: u64) -> Option<u32> {
+        tasks.space(pid)?.find(address).map(|(mapping, _)| mapping.dso)
+    }
+
     #[test]
     fn a_child_starts_with_its_parents_mappings_and_name() {
         let mut tasks = Tasks::default();
         tasks.rename(1, b"sh");
-        tasks.space(1).map(100, mapping(200, 0, 1));
+        tasks.map(1, 100, mapping(200, 0, 1));
         tasks.fork((2, 2), (1, 1));
         assert_eq!(tasks.name(2), Some(&b"sh"[..]));
-        assert!(tasks.space(2).find(150).is_some());
+        assert_eq!(at(&mut tasks, 2, 150), Some(1));
         tasks.rename(2, b"ls");
-        tasks.space(2).map(100, mapping(200, 0, 2));
-        assert_eq!(tasks.space(2).find(150).map(|(mapping, _)| mapping.dso), Some(2));
-        assert_eq!(tasks.space(1).find(150).map(|(mapping, _)| mapping.dso), Some(1));
+        tasks.map(2, 100, mapping(200, 0, 2));
+        assert_eq!(at(&mut tasks, 2, 150), Some(2));
+        assert_eq!(at(&mut tasks, 1, 150), Some(1));
+    }
+
+    #[test]
+    fn short_processes_are_forgotten_and_those_still_seen_are_not() {
+        let mut tasks = Tasks::default();
+        tasks.rename(1, b"sh");
+        tasks.map(1, 100, mapping(200, 0, 1));
+        // Its main thread ended, another one runs on.
+        tasks.fork((2, 2), (1, 1));
+        tasks.exit(2, 2);
+        for pid in 10..100_000 {
+            tasks.fork((pid, pid), (1, 1));
+            tasks.exit(pid, pid);
+            assert!(at(&mut tasks, 2, 150).is_some());
+        }
+        assert_eq!(at(&mut tasks, 1, 150), Some(1));
+        assert!(at(&mut tasks, 99_999, 150).is_some(), "the last to end may still be sampled");
+        assert!(at(&mut tasks, 10, 150).is_none());
+        assert!(tasks.spaces.len() <= MAX_ENDED + 2 && tasks.names.len() <= MAX_ENDED + 2);
     }
 }

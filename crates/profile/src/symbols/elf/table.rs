@@ -1,0 +1,199 @@
+//! The symbol tables of a file, by address.
+
+use std::cmp::{Ordering, Reverse};
+use std::ops::Range;
+
+use super::debugdata;
+use super::image::{Image, Section, u32_at, u64_at};
+use super::plt::Plt;
+
+/// No symbol table is larger than this (a large browser's is some 100 MB).
+const MAX_SYMBOLS: u64 = 1 << 30;
+/// How much of a table is read at once, in whole entries.
+const CHUNK: usize = 24 * 4096;
+/// How far a function that holds others is looked for.
+const NESTED: usize = 32;
+/// Where the last function ends if it does not say: perf takes the page it is on and one more.
+const PAGE: u64 = 4096;
+
+pub(super) struct Table {
+    /// By start.
+    symbols: Vec<Symbol>,
+    /// The string tables that [`Symbol::strings`] counts.
+    strings: Vec<(usize, Section)>,
+    images: Vec<Image>,
+    /// The size of the longest function.
+    longest: u64,
+    plt: Option<Plt>,
+}
+
+/// Small, as there may be a million of them.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u64,
+    name: u32,
+    /// Its size, below it which string table has the name, below it how much its name is preferred.
+    packed: u32,
+}
+
+const MAX_SIZE: u64 = (1 << 26) - 1;
+
+impl Symbol {
+    fn size(self) -> u64 {
+        u64::from(self.packed >> 6)
+    }
+
+    fn strings(self) -> usize {
+        (self.packed >> 3 & 7) as usize
+    }
+
+    /// The more, the rather is its name shown.
+    fn rank(self) -> u32 {
+        self.packed & 7
+    }
+}
+
+const SYMTAB: u32 = 2;
+const DYNSYM: u32 = 11;
+
+impl Table {
+    /// Reads the tables of `mapped` and, if there is one, of the file with its debug symbols.
+    pub fn read(mapped: Image, debug: Option<Image>) -> Option<Table> {
+        let sections = mapped.sections()?;
+        let packed = sections.iter().find(|section| section.name == b".gnu_debugdata");
+        let packed = packed.and_then(|section| mapped.bytes(section.offset, section.size, MAX_SYMBOLS));
+        let plt = Plt::of(&mapped, &sections);
+        let stripped = !sections.iter().any(|section| section.kind == SYMTAB);
+        let mut table = Table { symbols: Vec::new(), strings: Vec::new(), images: Vec::new(), longest: 0, plt };
+        if stripped
+            && debug.is_none()
+            && let Some(packed) = packed.and_then(|packed| debugdata::unpack(&packed))
+            && let Some(sections) = packed.sections()
+        {
+            table.add(packed, &sections, &[SYMTAB]);
+        }
+        if let Some(debug) = debug
+            && let Some(sections) = debug.sections()
+        {
+            table.add(debug, &sections, &[SYMTAB]);
+        }
+        table.add(mapped, &sections, &[SYMTAB, DYNSYM]);
+        table.symbols.sort_unstable_by_key(|symbol| symbol.start);
+        table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
+        Some(table)
+    }
+
+    fn add(&mut self, image: Image, sections: &[Section], kinds: &[u32]) {
+        for kind in kinds {
+            let is_table = |section: &&Section| section.kind == *kind && section.entry_size == 24;
+            let Some(section) = sections.iter().find(is_table) else { continue };
+            let Some(strings) = sections.get(section.link as usize) else { continue };
+            if section.size > MAX_SYMBOLS || self.strings.len() == 8 {
+                continue;
+            }
+            let from = self.strings.len() as u32;
+            self.strings.push((self.images.len(), strings.clone()));
+            let named = |section: &Section, part: &str| memchr::memmem::find(&section.name, part.as_bytes()).is_some();
+            let code: Vec<bool> = sections.iter().map(|at| named(at, "text") || named(at, "data")).collect();
+            let mut buffer = vec![0; CHUNK];
+            for at in (0..section.size).step_by(CHUNK) {
+                let want = CHUNK.min((section.size - at) as usize);
+                let n = image.read_at(&mut buffer[..want], section.offset.saturating_add(at));
+                self.symbols.extend(buffer[..n].chunks_exact(24).filter_map(|entry| symbol(entry, from, &code)));
+                if n < want {
+                    break;
+                }
+            }
+        }
+        self.images.push(image);
+    }
+
+    /// The function at `address`: where it lies, and its name as it stands in the file.
+    pub fn find(&mut self, address: u64) -> Option<(Range<u64>, Vec<u8>)> {
+        if let Some(plt) = &mut self.plt
+            && plt.covers(address)
+            && let Some(found) = plt.find(&self.images, address)
+        {
+            return Some(found);
+        }
+        let end = self.symbols.partition_point(|symbol| symbol.start <= address);
+        let nearest = self.symbols[..end].last()?.start;
+        let next = self.symbols.get(end).map(|symbol| symbol.start);
+        for (at, symbol) in self.symbols[..end].iter().enumerate().rev().take(NESTED) {
+            let size = match symbol.size() {
+                // What has no size ends where the next begins.
+                0 if symbol.start == nearest => {
+                    next.unwrap_or(nearest.next_multiple_of(PAGE).saturating_add(PAGE)) - nearest
+                }
+                size => size,
+            };
+            if address - symbol.start < size {
+                let best = self.best(at, symbol.start);
+                let size = if best.size() == 0 { size } else { best.size() };
+                if address - symbol.start < size {
+                    return Some((symbol.start..symbol.start + size, self.name(best)));
+                }
+            }
+            if address - symbol.start >= self.longest && symbol.start < nearest {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one
+    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one.
+    fn best(&self, last: usize, start: u64) -> Symbol {
+        let same_start = self.symbols[..=last].iter().rev().take_while(|symbol| symbol.start == start);
+        let taste = |symbol: Symbol| {
+            let name = self.name(symbol);
+            let underscores = name.iter().take_while(|byte| **byte == b'_').count();
+            (Reverse(underscores), name.len())
+        };
+        let mut best = self.symbols[last];
+        for other in same_start.skip(1) {
+            let better = match other.rank().cmp(&best.rank()) {
+                Ordering::Equal => taste(*other) > taste(best),
+                order => order.is_gt(),
+            };
+            if better {
+                best = *other;
+            }
+        }
+        best
+    }
+
+    fn name(&self, symbol: Symbol) -> Vec<u8> {
+        let (image, strings) = &self.strings[symbol.strings()];
+        self.images[*image].string(strings, symbol.name)
+    }
+}
+
+/// A function, or a label in code or data, as perf takes them (tools/perf/util/symbol-elf.c).
+fn symbol(entry: &[u8], from: u32, code: &[bool]) -> Option<Symbol> {
+    const NO_TYPE: u8 = 0;
+    const OBJECT: u8 = 1;
+    const FUNCTION: u8 = 2;
+    const INDIRECT: u8 = 10;
+    const ABSOLUTE: u16 = 0xfff1;
+    let name = u32_at(entry, 0)?;
+    let (info, other) = (entry[4], entry[5]);
+    let section = u16::from_ne_bytes([entry[6], entry[7]]);
+    if name == 0 || section == 0 || section == ABSOLUTE {
+        return None;
+    }
+    match info & 15 {
+        FUNCTION | INDIRECT | OBJECT => {}
+        NO_TYPE => {
+            let hidden = matches!(other & 3, 1 | 2);
+            if hidden || !code.get(usize::from(section)).copied().unwrap_or(false) {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    let (start, size) = (u64_at(entry, 8)?, u64_at(entry, 16)?);
+    let (global, weak) = (info >> 4 == 1, info >> 4 == 2);
+    let rank = u32::from(size > 0) << 2 | u32::from(!weak) << 1 | u32::from(global);
+    Some(Symbol { start, name, packed: (size.min(MAX_SIZE) as u32) << 6 | from << 3 | rank })
+}

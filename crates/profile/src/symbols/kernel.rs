@@ -1,0 +1,150 @@
+//! The kernel that ran, named by a list of its symbols that may be of another boot.
+//!
+//! Linux may lie at another address after each boot (KASLR), and modules always do. A recording says where it found the kernel
+//! (`[kernel.kallsyms]_text`, with the address of `_text`) and each module; the list says where they were when it was written.
+//! What differs is added to every address.
+
+use std::path::Path;
+
+use super::elf::{cached, hex};
+use super::kallsyms::Kallsyms;
+use super::read_bounded;
+
+/// What a recording says of its kernel.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedKernel {
+    pub build_id: Option<Vec<u8>>,
+    /// `uname -r`.
+    pub release: Option<String>,
+    /// The symbol that tells where the kernel lay, and its address.
+    pub reference: Option<(String, u64)>,
+    /// Modules: start, end and name.
+    pub modules: Vec<(u64, u64, String)>,
+}
+
+/// More modules than any kernel has.
+const MAX_MODULES: usize = 1 << 14;
+/// The kernel is moved by a multiple of this (arm64; x86 moves it by 2 MB). Another distance means another kernel.
+const KASLR_STEP: u64 = 64 << 10;
+const PAGE: u64 = 4096;
+
+impl RecordedKernel {
+    /// Takes a mapping of the kernel: `[kernel.kallsyms]_text` with the symbol's address, or a module's name or file.
+    pub fn mapped(&mut self, path: &str, start: u64, length: u64, reference: u64) {
+        if let Some(symbol) = path.strip_prefix("[kernel.kallsyms]") {
+            if !symbol.is_empty() {
+                self.reference = Some((symbol.to_owned(), reference));
+            }
+        } else if let Some(name) = module_name(path)
+            && self.modules.len() < MAX_MODULES
+        {
+            self.modules.push((start, start.saturating_add(length), name));
+        }
+    }
+}
+
+/// `[nf_tables]` and `/lib/modules/6.1/kernel/net/nf-tables.ko.xz` are the module `nf_tables`.
+fn module_name(path: &str) -> Option<String> {
+    if let Some(name) = path.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        return Some(name.to_owned());
+    }
+    let (name, _) = path.rsplit('/').next()?.split_once(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+pub(super) struct Kernel {
+    symbols: Kallsyms,
+    /// How much higher than in the list the kernel lay when it was recorded.
+    moved: u64,
+    /// Modules by where they were recorded: start, end, how much higher than in the list, name. `None` if the list lacks it.
+    modules: Vec<(u64, u64, Option<u64>, String)>,
+    /// The list was written while the kernel lay where it was recorded, by the boot that still runs.
+    same_boot: bool,
+}
+
+impl Kernel {
+    /// The list for the recorded kernel: perf's copy of it, else the running kernel's, if it is the same kernel.
+    pub fn load(root: &Path, recorded: &RecordedKernel) -> Result<Kernel, String> {
+        if let Some(id) = recorded.build_id.as_deref()
+            && let Ok(text) = read_bounded(&cached(root, id).join("kallsyms"))
+            && let Some(symbols) = Kallsyms::parse(text)
+            && let Ok(kernel) = Kernel::relocated(symbols, recorded, false)
+        {
+            return Ok(kernel);
+        }
+        is_running(root, recorded)?;
+        let text = read_bounded(&root.join("proc/kallsyms")).map_err(|error| format!("proc/kallsyms: {error}"))?;
+        let symbols = Kallsyms::parse(text)
+            .ok_or("proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)")?;
+        Kernel::relocated(symbols, recorded, true)
+    }
+
+    fn relocated(symbols: Kallsyms, recorded: &RecordedKernel, running: bool) -> Result<Kernel, String> {
+        let moved = match &recorded.reference {
+            Some((name, address)) => match symbols.address_of(name) {
+                Some(now) => address.wrapping_sub(now),
+                None => return Err(format!("kernel: {name} is not in kallsyms; its functions stay unnamed")),
+            },
+            None => 0,
+        };
+        if moved % KASLR_STEP != 0 {
+            return Err("kernel: it cannot have been moved from where kallsyms has it to where it was recorded; \
+                        its functions stay unnamed"
+                .to_owned());
+        }
+        let mut modules = Vec::new();
+        if !recorded.modules.is_empty() {
+            let lowest = symbols.modules();
+            for (start, end, name) in &recorded.modules {
+                // A module's code begins a page; its first symbol is on it.
+                let moved = lowest.get(name.as_str()).map(|first| match (*start..*end).contains(first) {
+                    true => 0,
+                    false => start.wrapping_sub(first & !(PAGE - 1)),
+                });
+                modules.push((*start, *end, moved, name.clone()));
+            }
+            modules.sort_by_key(|(start, ..)| *start);
+        }
+        Ok(Kernel { symbols, moved, modules, same_boot: running && moved == 0 })
+    }
+
+    /// The function at `address` and its module (none for the kernel proper).
+    pub fn find(&self, address: u64) -> (Option<&str>, Option<&str>) {
+        let at = self.modules.partition_point(|(start, ..)| *start <= address);
+        if let Some((_, _, moved, name)) = self.modules[..at].last().filter(|(_, end, ..)| address < *end) {
+            let symbol = moved.and_then(|moved| self.symbols.find(address.wrapping_sub(moved)));
+            let symbol = symbol.filter(|symbol| symbol.module == Some(name));
+            return (symbol.map(|symbol| symbol.name), Some(name));
+        }
+        match self.symbols.find(address.wrapping_sub(self.moved)) {
+            // Where the recording did not see the module, one of another boot may lie there.
+            Some(symbol) if symbol.module.is_some() && !self.same_boot => (None, None),
+            Some(symbol) => (Some(symbol.name), symbol.module),
+            None => (None, None),
+        }
+    }
+}
+
+/// Whether the kernel that runs is the recorded one, as far as can be known.
+pub(super) fn is_running(root: &Path, recorded: &RecordedKernel) -> Result<(), String> {
+    let notes = std::fs::read(root.join("sys/kernel/notes")).unwrap_or_default();
+    let running = super::elf::build_id_in(&notes);
+    if let (Some(recorded), Some(running)) = (&recorded.build_id, &running) {
+        return if recorded == running {
+            Ok(())
+        } else {
+            Err(format!(
+                "kernel: the recording is of another kernel (build id {}) than proc/kallsyms; its functions stay unnamed",
+                hex(recorded)
+            ))
+        };
+    }
+    let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
+    match &recorded.release {
+        Some(recorded) if !release.is_empty() && recorded != release.trim() => Err(format!(
+            "kernel: the recording is of Linux {recorded}, this is {}; its functions stay unnamed",
+            release.trim()
+        )),
+        _ => Ok(()),
+    }
+}
