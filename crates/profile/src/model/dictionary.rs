@@ -24,7 +24,8 @@ pub struct Task {
 impl Task {
     /// The idle task of a core. Its tid is 0 on every core.
     pub fn is_idle_task(&self, strings: &Strings) -> bool {
-        self.tid == Some(0) || (self.tid.is_none() && strings.get(self.comm) == "swapper")
+        let name = strings.get(self.comm);
+        self.tid == Some(0) || (self.tid.is_none() && (name == "swapper" || name.starts_with("swapper/")))
     }
 }
 

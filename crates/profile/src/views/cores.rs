@@ -1,13 +1,20 @@
 //! The per-core heatmap: time × core. Each cell says what the core did and who had it most. One starved core stands out here and
 //! nowhere else: on a busy node the sum over all cores does not change when one thread takes one core for itself.
+//!
+//! Samples are counted, not their periods: a sample of a clock, and of cycles at a fixed frequency, stands for the same time
+//! whatever its period says. Only one event of each core counts, the ticking one with most samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
+use super::clocks::{Clocks, Ticking};
+use super::usual::Usual;
+use super::window::densest;
 use super::{Kind, Kinds};
-use crate::model::{Dictionary, Sample, TaskId};
+use crate::model::{Dictionary, EventId, Sample, TaskId};
 
+/// A day of seconds on 230 cores. What is beyond is left out, and counted.
 const MAX_CELLS: u64 = 20_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -15,27 +22,48 @@ pub struct Cell {
     pub user: u32,
     pub kernel: u32,
     pub irq: u32,
+    /// Always 0 where an idle core is not sampled.
     pub idle: u32,
     /// Who had most of the samples that are not idle.
     #[serde(skip)]
     pub owner: Option<TaskId>,
     /// How many of them were the owner's.
     pub owner_samples: u32,
+    /// Whether the event ticks on an idle core.
+    pub idle_sampled: bool,
 }
 
 impl Cell {
     pub fn busy(&self) -> u32 {
-        self.user + self.kernel + self.irq
+        self.user.saturating_add(self.kernel).saturating_add(self.irq)
     }
 
-    /// Between 0 and 1; `None` if nothing was sampled: that is not the same as idle.
+    pub fn samples(&self) -> u32 {
+        self.busy().saturating_add(self.idle)
+    }
+
+    /// Between 0 and 1; `None` if nothing was sampled, or if idle time is not sampled: that is not the same as idle.
     pub fn busy_share(&self) -> Option<f64> {
-        let all = self.busy() + self.idle;
-        (all > 0).then(|| f64::from(self.busy()) / f64::from(all))
+        let all = self.samples();
+        (all > 0 && self.idle_sampled).then(|| f64::from(self.busy()) / f64::from(all))
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// How busy a core was, and how that is known. Shares are between 0 and 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Busy {
+    /// Of samples that tick on an idle core too.
+    Measured(f64),
+    /// By how many samples a busy core would have: an idle one has none.
+    Estimated(f64),
+    /// No samples, while other cores had some: idle if idle time is not sampled; or lost, or switched off.
+    Silent,
+    /// No core had samples.
+    NotSampled,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreHeatmap {
     /// Start of the first column, in nanoseconds.
     pub start: u64,
@@ -44,34 +72,112 @@ pub struct CoreHeatmap {
     pub columns: usize,
     /// The cores that have samples; a row for each.
     pub cores: Vec<u32>,
+    /// For each row, how many samples a busy core has in a column.
+    pub full: Vec<f64>,
     /// Row after row.
     pub cells: Vec<Cell>,
-    /// Samples without a time or a core.
+    /// Samples without a time or a core, or beyond what is shown.
     pub left_out: u64,
+    /// Samples of events that do not tick, or have fewer samples.
+    pub other_events: u64,
+    /// Samples that came when their cell's owner was settled: counted, but the owner may be wrong.
+    pub late: u64,
 }
 
 impl CoreHeatmap {
     pub fn cell(&self, row: usize, column: usize) -> &Cell {
         &self.cells[row * self.columns + column]
     }
+
+    pub fn busy(&self, row: usize, column: usize) -> Busy {
+        let cell = self.cell(row, column);
+        match cell.busy_share() {
+            Some(share) => Busy::Measured(share),
+            None if cell.samples() > 0 => Busy::Estimated((f64::from(cell.busy()) / self.full[row].max(1.0)).min(1.0)),
+            None if (0..self.cores.len()).any(|row| self.cell(row, column).samples() > 0) => Busy::Silent,
+            None => Busy::NotSampled,
+        }
+    }
 }
 
-/// Counts samples. Who had a cell is settled when the time is well past it, so that memory follows the cells.
+/// A cell while it is counted.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    kinds: [u32; 4],
+    owner: u32,
+    owner_samples: u32,
+}
+
+const NOBODY: u32 = u32::MAX;
+const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_samples: 0 };
+/// Columns kept together: a gap in time costs nothing, and a cell hardly more than its counts.
+const CHUNK: usize = 64;
+/// Columns of a core whose owner is not yet settled: samples come nearly in order of time.
+const OPEN: usize = 4;
+
+/// One core under one event.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    chunks: BTreeMap<u64, Box<[Count; CHUNK]>>,
+    /// Who had how many samples of the latest columns.
+    open: Vec<(u64, Vec<(u32, u32)>)>,
+    last: Option<u64>,
+    samples: u64,
+    late: u64,
+}
+
+impl Row {
+    fn open(&mut self, column: u64) -> &mut Vec<(u32, u32)> {
+        let at = match self.open.iter().rposition(|(open, _)| *open == column) {
+            Some(at) => at,
+            None => {
+                if self.open.len() == OPEN {
+                    self.settle_first();
+                }
+                self.open.push((column, Vec::new()));
+                self.open.len() - 1
+            }
+        };
+        &mut self.open[at].1
+    }
+
+    /// Names the owner of the column that was opened first.
+    fn settle_first(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let (column, mut tasks) = self.open.remove(0);
+        let Some(count) =
+            self.chunks.get_mut(&(column / CHUNK as u64)).map(|chunk| &mut chunk[column as usize % CHUNK])
+        else {
+            return;
+        };
+        if count.owner != NOBODY {
+            // Settled before: these came late.
+            self.late += tasks.iter().map(|(_, samples)| u64::from(*samples)).sum::<u64>();
+            tasks.iter_mut().filter(|(task, _)| *task == count.owner).for_each(|(_, n)| *n += count.owner_samples);
+        }
+        // The smaller number wins a tie: the same file gives the same picture.
+        let most = tasks.into_iter().max_by_key(|(task, samples)| (*samples, std::cmp::Reverse(*task)));
+        if let Some((task, samples)) = most.filter(|(_, samples)| *samples > count.owner_samples) {
+            count.owner = task;
+            count.owner_samples = samples;
+        }
+    }
+}
+
+/// Counts samples. Memory follows the cells: 24 bytes for each while counting, 32 in the result.
 #[derive(Clone, Debug)]
 pub struct CoreCounter {
     step: u64,
     kinds: Kinds,
-    /// By core, then by column from the start of time on.
-    cells: BTreeMap<u32, BTreeMap<u64, Cell>>,
-    /// Who had how many samples of a column that is still open: column, core, task.
-    open: BTreeMap<(u64, u32, TaskId), u32>,
-    newest: u64,
-    count: u64,
+    clocks: Clocks,
+    usual: HashMap<EventId, Usual>,
+    rows: BTreeMap<(u32, EventId), Row>,
+    chunks: u64,
     left_out: u64,
+    other_events: u64,
 }
-
-/// Columns that stay open behind the newest: samples come nearly in order of time.
-const OPEN: u64 = 64;
 
 impl CoreCounter {
     /// Columns are `step` nanoseconds wide.
@@ -79,83 +185,121 @@ impl CoreCounter {
         CoreCounter {
             step: step.max(1),
             kinds: Kinds::default(),
-            cells: BTreeMap::new(),
-            open: BTreeMap::new(),
-            newest: 0,
-            count: 0,
+            clocks: Clocks::default(),
+            usual: HashMap::new(),
+            rows: BTreeMap::new(),
+            chunks: 0,
             left_out: 0,
+            other_events: 0,
         }
     }
 
     pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
+        if !self.clocks.wants(names, sample.event) {
+            self.other_events += 1;
+            return;
+        }
         let (Some(core), Some(time)) = (sample.core, sample.time) else {
             self.left_out += 1;
             return;
         };
         let column = time / self.step;
-        if column > self.newest {
-            self.newest = column;
-            self.settle(column.saturating_sub(OPEN));
-        }
-        let columns = self.cells.entry(core).or_default();
-        if !columns.contains_key(&column) {
-            if self.count >= MAX_CELLS {
+        let row = self.rows.entry((core, sample.event)).or_default();
+        let chunk = column / CHUNK as u64;
+        if !row.chunks.contains_key(&chunk) {
+            if (self.chunks + 1) * CHUNK as u64 > MAX_CELLS {
                 self.left_out += 1;
                 return;
             }
-            self.count += 1;
+            self.chunks += 1;
         }
-        let cell = columns.entry(column).or_default();
-        match self.kinds.kind(names, sample) {
-            Kind::User => cell.user += 1,
-            Kind::Kernel => cell.kernel += 1,
-            Kind::Irq => cell.irq += 1,
-            Kind::Idle => {
-                cell.idle += 1;
-                return;
-            }
+        if let Some(distance) = row.last.replace(time).and_then(|last| time.checked_sub(last)) {
+            self.usual.entry(sample.event).or_default().add(distance);
         }
-        *self.open.entry((column, core, sample.task)).or_default() += 1;
-    }
-
-    /// Names the owners of the columns before `until`.
-    fn settle(&mut self, until: u64) {
-        while let Some(entry) = self.open.first_entry().filter(|entry| entry.key().0 < until) {
-            let ((column, core, task), samples) = entry.remove_entry();
-            let Some(cell) = self.cells.get_mut(&core).and_then(|columns| columns.get_mut(&column)) else { continue };
-            // The smaller number wins a tie: the same file gives the same picture.
-            if samples > cell.owner_samples {
-                cell.owner = Some(task);
-                cell.owner_samples = samples;
-            }
+        row.samples += 1;
+        let count = &mut row.chunks.entry(chunk).or_insert_with(|| Box::new([EMPTY; CHUNK]))[column as usize % CHUNK];
+        let kind = self.kinds.kind(names, sample);
+        let counted = &mut count.kinds[kind as usize];
+        *counted = counted.saturating_add(1);
+        if kind == Kind::Idle {
+            return;
+        }
+        let tasks = row.open(column);
+        match tasks.iter_mut().find(|(task, _)| *task == sample.task.0) {
+            Some((_, samples)) => *samples = samples.saturating_add(1),
+            None => tasks.push((sample.task.0, 1)),
         }
     }
 
     pub fn finish(mut self) -> CoreHeatmap {
-        self.settle(u64::MAX);
-        let ends = |columns: &BTreeMap<u64, Cell>| Some((*columns.keys().next()?, *columns.keys().next_back()?));
-        let spans: Vec<(u64, u64)> = self.cells.values().filter_map(ends).collect();
-        let first = spans.iter().map(|(first, _)| *first).min().unwrap_or(0);
-        let last = spans.iter().map(|(_, last)| *last).max().unwrap_or(0);
-        let cores: Vec<u32> = self.cells.keys().copied().collect();
-        let most = MAX_CELLS / cores.len().max(1) as u64;
-        let columns = if cores.is_empty() { 0 } else { (last - first + 1).min(most) as usize };
+        let mut best: BTreeMap<u32, (EventId, Row)> = BTreeMap::new();
+        for ((core, event), mut row) in self.rows {
+            while !row.open.is_empty() {
+                row.settle_first();
+            }
+            match best.get_mut(&core) {
+                Some(other) if other.1.samples < row.samples => {
+                    self.other_events += other.1.samples;
+                    *other = (event, row);
+                }
+                Some(_) => self.other_events += row.samples,
+                None => {
+                    best.insert(core, (event, row));
+                }
+            }
+        }
+        let cores: Vec<u32> = best.keys().copied().collect();
+        let most = (MAX_CELLS / cores.len().max(1) as u64).max(1);
+        let (start, columns) = window(best.values().map(|(_, row)| row), most);
         let mut map = CoreHeatmap {
-            start: first * self.step,
+            start: start.saturating_mul(self.step),
             step: self.step,
             columns,
-            cells: vec![Cell::default(); columns * cores.len()],
+            cells: Vec::with_capacity(columns * cores.len()),
             cores,
+            full: Vec::new(),
             left_out: self.left_out,
+            other_events: self.other_events,
+            late: 0,
         };
-        for (row, cells) in self.cells.into_values().enumerate() {
-            for (column, cell) in cells {
-                match usize::try_from(column - first) {
-                    Ok(column) if column < columns => map.cells[row * columns + column] = cell,
-                    _ => map.left_out += u64::from(cell.busy()) + u64::from(cell.idle),
+        for (event, row) in best.into_values() {
+            let interval = self.usual.get(&event).map_or(0, Usual::interval);
+            map.full.push(if interval == 0 { 0.0 } else { self.step as f64 / interval as f64 });
+            map.late += row.late;
+            let idle_sampled = self.clocks.ticking(event) == Ticking::Always;
+            let from = map.cells.len();
+            map.cells.resize(from + columns, Cell { idle_sampled, ..Cell::default() });
+            for (chunk, counts) in row.chunks {
+                for (at, count) in counts.iter().enumerate() {
+                    let [user, kernel, irq, idle] = count.kinds;
+                    let column = (chunk * CHUNK as u64 + at as u64).checked_sub(start).map(|column| column as usize);
+                    let Some(column) = column.filter(|column| *column < columns) else {
+                        map.left_out += count.kinds.iter().map(|n| u64::from(*n)).sum::<u64>();
+                        continue;
+                    };
+                    let owner = Some(count.owner).filter(|owner| *owner != NOBODY).map(TaskId);
+                    let owner_samples = count.owner_samples;
+                    map.cells[from + column] = Cell { user, kernel, irq, idle, owner, owner_samples, idle_sampled };
                 }
             }
         }
         map
     }
+}
+
+/// The first column and how many.
+fn window<'r>(rows: impl Iterator<Item = &'r Row>, most: u64) -> (u64, usize) {
+    let mut columns: BTreeMap<u64, u64> = BTreeMap::new();
+    for (chunk, counts) in rows.flat_map(|row| &row.chunks) {
+        for (at, count) in counts.iter().enumerate() {
+            let samples: u64 = count.kinds.iter().map(|n| u64::from(*n)).sum();
+            if samples > 0 {
+                *columns.entry(chunk * CHUNK as u64 + at as u64).or_default() += samples;
+            }
+        }
+    }
+    let columns: Vec<(u64, u64)> = columns.into_iter().collect();
+    let start = densest(&columns, most);
+    let last = columns.iter().rev().map(|(at, _)| *at).find(|at| at.saturating_sub(start) < most);
+    (start, last.map_or(0, |last| (last.saturating_sub(start) + 1) as usize))
 }

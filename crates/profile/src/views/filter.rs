@@ -9,10 +9,17 @@ const SECOND: u64 = 1_000_000_000;
 /// The same stretch of every second: what happens at each :00.3 is a timer's doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// Offsets into a second, in nanoseconds.
+    /// Offsets into a second, in nanoseconds. One that ends before it starts goes over the turn of the second.
     pub offsets: Range<u64>,
-    /// The seconds it is taken of, in nanoseconds.
+    /// The times it is taken of, in nanoseconds.
     pub within: Range<u64>,
+}
+
+impl Band {
+    fn has(&self, offset: u64) -> bool {
+        let Range { start, end } = self.offsets;
+        if start <= end { (start..end).contains(&offset) } else { offset >= start || offset < end }
+    }
 }
 
 /// What to keep; nothing set keeps everything.
@@ -70,7 +77,7 @@ impl Selector {
     fn in_time(&self, sample: &Sample) -> bool {
         let Some(time) = sample.time else { return self.filter.ranges.is_empty() && self.filter.band.is_none() };
         let in_range = self.filter.ranges.is_empty() || self.filter.ranges.iter().any(|range| range.contains(&time));
-        let in_band = |band: &Band| band.within.contains(&time) && band.offsets.contains(&(time % SECOND));
+        let in_band = |band: &Band| band.within.contains(&time) && band.has(time % SECOND);
         in_range && self.filter.band.as_ref().is_none_or(in_band)
     }
 

@@ -1,13 +1,15 @@
 //! FlameScope's heatmap: a column for each second, a row for each part of a second, in each cell how many samples there are.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::Serialize;
 
+use super::window::densest;
 use crate::model::Sample;
 
 const SECOND: u64 = 1_000_000_000;
-/// A day of seconds at 200 rows. A file whose times span more is shown up to there.
+/// A day of seconds at 200 rows. Of a file whose times span more the part with most samples is shown.
 const MAX_CELLS: u64 = 20_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +21,7 @@ pub struct OffsetHeatmap {
     /// Column after column, row 0 is the start of the second.
     pub counts: Vec<u32>,
     pub largest: u32,
-    /// Samples without a time, or beyond the last column.
+    /// Samples without a time, or beyond what is shown.
     pub left_out: u64,
 }
 
@@ -27,63 +29,88 @@ impl OffsetHeatmap {
     pub fn count(&self, column: usize, row: usize) -> u32 {
         self.counts[column * self.rows + row]
     }
+
+    /// The times that are counted in a cell, in nanoseconds: what a filter must have to give the same samples.
+    pub fn times(&self, column: usize, row: usize) -> Range<u64> {
+        let second = self.first_second.saturating_add(column as u64).saturating_mul(SECOND);
+        // The first offset of a row is the first whose part of the second, rounded down, is the row.
+        let offset = |row: usize| (row as u64 * SECOND).div_ceil(self.rows.max(1) as u64);
+        second.saturating_add(offset(row))..second.saturating_add(offset(row + 1))
+    }
 }
 
-/// Counts samples.
+/// Counts samples. Memory follows the seconds that have samples.
 #[derive(Clone, Debug)]
 pub struct OffsetCounter {
-    rows: usize,
-    first_second: u64,
-    /// A column for each second from the first one on.
-    columns: VecDeque<Vec<u32>>,
+    rows: u64,
+    columns: BTreeMap<u64, Vec<u32>>,
+    /// The column of the latest sample; in `columns` when another one's turn comes.
+    second: u64,
+    column: Vec<u32>,
     left_out: u64,
 }
 
 impl OffsetCounter {
     /// `rows` is at least 1 and at most 1000.
     pub fn new(rows: usize) -> OffsetCounter {
-        OffsetCounter { rows: rows.clamp(1, 1000), first_second: 0, columns: VecDeque::new(), left_out: 0 }
+        let rows = rows.clamp(1, 1000) as u64;
+        OffsetCounter { rows, columns: BTreeMap::new(), second: 0, column: Vec::new(), left_out: 0 }
     }
 
     pub fn add(&mut self, sample: &Sample) {
-        let Some(count) = sample.time.and_then(|time| self.cell(time)) else {
+        let Some(time) = sample.time else {
             self.left_out += 1;
             return;
         };
+        let second = time / SECOND;
+        if (second != self.second || self.column.is_empty()) && !self.turn_to(second) {
+            self.left_out += 1;
+            return;
+        }
+        let count = &mut self.column[(time % SECOND * self.rows / SECOND) as usize];
         *count = count.saturating_add(1);
     }
 
-    fn cell(&mut self, time: u64) -> Option<&mut u32> {
-        let second = time / SECOND;
-        if self.columns.is_empty() {
-            self.first_second = second;
+    /// Makes `second` the column at hand, if there is room.
+    fn turn_to(&mut self, second: u64) -> bool {
+        if !self.column.is_empty() {
+            self.columns.insert(self.second, std::mem::take(&mut self.column));
         }
-        let most = MAX_CELLS / self.rows as u64;
-        let missing = self.first_second.saturating_sub(second);
-        if missing + self.columns.len() as u64 > most || second.saturating_sub(self.first_second) >= most {
-            return None;
+        let known = self.columns.remove(&second);
+        if known.is_none() && (self.columns.len() as u64 + 1) * self.rows > MAX_CELLS {
+            return false;
         }
-        for _ in 0..missing {
-            self.columns.push_front(vec![0; self.rows]);
-        }
-        self.first_second -= missing;
-        let column = (second - self.first_second) as usize;
-        while self.columns.len() <= column {
-            self.columns.push_back(vec![0; self.rows]);
-        }
-        let row = (time % SECOND) as usize * self.rows / SECOND as usize;
-        Some(&mut self.columns[column][row])
+        self.second = second;
+        self.column = known.unwrap_or_else(|| vec![0; self.rows as usize]);
+        true
     }
 
-    pub fn finish(self) -> OffsetHeatmap {
-        let counts: Vec<u32> = self.columns.iter().flatten().copied().collect();
-        OffsetHeatmap {
-            first_second: self.first_second,
-            columns: self.columns.len(),
-            rows: self.rows,
-            largest: counts.iter().copied().max().unwrap_or(0),
-            counts,
-            left_out: self.left_out,
+    pub fn finish(mut self) -> OffsetHeatmap {
+        if !self.column.is_empty() {
+            self.columns.insert(self.second, self.column);
         }
+        let sum = |counts: &Vec<u32>| counts.iter().map(|n| u64::from(*n)).sum::<u64>();
+        let columns: Vec<(u64, u64)> = self.columns.iter().map(|(second, counts)| (*second, sum(counts))).collect();
+        let most = MAX_CELLS / self.rows;
+        let first_second = densest(&columns, most);
+        let shown = |second: u64| second.checked_sub(first_second).filter(|at| *at < most);
+        let width = columns.iter().filter_map(|(second, _)| shown(*second)).max().map_or(0, |at| at as usize + 1);
+        let rows = self.rows as usize;
+        let mut map = OffsetHeatmap {
+            first_second,
+            columns: width,
+            rows,
+            counts: vec![0; width * rows],
+            largest: 0,
+            left_out: self.left_out,
+        };
+        for ((second, counts), (_, samples)) in self.columns.iter().zip(&columns) {
+            match shown(*second) {
+                Some(at) => map.counts[at as usize * rows..][..rows].copy_from_slice(counts),
+                None => map.left_out += samples,
+            }
+        }
+        map.largest = map.counts.iter().copied().max().unwrap_or(0);
+        map
     }
 }

@@ -14,83 +14,192 @@ pub enum Kind {
     Idle,
 }
 
-/// Functions in which an idle core waits (kernel/sched/idle.c, drivers/cpuidle, arch/*). A sample of the idle task is idle only
-/// if one of them is the leaf: what runs above them, softirq work first of all, is work.
+/// Functions in which an idle core waits (kernel/sched/idle.c, drivers/cpuidle, drivers/acpi, arch/*; 5.4 to 6.18). A sample of
+/// the idle task is idle only if one of them is the leaf: what runs above them, softirq work first of all, is work.
 const WAITING: &[&str] = &[
-    "default_idle",
+    // kernel/sched/idle.c, with what the compiler leaves of it
     "default_idle_call",
+    "cpuidle_idle_call",
+    "call_cpuidle",
+    "cpu_idle_poll",
+    "do_idle",
+    "cpu_startup_entry",
+    "tick_nohz_idle_enter",
+    "tick_nohz_idle_exit",
+    // drivers/cpuidle
+    "cpuidle_enter",
+    "cpuidle_enter_state",
+    "cpuidle_enter_s2idle",
+    "poll_idle",
+    "default_enter_idle",
+    "haltpoll_select",
+    // x86
     "arch_cpu_idle",
+    "default_idle",
+    "x86_idle",
     "native_safe_halt",
     "pv_native_safe_halt",
-    "xen_safe_halt",
-    "acpi_safe_halt",
-    "acpi_idle_do_entry",
-    "acpi_idle_enter",
-    "acpi_processor_ffh_cstate_enter",
-    "intel_idle",
-    "intel_idle_irq",
-    "intel_idle_ibrs",
-    "intel_idle_hlt",
-    "intel_idle_xstate",
+    "native_halt",
     "mwait_idle",
     "mwait_idle_with_hints",
     "amd_e400_idle",
-    "poll_idle",
-    "cpu_idle_poll",
-    "cpuidle_enter_state",
-    "cpuidle_enter",
-    "cpuidle_idle_call",
-    "call_cpuidle",
-    "do_idle",
-    "cpu_startup_entry",
+    "tdx_safe_halt",
+    "tdx_halt",
+    "__tdx_hypercall",
+    "xen_safe_halt",
+    "xen_hypercall_sched_op",
+    "intel_idle",
+    "intel_idle_irq",
+    "intel_idle_ibrs",
+    "intel_idle_xstate",
+    "intel_idle_hlt",
+    "intel_idle_hlt_irq",
+    "intel_idle_s2idle",
+    "acpi_safe_halt",
+    "acpi_idle_do_entry",
+    "acpi_idle_enter",
+    "acpi_idle_enter_bm",
+    "acpi_idle_enter_s2idle",
+    "acpi_processor_ffh_cstate_enter",
+    // The instruction that ends an interrupt: the core is back where it waited, and the next tick finds it there.
+    "native_irq_return_iret",
+    // arm64
     "cpu_do_idle",
     "cpu_v7_do_idle",
+    "arch_cpu_idle_enter",
+    "arch_cpu_idle_exit",
+    "acpi_idle_lpi_enter",
+    "acpi_processor_ffh_lpi_enter",
+    "arm_cpuidle_suspend",
+    "psci_enter_idle_state",
+    "__psci_enter_domain_idle_state",
+    "psci_enter_domain_idle_state",
     "psci_cpu_suspend_enter",
+    "psci_suspend_finisher",
+    "cpu_suspend",
     "__cpu_suspend_enter",
+    "__invoke_psci_fn_hvc",
+    "__invoke_psci_fn_smc",
+    "__arm_smccc_hvc",
+    "__arm_smccc_smc",
+    // powerpc, s390, riscv
     "snooze_loop",
     "stop_loop",
-    "haltpoll_select",
-    "kvm_halt_poll",
-    "tick_nohz_idle_enter",
-    "tick_nohz_idle_exit",
-    "do_idle.constprop.0",
-    "native_irq_return_iret",
+    "dedicated_cede_loop",
+    "enabled_wait",
+    "psw_idle",
+    "sbi_cpuidle_enter_state",
 ];
 /// The kernel is on its way back from an interrupt to what it interrupted: schedule() above it is not interrupt work.
 const LEAVING: &[&str] = &[
     "irqentry_exit",
     "irqentry_exit_to_user_mode",
-    "exit_to_user_mode_loop",
+    "irqentry_exit_cond_resched",
     "raw_irqentry_exit_cond_resched",
+    "dynamic_irqentry_exit_cond_resched",
+    "exit_to_user_mode_loop",
+    "exit_to_user_mode_prepare",
     "preempt_schedule_irq",
+    // x86 to 5.7
+    "prepare_exit_to_usermode",
+    "exit_to_usermode_loop",
+    "retint_user",
+    "retint_kernel",
+    "swapgs_restore_regs_and_return_to_usermode",
+    // arm64
+    "arm64_preempt_schedule_irq",
+    "exit_to_user_mode",
+    "arm64_exit_to_user_mode",
+    "arm64_exit_to_kernel_mode",
+    "exit_to_kernel_mode",
+    "do_notify_resume",
+    "ret_to_user",
+    "work_pending",
 ];
 
+/// Entries of hard interrupts and the loop of soft ones, 5.4 to 6.18.
 fn is_interrupt(symbol: &str) -> bool {
     const EXACT: &[&str] = &[
+        // kernel/softirq.c
         "handle_softirqs",
         "__do_softirq",
         "do_softirq",
-        "do_softirq_own_stack",
+        "__softirqentry_text_start",
         "__irq_exit_rcu",
         "irq_exit_rcu",
         "irq_exit",
         "run_ksoftirqd",
-        "common_interrupt",
-        "__common_interrupt",
-        "do_IRQ",
+        "run_ktimerd",
+        "net_rx_action",
+        "net_tx_action",
+        // kernel/irq
         "handle_irq_event",
         "handle_irq_event_percpu",
         "__handle_irq_event_percpu",
-        "net_rx_action",
-        "gic_handle_irq",
+        "generic_handle_irq",
+        "__handle_domain_irq",
+        "handle_domain_irq",
+        "generic_handle_domain_irq",
+        "generic_handle_arch_irq",
+        // x86 since 5.8; FRED since 6.9
+        "common_interrupt",
+        "__common_interrupt",
+        "asm_common_interrupt",
+        "fred_extint",
+        "exc_nmi",
+        "asm_exc_nmi",
+        "fred_exc_nmi",
+        "exc_xen_hypervisor_callback",
+        "asm_exc_xen_hypervisor_callback",
+        "xen_pv_evtchn_do_upcall",
+        "xen_evtchn_do_upcall",
+        // x86 to 5.7
+        "do_IRQ",
+        "ret_from_intr",
+        "do_nmi",
+        "nmi",
+        "end_repeat_nmi",
+        "scheduler_ipi",
+        "reschedule_interrupt",
+        "apic_timer_interrupt",
+        "call_function_interrupt",
+        "call_function_single_interrupt",
+        "irq_work_interrupt",
+        "thermal_interrupt",
+        "spurious_interrupt",
+        "error_interrupt",
+        "x86_platform_ipi",
+        "xen_hypervisor_callback",
+        "xen_hvm_callback_vector",
+        "hyperv_callback_vector",
+        "hyperv_vector_handler",
+        "hv_stimer0_callback_vector",
+        // arm64
+        "el1_irq",
+        "el0_irq",
+        "el0_irq_naked",
+        "el0_irq_compat",
         "el1_interrupt",
         "el0_interrupt",
-        "exc_nmi",
+        "__el0_irq_handler_common",
+        "__el0_fiq_handler_common",
+        "call_on_irq_stack",
+        "do_interrupt_handler",
+        "gic_handle_irq",
     ];
-    EXACT.contains(&symbol)
-        || symbol.starts_with("sysvec_")
-        || symbol.starts_with("__sysvec_")
-        || symbol.starts_with("smp_apic_")
+    // `sysvec_apic_timer_interrupt`, `asm_sysvec_call_function`, `smp_apic_timer_interrupt`, `el1h_64_irq_handler`.
+    let vector = |symbol: &str| {
+        let el = ["el1h_", "el1t_", "el0t_"].iter().any(|level| symbol.starts_with(level));
+        el && ["_irq", "_irq_handler", "_fiq", "_fiq_handler"].iter().any(|end| symbol.ends_with(end))
+    };
+    let old = |symbol: &str| symbol.starts_with("smp_") && symbol.ends_with("_interrupt");
+    let sysvec = symbol.trim_start_matches("asm_").trim_start_matches("fred_").trim_start_matches("__");
+    EXACT.contains(&symbol) || sysvec.starts_with("sysvec_") || old(symbol) || vector(symbol)
+}
+
+/// A name without what compilers put behind it: `do_idle.constprop.0`, `acpi_idle_do_entry.isra.0`, `do_softirq.part.0`.
+fn plain(symbol: &str) -> &str {
+    symbol.split_once('.').map_or(symbol, |(name, _)| name)
 }
 
 /// Tells the kind of samples. What it learns of frames, stacks and tasks it keeps.
@@ -99,7 +208,16 @@ pub struct Kinds {
     frames: Vec<Traits>,
     /// For each stack: interrupt work, kernel leaf, waiting leaf.
     stacks: Vec<u8>,
-    idle_tasks: Vec<bool>,
+    tasks: Vec<Role>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Of a core.
+    Idle,
+    /// It has no other work than interrupts': ksoftirqd and, where timers have a thread, ktimers.
+    Softirq,
+    Other,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,13 +236,19 @@ impl Kinds {
     /// The kind of a sample. `names` is the same at each call, but for what was added to it.
     pub fn kind(&mut self, names: &Dictionary, sample: &Sample) -> Kind {
         let stack = self.stack(names, sample.stack);
-        while self.idle_tasks.len() <= sample.task.0 as usize {
-            let task = names.task(TaskId(self.idle_tasks.len() as u32));
-            self.idle_tasks.push(task.is_idle_task(&names.strings));
+        while self.tasks.len() <= sample.task.0 as usize {
+            let task = names.task(TaskId(self.tasks.len() as u32));
+            let comm = names.strings.get(task.comm);
+            self.tasks.push(match comm {
+                _ if task.is_idle_task(&names.strings) => Role::Idle,
+                _ if comm.starts_with("ksoftirqd/") || comm.starts_with("ktimers/") => Role::Softirq,
+                _ => Role::Other,
+            });
         }
-        let idle_task = self.idle_tasks[sample.task.0 as usize];
+        let role = self.tasks[sample.task.0 as usize];
+        let idle_task = role == Role::Idle;
         let empty = sample.stack == StackId::EMPTY;
-        if stack & INTERRUPT != 0 {
+        if stack & INTERRUPT != 0 || role == Role::Softirq {
             Kind::Irq
         } else if idle_task && (empty || stack & WAIT != 0) {
             Kind::Idle
@@ -157,14 +281,14 @@ impl Kinds {
     fn frame(&mut self, names: &Dictionary, id: FrameId) -> Traits {
         while self.frames.len() <= id.0 as usize {
             let frame = names.frames.get(FrameId(self.frames.len() as u32));
-            let symbol = frame.symbol(&names.strings);
+            let symbol = plain(frame.symbol(&names.strings));
             let kernel = frame.place == Place::Kernel;
             self.frames.push(Traits {
                 interrupt: kernel && is_interrupt(symbol),
                 leaving: kernel && LEAVING.contains(&symbol),
                 kernel,
                 // Without symbols nothing can be told; an idle task most often idles.
-                waiting: kernel && (WAITING.contains(&symbol) || symbol.is_empty()),
+                waiting: kernel && (WAITING.contains(&symbol) || symbol.is_empty() || symbol == "[unknown]"),
             });
         }
         self.frames[id.0 as usize]

@@ -1,12 +1,17 @@
 //! Risers: the commands and kernel functions whose share of the busy time rose most against a baseline. In a flame graph of a
 //! loaded node an agent that went from under 1 % to 6 % is invisible; here it is the first line.
+//!
+//! What counting by chance explains is left out, and so are functions that rose only because of one that they call: every system
+//! call passes through the same few.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::clocks::{Clocks, Ticking};
 use super::{Kind, Kinds};
-use crate::model::{Dictionary, Place, Sample, StackId, StrId, Strings};
+use crate::model::hash::Seeded;
+use crate::model::{Dictionary, EventId, Place, Sample, StackId, StrId, Strings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -23,6 +28,18 @@ pub struct Riser {
     /// Shares of the weight that is not idle, between 0 and 1.
     pub baseline: f64,
     pub now: f64,
+    /// The samples behind these shares.
+    pub baseline_samples: u64,
+    pub now_samples: u64,
+    /// How many standard deviations of counting the rise is.
+    pub sigmas: f64,
+    /// Of a command, how many processes had samples; 0 where the file has no numbers of processes.
+    pub baseline_processes: u64,
+    pub now_processes: u64,
+    /// Of a function, the command that has most of it, and its share.
+    pub mostly_in: Option<(String, f64)>,
+    /// Of a function, those below it on the stack that rose with it and are left out, the nearest to it first.
+    pub carries: Vec<String>,
 }
 
 impl Riser {
@@ -31,72 +48,243 @@ impl Riser {
     }
 }
 
-/// Who had how much of the time that is not idle.
+/// A rise below this many standard deviations is noise.
+pub const SIGMAS: f64 = 3.0;
+/// A function carries another if it has at least this part of its rise.
+const CARRIES: f64 = 0.8;
+/// Functions that are looked at for who carries whom.
+const MOST_SYMBOLS: usize = 128;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    samples: u64,
+    weight: u64,
+}
+
+impl Sum {
+    fn add(&mut self, samples: u64, weight: u64) {
+        self.samples = self.samples.saturating_add(samples);
+        self.weight = self.weight.saturating_add(weight);
+    }
+}
+
+/// One event.
+#[derive(Clone, Debug, Default)]
+struct EventShares {
+    stacks: HashMap<(StrId, StackId), Sum, Seeded>,
+    processes: HashMap<StrId, HashSet<u32>>,
+    total: Sum,
+}
+
+/// Who had how much of the time that is not idle. Memory follows the distinct stacks of each command, and the processes.
 #[derive(Clone, Debug, Default)]
 pub struct BusyShares {
     kinds: Kinds,
-    commands: HashMap<StrId, u64>,
-    stacks: HashMap<StackId, u64>,
-    total: u64,
+    clocks: Clocks,
+    events: HashMap<EventId, EventShares>,
 }
 
 impl BusyShares {
     pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
-        if self.kinds.kind(names, sample) == Kind::Idle {
+        if self.clocks.of(names, sample.event) == Ticking::Not || self.kinds.kind(names, sample) == Kind::Idle {
             return;
         }
-        let command = self.commands.entry(names.task(sample.task).comm).or_default();
-        *command = command.saturating_add(sample.period);
-        let stack = self.stacks.entry(sample.stack).or_default();
-        *stack = stack.saturating_add(sample.period);
-        self.total = self.total.saturating_add(sample.period);
+        let task = names.task(sample.task);
+        let event = self.events.entry(sample.event).or_default();
+        // A line of folded stacks is as many samples as its weight says.
+        let folded = names.events.get(usize::from(sample.event.0)).is_some_and(|event| event.name == "samples");
+        let samples = if folded { sample.period } else { 1 };
+        event.stacks.entry((task.comm, sample.stack)).or_default().add(samples, sample.period);
+        event.total.add(samples, sample.period);
+        if let Some(pid) = task.pid {
+            event.processes.entry(task.comm).or_default().insert(pid);
+        }
     }
 
-    /// Shares by what they are shares of, between 0 and 1.
-    fn shares(&self, names: &Dictionary) -> HashMap<(What, String), f64> {
-        let mut symbols: HashMap<StrId, u64> = HashMap::new();
-        let mut in_stack: Vec<StrId> = Vec::new();
-        for (stack, weight) in &self.stacks {
-            in_stack.clear();
-            for id in names.stacks.leaf_first(*stack) {
-                let frame = names.frames.get(id);
-                if frame.place == Place::Kernel && frame.symbol != Strings::EMPTY {
-                    in_stack.push(frame.symbol);
-                }
-            }
-            // A function that called itself counts once.
-            in_stack.sort_unstable();
-            in_stack.dedup();
-            for symbol in &in_stack {
-                let sum = symbols.entry(*symbol).or_default();
-                *sum = sum.saturating_add(*weight);
-            }
-        }
-        let commands = self.commands.iter().map(|(comm, weight)| (What::Command, comm, weight));
-        let symbols = symbols.iter().map(|(symbol, weight)| (What::KernelSymbol, symbol, weight));
-        commands
-            .chain(symbols)
-            .map(|(what, name, weight)| {
-                ((what, names.strings.get(*name).to_owned()), *weight as f64 / self.total.max(1) as f64)
-            })
-            .collect()
+    /// Samples that are not idle, of the event that [`find`] uses.
+    pub fn samples(&self) -> u64 {
+        self.best().map_or(0, |event| self.events[&event].total.samples)
+    }
+
+    fn best(&self) -> Option<EventId> {
+        let key = |event: &EventId| {
+            (self.clocks.ticking(*event), self.events[event].total.samples, std::cmp::Reverse(*event))
+        };
+        self.events.keys().copied().max_by_key(key)
+    }
+
+    /// The event `name`, or else the best one.
+    fn event(&self, names: &Dictionary, name: &str) -> Option<&EventShares> {
+        let named = self.events.keys().find(|id| names.events.get(usize::from(id.0)).is_some_and(|e| e.name == name));
+        self.events.get(&named.copied().or_else(|| self.best())?)
     }
 }
 
-/// The `most` risers, the largest rise first. A side without samples has shares of 0.
+/// One side, by name.
+#[derive(Default)]
+struct Side {
+    sums: HashMap<(What, String), Sum>,
+    processes: HashMap<String, u64>,
+    total: Sum,
+}
+
+impl Side {
+    fn new(names: &Dictionary, event: &EventShares) -> Side {
+        let mut commands: HashMap<StrId, Sum> = HashMap::new();
+        let mut symbols: HashMap<StrId, Sum> = HashMap::new();
+        let mut path = Vec::new();
+        for ((comm, stack), sum) in &event.stacks {
+            commands.entry(*comm).or_default().add(sum.samples, sum.weight);
+            kernel_symbols(names, *stack, &mut path);
+            for symbol in &path {
+                symbols.entry(*symbol).or_default().add(sum.samples, sum.weight);
+            }
+        }
+        let name = |id: StrId| names.strings.get(id).to_owned();
+        let commands = commands.into_iter().map(|(comm, sum)| ((What::Command, name(comm)), sum));
+        let symbols = symbols.into_iter().map(|(symbol, sum)| ((What::KernelSymbol, name(symbol)), sum));
+        Side {
+            sums: commands.chain(symbols).collect(),
+            processes: event.processes.iter().map(|(comm, pids)| (name(*comm), pids.len() as u64)).collect(),
+            total: event.total,
+        }
+    }
+
+    fn share(&self, sum: Sum) -> f64 {
+        sum.weight as f64 / self.total.weight.max(1) as f64
+    }
+}
+
+/// The kernel functions of a stack, the leaf first. One that called itself counts once, where it is nearest to the leaf.
+fn kernel_symbols(names: &Dictionary, stack: StackId, path: &mut Vec<StrId>) {
+    path.clear();
+    for id in names.stacks.leaf_first(stack) {
+        let frame = names.frames.get(id);
+        if frame.place == Place::Kernel && frame.symbol != Strings::EMPTY && !path.contains(&frame.symbol) {
+            path.push(frame.symbol);
+        }
+    }
+}
+
+/// How many standard deviations the difference of two counted shares is. Without samples on one side nothing can be said.
+fn sigmas(before: u64, of_before: u64, now: u64, of_now: u64) -> f64 {
+    if of_before == 0 || of_now == 0 {
+        return 0.0;
+    }
+    let (before, of_before, now, of_now) = (before as f64, of_before as f64, now as f64, of_now as f64);
+    let both = (before + now) / (of_before + of_now);
+    let deviation = (both * (1.0 - both) * (1.0 / of_before + 1.0 / of_now)).sqrt();
+    if deviation > 0.0 { (now / of_now - before / of_before) / deviation } else { 0.0 }
+}
+
+/// The `most` risers, the largest rise first. Where one side has no samples ([`BusyShares::samples`]) there are none: nothing is
+/// known of it.
 pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares), most: usize) -> Vec<Riser> {
-    let before = baseline.1.shares(baseline.0);
-    let mut risers: Vec<Riser> = now
-        .1
-        .shares(now.0)
-        .into_iter()
-        .map(|(key, now)| {
-            let baseline = before.get(&key).copied().unwrap_or(0.0);
-            Riser { what: key.0, name: key.1, baseline, now }
+    let Some(event) = now.1.best() else { return Vec::new() };
+    let Some(name) = now.0.events.get(usize::from(event.0)).map(|event| event.name.as_str()) else { return Vec::new() };
+    let Some(event_before) = baseline.1.event(baseline.0, name) else { return Vec::new() };
+    let event_now = &now.1.events[&event];
+    let (side_before, side_now) = (Side::new(baseline.0, event_before), Side::new(now.0, event_now));
+    let mut risers: Vec<Riser> = side_now
+        .sums
+        .iter()
+        .map(|(key, sum)| {
+            let before = side_before.sums.get(key).copied().unwrap_or_default();
+            let processes = |side: &Side| match key.0 {
+                What::Command => side.processes.get(&key.1).copied().unwrap_or(0),
+                What::KernelSymbol => 0,
+            };
+            Riser {
+                what: key.0,
+                name: key.1.clone(),
+                baseline: side_before.share(before),
+                now: side_now.share(*sum),
+                baseline_samples: before.samples,
+                now_samples: sum.samples,
+                sigmas: sigmas(before.samples, side_before.total.samples, sum.samples, side_now.total.samples),
+                baseline_processes: processes(&side_before),
+                now_processes: processes(&side_now),
+                mostly_in: None,
+                carries: Vec::new(),
+            }
         })
-        .filter(|riser| riser.rise() > 0.0)
+        .filter(|riser| riser.rise() > 0.0 && riser.sigmas >= SIGMAS)
         .collect();
     risers.sort_by(|a, b| b.rise().total_cmp(&a.rise()).then_with(|| (a.what, &a.name).cmp(&(b.what, &b.name))));
+    collapse(now.0, event_now, &mut risers);
     risers.truncate(most);
     risers
+}
+
+/// Leaves out the functions whose rise is that of a function above them on the stack.
+fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
+    let symbols: Vec<usize> =
+        (0..risers.len()).filter(|at| risers[*at].what == What::KernelSymbol).take(MOST_SYMBOLS).collect();
+    let n = symbols.len();
+    let known: HashMap<&str, usize> =
+        symbols.iter().enumerate().map(|(at, riser)| (risers[*riser].name.as_str(), at)).collect();
+    let mut by_id: HashMap<StrId, Option<usize>> = HashMap::new();
+    // Weight of each function, and of each function below another one.
+    let mut weight = vec![0u64; n];
+    let mut below = vec![0u64; n * n];
+    let mut commands: Vec<HashMap<StrId, u64>> = vec![HashMap::new(); n];
+    let mut path = Vec::new();
+    for ((comm, stack), sum) in &event.stacks {
+        kernel_symbols(names, *stack, &mut path);
+        let on_path: Vec<usize> = path
+            .iter()
+            .filter_map(|id| *by_id.entry(*id).or_insert_with(|| known.get(names.strings.get(*id)).copied()))
+            .collect();
+        for (position, above) in on_path.iter().enumerate() {
+            weight[*above] = weight[*above].saturating_add(sum.weight);
+            let of_command = commands[*above].entry(*comm).or_default();
+            *of_command = of_command.saturating_add(sum.weight);
+            for under in &on_path[position + 1..] {
+                below[under * n + above] = below[under * n + above].saturating_add(sum.weight);
+            }
+        }
+    }
+    for (at, commands) in commands.iter().enumerate() {
+        let most = commands.iter().max_by_key(|(comm, weight)| (**weight, std::cmp::Reverse(comm.0)));
+        let share = |part: u64| part as f64 / weight[at].max(1) as f64;
+        risers[symbols[at]].mostly_in = most.map(|(comm, part)| (names.strings.get(*comm).to_owned(), share(*part)));
+    }
+    let rise = |at: usize| risers[symbols[at]].rise();
+    // Two that call each other: the one that is more often below is below.
+    let is_below = |under: usize, above: usize| below[under * n + above] > below[above * n + under];
+    let carries = |above: usize, under: usize| {
+        let part = below[under * n + above] as f64 / weight[above].max(1) as f64;
+        is_below(under, above) && rise(above) * part >= CARRIES * rise(under)
+    };
+    // The largest first; the one nearest to the leaf stands for all it carries, and stays.
+    let mut carrier: Vec<Option<usize>> = vec![None; n];
+    let mut stays = vec![false; n];
+    for under in 0..n {
+        if stays[under] || carrier[under].is_some() {
+            continue;
+        }
+        let above: Vec<usize> = (0..n).filter(|above| carrier[*above].is_none() && carries(*above, under)).collect();
+        let higher = |one: &usize| above.iter().filter(|other| is_below(*one, **other)).count();
+        let Some(top) = above.iter().copied().min_by_key(|one| (higher(one), *one)) else {
+            stays[under] = true;
+            continue;
+        };
+        stays[top] = true;
+        carrier[under] = Some(top);
+    }
+    for (at, stays) in stays.iter().enumerate() {
+        if *stays {
+            let mut under: Vec<usize> = (0..n).filter(|under| carrier[*under] == Some(at)).collect();
+            let between = |one: &usize| (0..n).filter(|other| is_below(*one, *other)).count();
+            under.sort_by_key(between);
+            let named: Vec<String> = under.iter().map(|one| risers[symbols[*one]].name.clone()).collect();
+            risers[symbols[at]].carries = named;
+        }
+    }
+    let gone: HashSet<usize> = (0..n).filter(|at| carrier[*at].is_some()).map(|at| symbols[at]).collect();
+    let mut position = 0;
+    risers.retain(|_| {
+        position += 1;
+        !gone.contains(&(position - 1))
+    });
 }

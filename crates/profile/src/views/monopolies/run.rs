@@ -1,0 +1,298 @@
+//! Runs: who has a core, sample after sample.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{Edge, Options};
+use crate::model::{StackId, StrId, TaskId};
+
+/// Who a sample belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    /// By its numbers, whatever it calls itself.
+    Thread(Option<u32>, u32),
+    /// By its name, where the file has no numbers.
+    Named(StrId),
+    Interrupts,
+    /// The core idles.
+    Idle,
+    /// Somebody who is not of interest here.
+    Other,
+}
+
+/// One sample of a core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub owner: Owner,
+    /// It was interrupted: its time is not its own.
+    pub aside: bool,
+    pub kernel: bool,
+    pub task: TaskId,
+    pub stack: StackId,
+    pub time: u64,
+}
+
+/// How a sample follows the one before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Follows {
+    pub interval: u64,
+    /// There should have been samples in between.
+    pub silence: Option<u64>,
+    /// The silence is a loss of samples, as the clock ticks on an idle core too.
+    pub lost: bool,
+    /// What looked like silence before was a slower rate.
+    pub slower: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub owner: Owner,
+    pub task: TaskId,
+    /// The tasks under it with their samples: more than one if the thread changed its name, or for interrupts.
+    pub tasks: Vec<(TaskId, u64)>,
+    pub start: u64,
+    pub last: u64,
+    /// Sampling intervals at both ends.
+    pub interval: (u64, u64),
+    pub samples: u64,
+    pub kernel: u64,
+    pub foreign: u64,
+    pub aside: u64,
+    aside_since: u64,
+    pub gaps: u64,
+    pub longest_gap: u64,
+    /// Time without samples.
+    pub unseen: u64,
+    /// Gaps that may turn out to be a slower rate.
+    young_gaps: Vec<u64>,
+    pub before: Option<TaskId>,
+    pub begin: Edge,
+    pub end: Edge,
+    pub chance: f64,
+    pub stacks: HashMap<StackId, u64>,
+}
+
+/// A run of a day has many stacks; the rare ones go when there are more than this.
+const MOST_STACKS: usize = 4096;
+const MOST_TASKS: usize = 64;
+
+impl Run {
+    fn new(first: &Step, interval: u64, before: Option<TaskId>, begin: Edge) -> Run {
+        Run {
+            owner: first.owner,
+            task: first.task,
+            tasks: Vec::new(),
+            start: first.time,
+            last: first.time,
+            interval: (interval, interval),
+            samples: 0,
+            kernel: 0,
+            foreign: 0,
+            aside: 0,
+            aside_since: 0,
+            gaps: 0,
+            longest_gap: 0,
+            unseen: 0,
+            young_gaps: Vec::new(),
+            before,
+            begin,
+            end: Edge::Recording,
+            chance: 0.0,
+            stacks: HashMap::new(),
+        }
+    }
+
+    fn take(&mut self, step: &Step, interval: u64) {
+        self.last = step.time;
+        self.interval.1 = interval;
+        if self.interval.0 == 0 {
+            self.interval.0 = interval;
+        }
+        self.samples += 1;
+        self.kernel += u64::from(step.kernel);
+        self.aside += std::mem::take(&mut self.aside_since);
+        if let Some((_, samples)) = self.tasks.iter_mut().find(|(task, _)| *task == step.task) {
+            *samples += 1;
+        } else if self.tasks.len() < MOST_TASKS {
+            self.tasks.push((step.task, 1));
+        }
+        *self.stacks.entry(step.stack).or_default() += 1;
+        if self.stacks.len() > MOST_STACKS {
+            let mut counts: Vec<u64> = self.stacks.values().copied().collect();
+            let middle = *counts.select_nth_unstable(MOST_STACKS / 2).1;
+            self.stacks.retain(|_, count| *count > middle);
+        }
+    }
+
+    /// The gaps so far were gaps.
+    fn settle_gaps(&mut self) {
+        for gap in std::mem::take(&mut self.young_gaps) {
+            self.gaps += 1;
+            self.longest_gap = self.longest_gap.max(gap);
+            self.unseen = self.unseen.saturating_add(gap);
+        }
+    }
+
+    /// Between the first and the last sample, and half an interval before and after.
+    pub fn length(&self) -> u64 {
+        self.last.saturating_sub(self.start).saturating_add(self.uncertainty())
+    }
+
+    pub fn uncertainty(&self) -> u64 {
+        self.interval.0 / 2 + self.interval.1 / 2 + (self.interval.0 & self.interval.1 & 1)
+    }
+}
+
+/// Who had the core of late, to tell what is unusual.
+#[derive(Debug, Default)]
+struct Recent {
+    runs: VecDeque<(Owner, u64)>,
+    samples: u64,
+}
+
+const RECENT: u64 = 512;
+
+impl Recent {
+    fn push(&mut self, owner: Owner, samples: u64) {
+        let samples = samples.min(RECENT);
+        match self.runs.back_mut() {
+            Some((last, count)) if *last == owner => *count += samples,
+            _ => self.runs.push_back((owner, samples)),
+        }
+        self.samples += samples;
+        while self.samples > RECENT {
+            let Some((_, first)) = self.runs.front_mut() else { break };
+            let cut = (self.samples - RECENT).min(*first);
+            *first -= cut;
+            self.samples -= cut;
+            if *first == 0 {
+                self.runs.pop_front();
+            }
+        }
+    }
+
+    fn share(&self, owner: Owner) -> f64 {
+        let own: u64 = self.runs.iter().filter(|(of, _)| *of == owner).map(|(_, samples)| samples).sum();
+        (own as f64 + 0.5) / (self.samples as f64 + 1.0)
+    }
+}
+
+/// Watches one core for runs of one sort of owner.
+#[derive(Debug, Default)]
+pub(super) struct Tracker {
+    run: Option<Run>,
+    /// Others' samples since the run's last. If it does not go on, their runs begin with them.
+    pending: Vec<Step>,
+    recent: Recent,
+    /// The two threads that were here last, the later one first.
+    latest: [Option<(Owner, TaskId)>; 2],
+    edge: Edge,
+}
+
+impl Tracker {
+    pub fn take(&mut self, options: &Options, step: Step, follows: Follows, ended: &mut Vec<Run>) {
+        if follows.slower
+            && let Some(run) = &mut self.run
+        {
+            run.young_gaps.clear();
+        }
+        if let Some(silence) = follows.silence {
+            let own = self.run.as_ref().is_some_and(|run| run.owner == step.owner) && self.pending.is_empty();
+            // A gap as long as what counts as a monopoly could hide anything.
+            if own && follows.lost && silence <= options.threshold {
+                if let Some(run) = &mut self.run {
+                    run.young_gaps.push(silence.saturating_sub(follows.interval));
+                }
+            } else {
+                self.end_all(options, Edge::Silence, follows.interval, ended);
+            }
+        } else if !follows.slower
+            && let Some(run) = &mut self.run
+        {
+            run.settle_gaps();
+        }
+        self.follow(options, step, follows.interval, ended);
+    }
+
+    /// Ends what runs, and what others' samples since may have begun.
+    pub fn end_all(&mut self, options: &Options, edge: Edge, interval: u64, ended: &mut Vec<Run>) {
+        while self.run.is_some() {
+            let pending = self.end(edge, ended);
+            for step in pending {
+                self.follow(options, step, interval, ended);
+            }
+        }
+        self.edge = edge;
+    }
+
+    fn follow(&mut self, options: &Options, step: Step, interval: u64, ended: &mut Vec<Run>) {
+        let Some(run) = &mut self.run else {
+            self.begin(step, interval);
+            return;
+        };
+        if run.owner == step.owner {
+            if step.aside {
+                run.aside_since += 1;
+                return;
+            }
+            run.foreign += self.pending.len() as u64;
+            for foreign in self.pending.drain(..) {
+                self.latest = [self.latest[0], Some((foreign.owner, foreign.task))];
+            }
+            run.take(&step, interval);
+            return;
+        }
+        let pending = self.pending.len() as u64 + 1;
+        // A stopper thread may have a millisecond; two threads that take turns are no monopoly.
+        let brief = pending <= options.pause_intervals && pending.saturating_mul(interval) <= options.pause;
+        let few = run.foreign + pending <= 1 + run.samples / 50;
+        if step.owner != Owner::Idle && brief && few {
+            self.pending.push(step);
+            return;
+        }
+        let edge = if step.owner == Owner::Idle { Edge::Idle } else { Edge::Thread };
+        let mut steps = self.end(edge, ended);
+        steps.push(step);
+        // Each has fewer to look at again than this one had.
+        for step in steps {
+            self.follow(options, step, interval, ended);
+        }
+    }
+
+    fn end(&mut self, edge: Edge, ended: &mut Vec<Run>) -> Vec<Step> {
+        if let Some(mut run) = self.run.take() {
+            run.settle_gaps();
+            run.end = edge;
+            run.chance = self.recent.share(run.owner).min(MOST_SHARE).powf(run.samples as f64 - 1.0);
+            self.recent.push(run.owner, run.samples);
+            ended.push(run);
+        }
+        std::mem::take(&mut self.pending)
+    }
+
+    fn begin(&mut self, step: Step, interval: u64) {
+        let edge = match step.owner {
+            Owner::Idle => Edge::Idle,
+            _ => Edge::Thread,
+        };
+        let begin = std::mem::replace(&mut self.edge, edge);
+        match step.owner {
+            Owner::Idle | Owner::Other => self.recent.push(step.owner, 1),
+            _ if step.aside => {}
+            _ => {
+                let other = self.latest.into_iter().flatten().find(|(owner, _)| *owner != step.owner);
+                let mut run = Run::new(&step, interval, other.map(|(_, task)| task), begin);
+                run.take(&step, interval);
+                self.run = Some(run);
+            }
+        }
+        if matches!(step.owner, Owner::Thread(..) | Owner::Named(_)) {
+            self.latest = [
+                Some((step.owner, step.task)),
+                self.latest.into_iter().flatten().find(|(owner, _)| *owner != step.owner),
+            ];
+        }
+    }
+}
+
+/// A thread that has nearly all of a core is taken to leave a tenth: else no run of it would ever be out of the ordinary.
+const MOST_SHARE: f64 = 0.9;

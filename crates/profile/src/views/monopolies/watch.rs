@@ -1,0 +1,295 @@
+//! One core under one event.
+
+use super::pace::{Change, Pace};
+use super::run::{Follows, Owner, Run, Step, Tracker};
+use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
+use crate::model::{Dictionary, Sample, StrId, TaskId};
+
+const TOP_STACKS: usize = 5;
+const TOP_ABSENT: usize = 3;
+/// A clock that shows less so many times in a row was set back for good.
+const BACK_FOR_GOOD: u32 = 3;
+/// A kernel thread that was not seen for longer does not belong here any more; one that is not seen for so long after a run is
+/// not waited for.
+const LOOK_AROUND: u64 = 10_000_000_000;
+/// Seen so often within that time, a kernel thread belongs to a core.
+const OFTEN: u64 = 3;
+const MOST_WORKERS: usize = 32;
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    core: u32,
+    pace: Pace,
+    last: Option<u64>,
+    back: u32,
+    threads: Tracker,
+    interrupts: Tracker,
+    workers: Vec<Worker>,
+    found: Vec<Monopoly>,
+    /// Found ones for which it is not yet known what came after, from this position of `found` on.
+    open: usize,
+    pub used: u64,
+    pub late: u64,
+    pub restarts: u64,
+    pub by_chance: u64,
+    pub not_kept: u64,
+}
+
+/// A kernel thread that works for this core.
+#[derive(Debug)]
+struct Worker {
+    /// All kworkers of a core are one.
+    name: StrId,
+    task: TaskId,
+    first: u64,
+    last: u64,
+    seen: u64,
+}
+
+impl Watch {
+    pub fn new(core: u32) -> Watch {
+        Watch {
+            core,
+            pace: Pace::default(),
+            last: None,
+            back: 0,
+            threads: Tracker::default(),
+            interrupts: Tracker::default(),
+            workers: Vec::new(),
+            found: Vec::new(),
+            open: 0,
+            used: 0,
+            late: 0,
+            restarts: 0,
+            by_chance: 0,
+            not_kept: 0,
+        }
+    }
+
+    /// `usual` is there for events that do not tick on an idle core.
+    pub fn take(
+        &mut self,
+        options: &Options,
+        names: &Dictionary,
+        sample: &Sample,
+        time: u64,
+        kind: Kind,
+        usual: Option<&mut Usual>,
+    ) {
+        if self.last.is_some_and(|last| time < last) {
+            self.back += 1;
+            if self.back < BACK_FOR_GOOD {
+                self.late += 1;
+                return;
+            }
+            self.restart(options, names);
+        }
+        self.back = 0;
+        self.used += 1;
+        let follows = self.follows(options, time, usual);
+        let task = names.task(sample.task);
+        let idle_task = task.is_idle_task(&names.strings);
+        let owner = match (task.tid, task.pid) {
+            _ if idle_task => Owner::Idle,
+            (Some(tid), pid) => Owner::Thread(pid, tid),
+            (None, _) => Owner::Named(task.comm),
+        };
+        let aside = kind == Kind::Irq;
+        let step = Step { owner, aside, kernel: kind == Kind::Kernel, task: sample.task, stack: sample.stack, time };
+        let mut ended = Vec::new();
+        self.threads.take(options, step, follows, &mut ended);
+        let owner = match kind {
+            Kind::Irq => Owner::Interrupts,
+            Kind::Idle => Owner::Idle,
+            _ => Owner::Other,
+        };
+        let step = Step { owner, aside: false, kernel: aside, ..step };
+        self.interrupts.take(options, step, follows, &mut ended);
+        ended.into_iter().for_each(|run| self.end(options, names, run));
+        if !idle_task {
+            self.see(names, sample.task, time);
+        }
+    }
+
+    fn follows(&mut self, options: &Options, time: u64, usual: Option<&mut Usual>) -> Follows {
+        let Some(last) = self.last.replace(time) else {
+            return Follows { interval: 0, silence: None, lost: false, slower: false };
+        };
+        let distance = time.saturating_sub(last);
+        let known = self.pace.interval();
+        let change = self.pace.add(distance);
+        let mut interval = if known == 0 || change == Change::Slower { self.pace.interval() } else { known };
+        let mut lost = true;
+        if let Some(usual) = usual {
+            usual.add(distance);
+            interval = interval.min(usual.interval().saturating_mul(2));
+            lost = false;
+        }
+        let silent = interval > 0 && distance > interval.saturating_mul(options.pause_intervals.max(1));
+        Follows { interval, silence: silent.then_some(distance), lost, slower: change == Change::Slower }
+    }
+
+    /// The clock went back: what comes has nothing to do with what was.
+    fn restart(&mut self, options: &Options, names: &Dictionary) {
+        self.restarts += 1;
+        self.close(options, names, Edge::Recording);
+        self.threads = Tracker::default();
+        self.interrupts = Tracker::default();
+        self.workers.clear();
+        self.pace = Pace::default();
+        self.last = None;
+    }
+
+    fn close(&mut self, options: &Options, names: &Dictionary, edge: Edge) {
+        let mut ended = Vec::new();
+        self.threads.end_all(options, edge, self.pace.interval(), &mut ended);
+        self.interrupts.end_all(options, edge, self.pace.interval(), &mut ended);
+        ended.into_iter().for_each(|run| self.end(options, names, run));
+        for found in &mut self.found[self.open..] {
+            settle(found);
+        }
+        self.open = self.found.len();
+    }
+
+    pub fn finish(mut self, options: &Options, names: &Dictionary) -> Vec<Monopoly> {
+        self.close(options, names, Edge::Recording);
+        self.found
+    }
+
+    fn end(&mut self, options: &Options, names: &Dictionary, run: Run) {
+        let length = run.length();
+        if length.saturating_sub(run.unseen) < options.threshold || run.samples < 2 {
+            return;
+        }
+        if run.chance >= options.chance {
+            self.by_chance += 1;
+            return;
+        }
+        let mut stacks: Vec<_> = run.stacks.iter().map(|(stack, count)| (*stack, *count)).collect();
+        stacks.sort_by_key(|(stack, count)| (std::cmp::Reverse(*count), *stack));
+        stacks.truncate(TOP_STACKS);
+        let mut tasks = run.tasks.clone();
+        tasks.sort_by_key(|(task, samples)| (std::cmp::Reverse(*samples), *task));
+        let task = tasks.first().map_or(run.task, |(task, _)| *task);
+        let by = if run.owner == Owner::Interrupts { By::Interrupts } else { By::Thread };
+        let comm = names.task(task).comm;
+        let other_name = |task: &TaskId| by == By::Interrupts || names.task(*task).comm != comm;
+        let share = |count: u64| count as f64 / run.samples as f64;
+        self.found.push(Monopoly {
+            core: self.core,
+            by,
+            task,
+            also: tasks[1..].iter().map(|(task, _)| *task).filter(other_name).take(TOP_STACKS).collect(),
+            start: run.start,
+            length,
+            uncertainty: run.uncertainty(),
+            begin: run.begin,
+            end: run.end,
+            samples: run.samples,
+            foreign: run.foreign,
+            interrupts: run.aside,
+            kernel: share(run.kernel),
+            gaps: run.gaps,
+            longest_gap: run.longest_gap,
+            unseen: run.unseen,
+            chance: run.chance,
+            before: run.before,
+            after: None,
+            absent: self.absent(&run),
+            stacks: stacks.into_iter().map(|(stack, count)| (stack, share(count))).collect(),
+        });
+        if self.found.len() >= options.most.saturating_mul(2).max(16) {
+            self.found[self.open..].iter_mut().for_each(settle);
+            rank(&mut self.found);
+            self.not_kept += (self.found.len() - options.most) as u64;
+            self.found.truncate(options.most);
+            self.open = self.found.len();
+        }
+    }
+
+    /// The kernel threads that had work here before the run and not within it.
+    fn absent(&self, run: &Run) -> Vec<Absent> {
+        let often = |worker: &&Worker| {
+            worker.seen >= OFTEN && worker.last < run.start && worker.last.saturating_add(LOOK_AROUND) > run.start
+        };
+        let absent = |worker: &Worker| Absent {
+            task: worker.task,
+            length: run.last.saturating_sub(worker.last),
+            came_back: false,
+            usual: worker.last.saturating_sub(worker.first) / (worker.seen - 1).max(1),
+        };
+        self.workers.iter().filter(often).map(absent).collect()
+    }
+
+    /// Notes who is here, for the runs that ended and for those to come.
+    fn see(&mut self, names: &Dictionary, id: TaskId, time: u64) {
+        let task = names.task(id);
+        let name = worker_name(names.strings.get(task.comm)).map(|_| task.comm);
+        let same =
+            |a: StrId, b: StrId| a == b || worker_name(names.strings.get(a)) == worker_name(names.strings.get(b));
+        let mut still_open = self.found.len();
+        for (at, found) in self.found.iter_mut().enumerate().skip(self.open) {
+            let own = names.task(found.task);
+            if time <= found.start {
+                continue;
+            }
+            let is_own = found.by == By::Thread && own.tid == task.tid && (own.tid.is_some() || own.comm == task.comm);
+            if found.after.is_none() && !is_own {
+                found.after = Some(id);
+            }
+            if let Some(name) = name {
+                for absent in found.absent.iter_mut().filter(|absent| !absent.came_back) {
+                    if same(names.task(absent.task).comm, name) {
+                        absent.length += time.saturating_sub(found.start.saturating_add(found.length));
+                        absent.came_back = true;
+                    }
+                }
+            }
+            let waits = found.after.is_none() || found.absent.iter().any(|absent| !absent.came_back);
+            if waits && time < found.end_time().saturating_add(LOOK_AROUND) {
+                still_open = still_open.min(at);
+            } else {
+                settle(found);
+            }
+        }
+        self.open = still_open;
+        let Some(name) = name else { return };
+        let new = Worker { name, task: id, first: time, last: time, seen: 1 };
+        match self.workers.iter().position(|worker| same(worker.name, name)) {
+            Some(at) if self.workers[at].last.saturating_add(LOOK_AROUND) > time => {
+                let worker = &mut self.workers[at];
+                worker.task = id;
+                worker.last = time;
+                worker.seen += 1;
+            }
+            Some(at) => self.workers[at] = new,
+            None => {
+                if self.workers.len() >= MOST_WORKERS {
+                    self.workers.retain(|worker| worker.last.saturating_add(LOOK_AROUND) > time);
+                }
+                if self.workers.len() < MOST_WORKERS {
+                    self.workers.push(new);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps of the absences those that say something: longer than the run and than usual.
+fn settle(found: &mut Monopoly) {
+    let length = found.length;
+    found.absent.retain(|absent| absent.length >= length && absent.length > absent.usual.saturating_mul(2));
+    found.absent.sort_by_key(|absent| (std::cmp::Reverse(absent.length), absent.task));
+    found.absent.truncate(TOP_ABSENT);
+}
+
+/// What a kernel thread that works for one core is called without what differs from one to the next.
+fn worker_name(comm: &str) -> Option<&str> {
+    if let Some(rest) = comm.strip_prefix("kworker/") {
+        // `kworker/3:1-events`; `kworker/u8:2` works for any core.
+        let (core, _) = rest.split_once(':')?;
+        return core.bytes().all(|byte| byte.is_ascii_digit()).then(|| &comm[.."kworker/".len() + core.len()]);
+    }
+    let fixed = ["ksoftirqd/", "napi/", "rcuc/", "ktimers/", "irq/"];
+    fixed.iter().any(|prefix| comm.starts_with(prefix)).then_some(comm)
+}
