@@ -3,10 +3,10 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use prost::Message;
 
-use super::{pprof, speedscope, svg};
+use super::{pprof, speedscope};
 use crate::import::perf_script;
-use crate::model::{EventId, Profile};
-use crate::views::{StackSums, diff, flame};
+use crate::model::Profile;
+use crate::views::StackSums;
 
 const TEXT: &str = "\
 a<b>&\"c 7/8 [000] 1.5:       1000 cpu-clock: \n\tffffffff81000000 kf+0x1 ([kernel.kallsyms])\n\t    7f0000001000 std::vector<int>::push+0x3 (/bin/x)\n\t    7f0000001000 main+0x3 (/bin/x)\n
@@ -79,25 +79,4 @@ fn speedscope_has_a_profile_for_each_event_with_frames_that_exist() {
                 .all(|frame| frame.as_u64() < Some(frames))
         );
     }
-}
-
-#[test]
-fn the_svg_is_well_formed_whatever_the_names() {
-    let (profile, sums) = example();
-    let tree = flame::tree(&profile.names, &sums, EventId(0), &flame::Options::default());
-    let mut out = Vec::new();
-    svg::write(&tree, &svg::Options { title: "a < b & \u{1} c".to_owned(), ..Default::default() }, &mut out)
-        .expect("memory");
-    let text = String::from_utf8(out).expect("text");
-    assert!(text.contains("std::vector&lt;int&gt;::push"));
-    assert!(text.contains("a&lt;b&gt;&amp;&quot;c"));
-    assert!(text.contains("a &lt; b &amp; \u{fffd} c"));
-    assert_eq!(text.matches("<g ").count(), text.matches("</g>").count());
-    // The root, the command, main, push and kf; the other event has a graph of its own.
-    assert_eq!(text.matches("data-n=").count(), 5);
-    let empty = flame::tree(&profile.names, &StackSums::by_command(), EventId(0), &flame::Options::default());
-    svg::write(&empty, &svg::Options::default(), &mut Vec::new()).expect("memory");
-    let mut out = Vec::new();
-    svg::write_diff(&diff::diff(&empty, &tree), &svg::Options::default(), &mut out).expect("memory");
-    assert!(String::from_utf8(out).expect("text").contains("0.00 % → 100.00 %"));
 }

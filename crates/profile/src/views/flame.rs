@@ -21,6 +21,8 @@ pub struct Node {
     pub label: StrId,
     /// Whose code; `None` for the root and for commands.
     pub place: Option<Place>,
+    /// The compiler put it into the frame below.
+    pub inlined: bool,
     /// Sum over this node and all above it.
     pub total: u64,
     /// What ended here.
@@ -43,7 +45,7 @@ impl Default for FlameTree {
         let label = labels.intern("all");
         FlameTree {
             labels,
-            nodes: vec![Node { label, place: None, total: 0, own: 0, children: Vec::new() }],
+            nodes: vec![Node { label, place: None, inlined: false, total: 0, own: 0, children: Vec::new() }],
             samples: 0,
         }
     }
@@ -70,6 +72,13 @@ impl FlameTree {
     }
 }
 
+#[derive(Clone, Copy)]
+struct Label {
+    label: StrId,
+    place: Option<Place>,
+    inlined: bool,
+}
+
 /// Builds trees.
 struct Grower {
     tree: FlameTree,
@@ -77,20 +86,20 @@ struct Grower {
 }
 
 impl Grower {
-    fn child(&mut self, parent: u32, label: StrId, place: Option<Place>) -> u32 {
+    fn child(&mut self, parent: u32, Label { label, place, inlined }: Label) -> u32 {
         let nodes = &mut self.tree.nodes;
         *self.children.entry((parent, label.0)).or_insert_with(|| {
             let id = nodes.len() as u32;
-            nodes.push(Node { label, place, total: 0, own: 0, children: Vec::new() });
+            nodes.push(Node { label, place, inlined, total: 0, own: 0, children: Vec::new() });
             nodes[parent as usize].children.push(id);
             id
         })
     }
 
-    fn add(&mut self, path: impl Iterator<Item = (StrId, Option<Place>)>, weight: u64) {
+    fn add(&mut self, path: impl Iterator<Item = Label>, weight: u64) {
         let mut at = 0;
-        for (label, place) in path {
-            at = self.child(at, label, place);
+        for label in path {
+            at = self.child(at, label);
         }
         let own = &mut self.tree.nodes[at as usize].own;
         *own = own.saturating_add(weight);
@@ -121,7 +130,7 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
         grower.tree.samples += sum.samples;
         path.clear();
         for frame in names.stacks.leaf_first(sum.stack) {
-            path.push(frames.label(frame, &mut grower.tree.labels));
+            path.extend(frames.labels(frame, &mut grower.tree.labels).iter().rev());
         }
         let comm = match sum.owner {
             Owner::Command(comm) => comm,
@@ -129,7 +138,7 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
         };
         let comm = names.strings.get(comm);
         let comm = root_label(if comm.is_empty() { "[unknown]" } else { comm });
-        path.push((grower.tree.labels.intern(&comm), None));
+        path.push(Label { label: grower.tree.labels.intern(&comm), place: None, inlined: false });
         if options.invert {
             grower.add(path.iter().copied(), sum.weight);
         } else {
@@ -150,7 +159,7 @@ pub fn tree_of_folded(folded: &FoldedStacks, event: u32) -> FlameTree {
                     _ if label.ends_with("_[j]") => Some(Place::Jit),
                     _ => Some(Place::User),
                 };
-                (grower.tree.labels.intern(label), place)
+                Label { label: grower.tree.labels.intern(label), place, inlined: label.ends_with("_[i]") }
             })
             .collect();
         grower.add(path.into_iter(), weight);
@@ -160,15 +169,22 @@ pub fn tree_of_folded(folded: &FoldedStacks, event: u32) -> FlameTree {
 
 struct FrameLabels<'p> {
     names: &'p Dictionary,
-    known: HashMap<u32, (StrId, Option<Place>), Seeded>,
+    known: HashMap<u32, Vec<Label>, Seeded>,
 }
 
 impl FrameLabels<'_> {
-    fn label(&mut self, id: crate::model::FrameId, labels: &mut Strings) -> (StrId, Option<Place>) {
-        *self.known.entry(id.0).or_insert_with(|| {
+    /// The labels of a frame, callers first: several where a compiler's `outer->inner` names several functions.
+    fn labels(&mut self, id: crate::model::FrameId, labels: &mut Strings) -> &[Label] {
+        self.known.entry(id.0).or_insert_with(|| {
             let frame = self.names.frames.get(id);
             let (symbol, module) = (frame.symbol(&self.names.strings), frame.module(&self.names.strings));
-            (labels.intern(&label::label(symbol, module, frame.place, true)), Some(frame.place))
+            let text = label::label(symbol, module, frame.place, true);
+            let one = |(at, part): (usize, &str)| Label {
+                label: labels.intern(part),
+                place: Some(frame.place),
+                inlined: frame.inlined || at > 0,
+            };
+            text.split(';').enumerate().map(one).collect()
         })
     }
 }

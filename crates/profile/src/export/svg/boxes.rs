@@ -1,0 +1,189 @@
+//! Which frames are drawn, and where.
+
+use super::text::{percent, thousands};
+
+/// What a box is coloured by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    User,
+    Kernel,
+    Jit,
+    Inlined,
+    /// A command, or the root.
+    Command,
+    Unknown,
+    Grew,
+    Shrank,
+    Same,
+}
+
+impl Kind {
+    /// In the order of the legend.
+    pub(super) const PLACES: [Kind; 6] =
+        [Kind::User, Kind::Kernel, Kind::Jit, Kind::Inlined, Kind::Command, Kind::Unknown];
+
+    /// The class in the style sheet.
+    pub(super) fn letter(self) -> char {
+        match self {
+            Kind::User => 'u',
+            Kind::Kernel => 'k',
+            Kind::Jit => 'j',
+            Kind::Inlined => 'i',
+            Kind::Command => 'c',
+            Kind::Unknown => 'x',
+            Kind::Grew => 'p',
+            Kind::Shrank => 'm',
+            Kind::Same => 'e',
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Kind::User => "program",
+            Kind::Kernel => "kernel",
+            Kind::Jit => "JIT",
+            Kind::Inlined => "inlined",
+            Kind::Command => "command",
+            Kind::Unknown => "no symbol",
+            Kind::Grew => "grew",
+            Kind::Shrank => "shrank",
+            Kind::Same => "same",
+        }
+    }
+}
+
+/// Shades of a kind, so that neighbours can be told apart.
+pub(super) const SHADES: u8 = 5;
+
+/// The same name has always the same shade.
+pub(super) fn shade(name: &str) -> u8 {
+    // FNV-1a: the picture must not change from run to run.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    ((hash >> 32) % u64::from(SHADES)) as u8
+}
+
+/// The colour of a change of a share. Square roots, so that a tenth of the largest change is still seen.
+pub(super) fn change(change: f64, largest: f64) -> (Kind, u8) {
+    // Less than what is shown with two digits is no change.
+    if change.abs() < 0.000_05 || largest <= 0.0 {
+        return (Kind::Same, SHADES - 1);
+    }
+    let step = ((change.abs() / largest).sqrt() * f64::from(SHADES)).ceil().clamp(1.0, f64::from(SHADES));
+    (if change > 0.0 { Kind::Grew } else { Kind::Shrank }, step as u8 - 1)
+}
+
+/// A label without the mark of its place: colours show that.
+pub(super) fn without_mark(label: &str) -> &str {
+    ["_[k]", "_[j]", "_[i]"].iter().find_map(|mark| label.strip_suffix(mark)).unwrap_or(label)
+}
+
+/// A frame of a tree, with its weights now and in the baseline: all of it, and what ended in it.
+pub(super) struct Node<'t> {
+    pub(super) name: &'t str,
+    pub(super) kind: Kind,
+    pub(super) shade: u8,
+    pub(super) now: (u64, u64),
+    pub(super) was: (u64, u64),
+    pub(super) children: &'t [u32],
+}
+
+/// Where a box stands on one side, in units of weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) left: u64,
+    pub(super) total: u64,
+    pub(super) own: u64,
+}
+
+pub(super) struct Shape<'t> {
+    pub(super) name: &'t str,
+    pub(super) kind: Kind,
+    pub(super) shade: u8,
+    /// The root is 0.
+    pub(super) level: u32,
+    pub(super) now: Span,
+    pub(super) was: Span,
+}
+
+/// The boxes that are kept: a parent before its children, from left to right.
+pub(super) struct Picture<'t> {
+    pub(super) boxes: Vec<Shape<'t>>,
+    pub(super) total: u64,
+    /// Of the baseline; 0 without one.
+    pub(super) total_was: u64,
+    pub(super) levels: u32,
+    nodes: usize,
+    /// The share of the widest box that was left out, and of all of them.
+    widest_out: f64,
+    share_out: f64,
+}
+
+impl<'t> Picture<'t> {
+    /// Keeps the `most` widest of `nodes` nodes. No child is wider than its parent, so none is kept without it.
+    pub(super) fn new(
+        nodes: usize,
+        node: impl Fn(u32) -> Node<'t>,
+        (total, total_was): (u64, u64),
+        most: usize,
+    ) -> Picture<'t> {
+        let share = |node: &Node<'_>| {
+            let of = |weight: u64, total: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
+            of(node.now.0, total).max(of(node.was.0, total_was))
+        };
+        // The root is always there.
+        let most = most.max(1);
+        let mut kept = vec![true; nodes];
+        let mut widest_out = 0.0;
+        if nodes > most {
+            let mut order: Vec<(f64, u32)> = (0..nodes as u32).map(|at| (share(&node(at)), at)).collect();
+            order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            widest_out = order[most].0;
+            order[most..].iter().for_each(|(_, at)| kept[*at as usize] = false);
+        }
+        let mut picture = Picture { boxes: Vec::new(), total, total_was, levels: 1, nodes, widest_out, share_out: 0.0 };
+        let mut open = if nodes == 0 { Vec::new() } else { vec![(0u32, 0u64, 0u64, 0u32)] };
+        while let Some((at, left, left_was, level)) = open.pop() {
+            let this = node(at);
+            if !kept[at as usize] {
+                picture.share_out += share(&this);
+                continue;
+            }
+            let first = open.len();
+            let (mut next, mut next_was) = (left, left_was);
+            for child in this.children {
+                open.push((*child, next, next_was, level + 1));
+                let child = node(*child);
+                next = next.saturating_add(child.now.0);
+                next_was = next_was.saturating_add(child.was.0);
+            }
+            // The leftmost child comes off first.
+            open[first..].reverse();
+            picture.levels = picture.levels.max(level + 1);
+            picture.boxes.push(Shape {
+                name: this.name,
+                kind: this.kind,
+                shade: this.shade,
+                level,
+                now: Span { left, total: this.now.0, own: this.now.1 },
+                was: Span { left: left_was, total: this.was.0, own: this.was.1 },
+            });
+        }
+        picture
+    }
+
+    pub(super) fn left_out_note(&self) -> String {
+        let (all, kept) = (self.nodes as u64, self.boxes.len() as u64);
+        if all == kept {
+            return format!("All {} boxes are in this file.", thousands(all));
+        }
+        format!(
+            "The widest {} of {} boxes. Left out: boxes of at most {}, {} together; search does not see them.",
+            thousands(kept),
+            thousands(all),
+            percent(self.widest_out),
+            percent(self.share_out),
+        )
+    }
+}
