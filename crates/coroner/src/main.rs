@@ -18,6 +18,11 @@ fn main() -> ExitCode {
         Some(args::Command::Zombies(zombies)) => commands::zombies::run(zombies),
         Some(args::Command::Units(units)) => commands::units::run(units),
         Some(args::Command::Record(record)) => commands::record::run(record),
+        Some(args::Command::Flame(flame)) => commands::profile::flame::run(flame),
+        Some(args::Command::Heatmap(heatmap)) => commands::profile::heatmap::run(heatmap),
+        Some(args::Command::Monopolies(monopolies)) => commands::profile::monopolies::run(monopolies),
+        Some(args::Command::Import(import)) => commands::profile::import::run(import),
+        Some(args::Command::Export(export)) => commands::profile::export::run(export),
     };
     match outcome {
         Ok(exit) => exit.into(),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! perf.data ─┐                       ┌─ views: heatmaps, monopolies, flame graphs, differences, risers
-//! perf script┼─ import ─▶ model ─────┤
-//! folded ────┘   │      (Profile)    └─ export: folded, pprof, speedscope, SVG
-//!                └── Report: what could not be read, with its first line numbers
+//! perf script┼─ import ─▶ model ─────┼─ export: folded, pprof, speedscope, SVG
+//! folded ────┤   │      (Profile)    └─ recording: our own file, which import reads again
+//! recording ─┘   └── Report: what could not be read, with its first line numbers
 //! ```
 //!
 //! [`model::Profile`] holds one row per sample in columns, with strings, frames and stacks interned; its size follows the
@@ -16,5 +16,6 @@
 pub mod export;
 pub mod import;
 pub mod model;
+pub mod recording;
 pub mod symbols;
 pub mod views;

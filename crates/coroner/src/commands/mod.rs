@@ -3,6 +3,7 @@
 mod audit_files;
 pub mod cores;
 pub mod diagnose;
+pub mod profile;
 pub mod record;
 mod recorder;
 pub mod units;

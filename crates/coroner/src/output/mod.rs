@@ -3,6 +3,7 @@
 pub mod cores_text;
 pub mod diagnosis_json;
 pub mod diagnosis_text;
+pub mod profile;
 pub mod progress;
 pub mod terminal;
 pub mod units_json;

@@ -68,6 +68,11 @@ pub fn by_load(share: f64, text: &str) -> String {
     }
 }
 
+/// A letter that stands for whoever has a core for itself.
+pub fn owned(letter: char) -> String {
+    paint("1;31", &letter.to_string())
+}
+
 /// Makes text of the node (names of processes, log lines) safe to print, on one line: control characters could drive the
 /// terminal, a new line could pretend to be ours. So could characters that turn the direction of writing.
 pub fn printable(text: &str) -> String {

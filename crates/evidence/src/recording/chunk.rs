@@ -44,7 +44,8 @@ pub enum ChunkError {
 /// A thing of which a recording holds a dense stream.
 pub trait Streamed: Clone {
     const TABLE: &'static str;
-    fn at(&self) -> Time;
+    /// `None` if it has no time of its own.
+    fn at(&self) -> Option<Time>;
     /// How many rows of the packed columns it takes.
     fn rows(&self) -> usize;
     /// What it takes in memory.
@@ -214,8 +215,8 @@ fn core_ticks(core: u32, [user, nice, system, sum, iowait, irq, softirq, steal]:
 impl Streamed for CoreTimes {
     const TABLE: &'static str = "core_time_chunks";
 
-    fn at(&self) -> Time {
-        self.at
+    fn at(&self) -> Option<Time> {
+        Some(self.at)
     }
 
     fn rows(&self) -> usize {
@@ -281,8 +282,8 @@ impl Streamed for CoreTimes {
 impl Streamed for ThreadSample {
     const TABLE: &'static str = "thread_sample_chunks";
 
-    fn at(&self) -> Time {
-        self.at
+    fn at(&self) -> Option<Time> {
+        Some(self.at)
     }
 
     fn rows(&self) -> usize {
@@ -408,8 +409,8 @@ fn unmoved(key: ThreadKey) -> ThreadSample {
 impl Streamed for CounterPoint {
     const TABLE: &'static str = "counter_chunks";
 
-    fn at(&self) -> Time {
-        self.at
+    fn at(&self) -> Option<Time> {
+        Some(self.at)
     }
 
     fn rows(&self) -> usize {

@@ -4,14 +4,16 @@
 //! describes the file for people with only sqlite3 at hand, and says what survives a kill, a full disk and a power cut.
 //!
 //! [`schema`] has the tables, [`rows`], [`node_rows`] and [`zombie_rows`] turn evidence into their rows and back, [`chunk`]
-//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
+//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
 
 mod chunk;
 mod node_rows;
 mod open;
+pub mod profile;
 mod read;
 mod rows;
 mod schema;
+pub mod segments;
 mod sync;
 mod unit_rows;
 mod write;
@@ -63,6 +65,8 @@ pub enum RecordingError {
          or close that program and run: sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     )]
     NotAlone { path: PathBuf },
+    #[error("{path}: holds a profile, no evidence of a node; try: coroner flame {path}")]
+    OnlyProfile { path: PathBuf },
     #[error("{path}: {why}")]
     Other { path: PathBuf, why: String },
 }

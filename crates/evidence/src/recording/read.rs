@@ -6,7 +6,7 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
-use super::schema::{APPLICATION_ID, FORMAT, ZOMBIES_SINCE};
+use super::schema::{APPLICATION_ID, FORMAT, PROFILE_SINCE, ZOMBIES_SINCE};
 use super::zombie_rows::{self, Unpacked};
 use super::{About, PROBE, Recording, RecordingError, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
@@ -37,6 +37,9 @@ fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
         room: Room { all: bytes, left: bytes },
     };
     let about = reader.about()?;
+    if about.format >= PROFILE_SINCE && reader.is_only_profile() {
+        return Err(RecordingError::OnlyProfile { path: path.to_owned() });
+    }
     for (what, why) in missing {
         reader.lost(what, why);
     }
@@ -116,26 +119,19 @@ impl Reader {
     }
 
     fn about(&mut self) -> Result<About, RecordingError> {
-        let path = self.path.clone();
-        let pragma = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-        let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.clone(), why: e.to_string() };
-        if pragma("application_id").map_err(damaged)? != APPLICATION_ID {
-            return Err(RecordingError::NotRecording { path });
+        let (about, damage) = about(&self.db, &self.path)?;
+        if let Some(e) = damage {
+            self.lost("all or part of table meta".to_owned(), format!("table meta: {e}"));
         }
-        let format = pragma("user_version").map_err(damaged)? as u32;
-        let meta = self.pairs("meta");
-        let text = |key: &str| match meta.get(key) {
-            Some(Value::Text(text)) => text.clone(),
-            _ => "unknown".to_owned(),
-        };
-        if format > FORMAT {
-            return Err(RecordingError::Newer { path, made_by: text("coroner_version"), format, reads_up_to: FORMAT });
-        }
-        if format == 0 {
-            return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() });
-        }
-        let sealed = meta.get("sealed") == Some(&Value::Integer(1));
-        Ok(About { format, uuid: text("uuid"), coroner_version: text("coroner_version"), sealed })
+        Ok(about)
+    }
+
+    /// Whether all that the file holds are CPU samples.
+    fn is_only_profile(&self) -> bool {
+        let sql = "SELECT EXISTS (SELECT 1 FROM profile_source) AND NOT EXISTS (SELECT 1 FROM node)
+                   AND NOT EXISTS (SELECT 1 FROM clocks) AND NOT EXISTS (SELECT 1 FROM core_time_chunks)
+                   AND NOT EXISTS (SELECT 1 FROM unseen)";
+        self.db.query_row(sql, [], |row| row.get(0)).unwrap_or(false)
     }
 
     fn plain_tables(&mut self) {
@@ -188,16 +184,8 @@ impl Reader {
 
     /// A table of (key, value).
     fn pairs(&mut self, table: &str) -> HashMap<String, Value> {
-        let mut pairs = HashMap::new();
-        let mut read = || -> rusqlite::Result<()> {
-            let mut select = self.db.prepare(&format!("SELECT key, value FROM {table}"))?;
-            let mut found = select.query([])?;
-            while let Some(row) = found.next()? {
-                pairs.insert(row.get(0)?, row.get(1)?);
-            }
-            Ok(())
-        };
-        if let Err(e) = read() {
+        let (pairs, damage) = pairs(&self.db, table);
+        if let Some(e) = damage {
             self.lost(format!("all or part of table {table}"), format!("table {table}: {e}"));
         }
         pairs
@@ -337,8 +325,47 @@ impl Reader {
     }
 }
 
+/// What a file says of itself, if it is a recording that can be read; and what of that is damaged.
+pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<rusqlite::Error>), RecordingError> {
+    let path = path.to_owned();
+    let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.clone(), why: e.to_string() };
+    if pragma("application_id").map_err(damaged)? != APPLICATION_ID {
+        return Err(RecordingError::NotRecording { path });
+    }
+    let format = pragma("user_version").map_err(damaged)? as u32;
+    let (meta, damage) = pairs(db, "meta");
+    let text = |key: &str| match meta.get(key) {
+        Some(Value::Text(text)) => text.clone(),
+        _ => "unknown".to_owned(),
+    };
+    if format > FORMAT {
+        return Err(RecordingError::Newer { path, made_by: text("coroner_version"), format, reads_up_to: FORMAT });
+    }
+    if format == 0 {
+        return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() });
+    }
+    let sealed = meta.get("sealed") == Some(&Value::Integer(1));
+    Ok((About { format, uuid: text("uuid"), coroner_version: text("coroner_version"), sealed }, damage))
+}
+
+/// What can be read of a table of (key, value), and what ended the reading.
+fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<rusqlite::Error>) {
+    let mut pairs = HashMap::new();
+    let mut read = || -> rusqlite::Result<()> {
+        let mut select = db.prepare(&format!("SELECT key, value FROM {table}"))?;
+        let mut found = select.query([])?;
+        while let Some(row) = found.next()? {
+            pairs.insert(row.get(0)?, row.get(1)?);
+        }
+        Ok(())
+    };
+    let damage = read().err();
+    (pairs, damage)
+}
+
 /// Not a view or a virtual table in its place: they have no root page.
-fn is_table(db: &Connection, name: &str) -> Result<(), String> {
+pub fn is_table(db: &Connection, name: &str) -> Result<(), String> {
     let real = db.query_row("SELECT rootpage > 0 FROM sqlite_schema WHERE name = ?", [name], |r| r.get(0));
     match real.optional() {
         Ok(Some(true)) => Ok(()),

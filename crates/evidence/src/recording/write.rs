@@ -1,6 +1,7 @@
 //! Writes a recording.
 
 use super::chunk::{self, CounterPoint, Streamed};
+use super::profile::{self, ProfileRows, SampleRow, SourceRow, StackRow};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
 use super::{FindingRow, RecordingError, node_rows, rows, unit_rows, zombie_rows};
@@ -18,9 +19,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Chunks of a second, which start with every core's and thread's total, take 2.7 times the bytes per core, 1.7 per thread;
 /// chunks of half a minute save another tenth.
-const CHUNK_SPAN: Duration = Duration::from_secs(10);
+pub const CHUNK_SPAN: Duration = Duration::from_secs(10);
 /// 100 looks at 327 cores. Bounds what is held in memory for the open chunk, and what a reader must unpack at once.
-const CHUNK_ROWS: usize = 32_768;
+pub const CHUNK_ROWS: usize = 32_768;
 /// Room kept for the end on a full disk: the last words and the seal. Sealing copies the log into the file, so it takes as
 /// much room again as the log has.
 const RESERVE: u64 = 512 << 10;
@@ -41,6 +42,8 @@ pub struct Writer {
     core_times: OpenChunk<CoreTimes>,
     thread_samples: OpenChunk<ThreadSample>,
     points: OpenChunk<CounterPoint>,
+    profile_samples: OpenChunk<SampleRow>,
+    profile_stacks: OpenChunk<StackRow>,
     reserve: Option<File>,
 }
 
@@ -96,6 +99,8 @@ impl Writer {
                 core_times: OpenChunk::new(),
                 thread_samples: OpenChunk::new(),
                 points: OpenChunk::new(),
+                profile_samples: OpenChunk::new(),
+                profile_stacks: OpenChunk::new(),
             }),
             Err(e) => {
                 // We made it a moment ago and nothing is in it.
@@ -150,9 +155,48 @@ impl Writer {
         Ok(())
     }
 
+    /// Stores CPU samples together with the names that are new with them: all of it, or nothing if it returns an error.
+    pub fn append_profile(&mut self, new: &ProfileRows) -> Result<(), RecordingError> {
+        let Writer { path, sync, db, profile_samples, profile_stacks, .. } = self;
+        let stored = sync.append(|| -> Result<_, StoreError> {
+            let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            profile::insert_names(&tx, new)?;
+            let stacks = profile_stacks.store(&tx, &new.stacks)?;
+            let samples = profile_samples.store(&tx, &new.samples)?;
+            tx.commit()?;
+            Ok((stacks, samples))
+        });
+        let (stacks, samples) = stored.map_err(|e| e.of(path, "cannot store the samples"))?;
+        profile_stacks.keep(stacks, &new.stacks);
+        profile_samples.keep(samples, &new.samples);
+        Ok(())
+    }
+
+    /// Says where the samples come from; the latest word wins.
+    pub fn set_profile_source(&mut self, source: &SourceRow) -> Result<(), RecordingError> {
+        let Writer { path, sync, db, .. } = self;
+        let stored = sync.append(|| -> rusqlite::Result<()> {
+            let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            profile::replace_source(&tx, source)?;
+            tx.commit()
+        });
+        stored.map_err(|e| error(path, "cannot store where the samples come from", e))
+    }
+
     /// Seals the file: one file, nothing beside it, synced to the disk.
     pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
-        let Writer { path, sync, mut db, core_times, thread_samples, points, reserve, .. } = self;
+        let Writer {
+            path,
+            sync,
+            mut db,
+            core_times,
+            thread_samples,
+            points,
+            profile_samples,
+            profile_stacks,
+            reserve,
+            ..
+        } = self;
         drop(reserve);
         drop(sync);
         db.0.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(&path, "cannot seal the recording", e))?;
@@ -165,6 +209,8 @@ impl Writer {
                 core_times.close(&tx)?;
                 thread_samples.close(&tx)?;
                 points.close(&tx)?;
+                profile_samples.close(&tx)?;
+                profile_stacks.close(&tx)?;
             }
             tx.execute("UPDATE meta SET value = 1 WHERE key = 'sealed'", [])?;
             Ok(tx.commit()?)
@@ -355,7 +401,8 @@ impl<T: Streamed> OpenChunk<T> {
         let Some(last) = new.last() else { return Ok(Stored::Nothing) };
         let first = self.items.first().unwrap_or(&new[0]);
         let rows = rows_of(&self.items) + rows_of(new);
-        if rows < CHUNK_ROWS && last.at().since(first.at()) < CHUNK_SPAN {
+        let span = first.at().zip(last.at()).map_or(Duration::ZERO, |(first, last)| last.since(first));
+        if rows < CHUNK_ROWS && span < CHUNK_SPAN {
             return Ok(Stored::Open(insert_chunk(tx, new)?));
         }
         self.replace(tx, new)?;
@@ -409,8 +456,8 @@ fn rows_of<T: Streamed>(items: &[T]) -> usize {
 }
 
 fn insert_chunk<T: Streamed>(tx: &Transaction<'_>, items: &[T]) -> Result<i64, StoreError> {
-    let from = items.iter().map(T::at).min().unwrap_or_default();
-    let to = items.iter().map(T::at).max().unwrap_or_default();
+    let from = items.iter().filter_map(T::at).min();
+    let to = items.iter().filter_map(T::at).max();
     let rows: usize = items.iter().map(T::rows).sum();
     let data = chunk::encode(items)?;
     let mut insert =

@@ -22,6 +22,8 @@ pub enum Format {
     PerfScript,
     /// `frame;frame;… weight`.
     Folded,
+    /// Our own file, or a directory of them.
+    Recording,
 }
 
 impl Format {
@@ -30,6 +32,17 @@ impl Format {
             Format::PerfData => "perf.data",
             Format::PerfScript => "perf script text",
             Format::Folded => "folded stacks",
+            Format::Recording => "coroner recording",
+        }
+    }
+
+    /// The name that programs use.
+    pub fn id(self) -> &'static str {
+        match self {
+            Format::PerfData => "perf-data",
+            Format::PerfScript => "perf-script",
+            Format::Folded => "folded",
+            Format::Recording => "recording",
         }
     }
 }
@@ -43,6 +56,9 @@ pub(super) fn format(head: &[u8]) -> Option<Format> {
     }
     if perf_data::is_perf_data(head) {
         return Some(Format::PerfData);
+    }
+    if head.starts_with(b"SQLite format 3\0") {
+        return Some(Format::Recording);
     }
     if memchr::memchr(0, head).is_some() {
         return None;

@@ -13,14 +13,16 @@ mod report;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use coroner_evidence::recording::RecordingError;
 pub use detect::Format;
 pub use report::{Oddity, OddityKind, Report};
 
 use crate::model::{Dictionary, Profile, Sample};
+use crate::recording;
 use crate::symbols::Symbols;
 use order::Window;
 
@@ -43,6 +45,14 @@ pub enum ImportError {
         "{path}: neither perf.data, the text of perf script, folded stacks nor a recording of coroner; it begins with {begins}"
     )]
     Unknown { path: PathBuf, begins: String },
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    #[error("{path}: this recording holds no CPU samples; `coroner import` makes one that does")]
+    NoSamples { path: PathBuf },
+    #[error(
+        "{path}: no recording of the recorder is in this directory (their names are like 2026-05-28T20-26-40Z.coroner)"
+    )]
+    NoSegments { path: PathBuf },
 }
 
 /// What reading a file came to.
@@ -59,24 +69,37 @@ pub struct Options<'a> {
     pub format: Option<Format>,
     /// Grows by each byte that was read, for those who show progress.
     pub read: Option<&'a AtomicU64>,
+    /// Only samples of this time are wanted, in nanoseconds of the profile's clock (of the wall clock for a directory). A hint:
+    /// a recording is read there only, other files are read whole.
+    pub range: Option<Range<u64>>,
+}
+
+/// What the file at `path` is.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(of)?.is_dir() {
+        return Ok(Format::Recording);
+    }
+    let mut head = Vec::new();
+    File::open(path).map_err(of)?.take(detect::HEAD as u64).read_to_end(&mut head).map_err(of)?;
+    detect::format(&head).ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })
 }
 
 /// Reads the file at `path` (`-` is the standard input) and passes its samples on.
 pub fn file(
     path: &Path,
     options: &Options<'_>,
-    symbols: impl FnOnce() -> Symbols,
+    symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
     let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
     let mut input: Box<dyn Read> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        let file = File::open(path).map_err(of)?;
-        if file.metadata().map_err(of)?.is_dir() {
-            return Err(of(io::Error::from(io::ErrorKind::IsADirectory)));
+        if std::fs::metadata(path).map_err(of)?.is_dir() {
+            return ours(path, options, take);
         }
-        Box::new(file)
+        Box::new(File::open(path).map_err(of)?)
     };
     let mut head = Vec::new();
     input.by_ref().take(detect::HEAD as u64).read_to_end(&mut head).map_err(of)?;
@@ -89,6 +112,14 @@ pub fn file(
         None => detect::format(&head)
             .ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })?,
     };
+    if format == Format::Recording {
+        if packed || path == Path::new("-") {
+            return Err(of(io::Error::other("a recording must be a plain file: unpack or save it first")));
+        }
+        // Not while it is open: closing it drops locks (see `coroner_evidence`'s open).
+        drop(input);
+        return ours(path, options, take);
+    }
     let nobody = AtomicU64::new(0);
     let read = options.read.unwrap_or(&nobody);
     let mut window = Window::new(take);
@@ -100,7 +131,7 @@ pub fn file(
                 File::open(path).map_err(of)?
             };
             let counted = CountedFile { file: &file, read };
-            perf_data::read(&counted, &mut symbols(), &mut |names, sample| window.take(names, sample))?
+            perf_data::read(&counted, symbols, &mut |names, sample| window.take(names, sample))?
         }
         Format::PerfScript => {
             let input = Counted { from: head.as_slice().chain(input), read };
@@ -110,18 +141,48 @@ pub fn file(
             let input = Counted { from: head.as_slice().chain(input), read };
             folded::read(input, &mut |names, sample| window.take(names, sample))?
         }
+        Format::Recording => return Err(ImportError::NotThisFormat { expected: "recording" }),
     };
     window.finish(&names);
     report.out_of_order += window.late;
     Ok(Imported { names, report, format })
 }
 
+/// Reads a recording or a directory of them.
+fn ours(path: &Path, options: &Options<'_>, take: &mut Take<'_>) -> Result<Imported, ImportError> {
+    let mut window = Window::new(take);
+    let (names, mut report) =
+        recording::read(path, options.range.clone(), &mut |names, sample| window.take(names, sample))?;
+    window.finish(&names);
+    report.out_of_order += window.late;
+    if let Some(read) = options.read {
+        read.fetch_add(report.bytes, Ordering::Relaxed);
+    }
+    Ok(Imported { names, report, format: Format::Recording })
+}
+
+/// What can be told of a file without reading all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Times of the first and the last sample.
+    pub first: u64,
+    pub last: u64,
+    /// How many cores there are, or at least are.
+    pub cores: Option<usize>,
+}
+
+/// Looks at the index or the ends of the file at `path`.
+pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
+    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    match format_of(path)? {
+        Format::PerfScript => perf_script::outline(&File::open(path).map_err(of)?).map_err(of),
+        Format::Recording => Ok(recording::span(path)?.map(|(first, last)| Outline { first, last, cores: None })),
+        _ => Ok(None),
+    }
+}
+
 /// Reads the file at `path` and keeps its samples, in order of time.
-pub fn profile(
-    path: &Path,
-    options: &Options<'_>,
-    symbols: impl FnOnce() -> Symbols,
-) -> Result<(Profile, Report), ImportError> {
+pub fn profile(path: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
     Profile::collect(|take| {
         let imported = file(path, options, symbols, take)?;
         Ok((imported.names, imported.report))

@@ -23,3 +23,38 @@ pub mod scan;
 
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::Outline;
+
+/// How much of either end of a file is looked at for its first and last time.
+const END: u64 = 256 << 10;
+
+/// The outline of a file that is not compressed, by its two ends: right if its events are in order.
+pub fn outline(file: &File) -> io::Result<Option<Outline>> {
+    let length = file.metadata()?.len();
+    let mut cores = BTreeSet::new();
+    let mut times = |from: u64| -> io::Result<Option<(u64, u64)>> {
+        let mut text = vec![0; END.min(length - from) as usize];
+        let n = file.read_at(&mut text, from)?;
+        let lines = text[..n].split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"\t"));
+        let mut span: Option<(u64, u64)> = None;
+        for header in lines.filter_map(header::parse) {
+            cores.extend(header.core);
+            if let Some(time) = header.time {
+                span = Some(span.map_or((time, time), |(low, high)| (time.min(low), time.max(high))));
+            }
+        }
+        Ok(span)
+    };
+    let (start, end) = (times(0)?, times(length.saturating_sub(END))?);
+    Ok(start.zip(end).filter(|(start, end)| start.0 <= end.1).map(|(start, end)| Outline {
+        first: start.0,
+        last: end.1,
+        cores: Some(cores.len()).filter(|cores| *cores > 0),
+    }))
+}

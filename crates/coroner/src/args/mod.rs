@@ -1,5 +1,9 @@
 //! The command line.
 
+pub mod profile;
+
+use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
+
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
 use std::path::PathBuf;
@@ -45,6 +49,16 @@ pub enum Command {
     Units(UnitsArgs),
     /// Write what is seen of this node into one file that can be diagnosed elsewhere.
     Record(RecordArgs),
+    /// Show a CPU profile as a flame graph: in the terminal, or as a picture or file for other tools.
+    Flame(FlameArgs),
+    /// Show when a CPU profile was busy: each core with its owner, or second by second as FlameScope does.
+    Heatmap(HeatmapArgs),
+    /// List the runs of one thread on one core that starve whoever else is bound to it.
+    Monopolies(MonopoliesArgs),
+    /// Turn a CPU profile of another tool into a recording.
+    Import(ImportArgs),
+    /// Write a CPU profile, or a part of it, in the format of another tool.
+    Export(ExportArgs),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,0 +1,102 @@
+//! `coroner export`, and the files that `coroner flame` writes.
+
+use super::{flame, format_of, out, with_progress};
+use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat, SelectionArgs, SourceArgs};
+use crate::exit::Exit;
+use crate::output::profile::notes;
+use crate::output::{print, warn};
+use anyhow::{Context, bail};
+use coroner_profile::export::{folded, pprof, speedscope};
+use coroner_profile::import::perf_script::fold;
+use coroner_profile::import::{Format, Report};
+use coroner_profile::views::StackSums;
+use serde::Serialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+/// What was read for a file that was written.
+#[derive(Serialize)]
+pub struct Summary {
+    pub file: PathBuf,
+    pub format: &'static str,
+    /// Samples in the output.
+    pub selected: u64,
+    #[serde(flatten)]
+    pub report: Report,
+    /// Why functions have no names.
+    pub unnamed: Vec<String>,
+}
+
+impl Summary {
+    pub fn of(read: super::ReadProfile) -> Summary {
+        let super::ReadProfile { file, format, selected, report, unnamed, .. } = read;
+        Summary { file, format: format.id(), selected, report, unnamed }
+    }
+
+    /// Says on standard error what could not be used.
+    pub fn warn(&self) {
+        for note in notes(&self.report, &self.unnamed) {
+            warn(&format!("{}: {note}", self.file.display()));
+        }
+    }
+}
+
+pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
+    let to = out::format(&args.output)?;
+    let path = args.output.output.as_deref();
+    if args.json && path.is_none_or(|path| path == Path::new("-")) {
+        bail!("--json prints a summary to the standard output, so the export needs a file: -o FILE");
+    }
+    let summary = match to {
+        OutputFormat::Svg => flame::write_picture(&args.source, &args.selection, &args.output, false)?,
+        OutputFormat::Coroner => {
+            let path = path.context("a recording cannot go to the standard output; say -o X.coroner")?;
+            Summary::of(super::import::write(&args.source, &args.selection, path)?)
+        }
+        _ => write(&args.source, &args.selection, &args.output, to)?,
+    };
+    summary.warn();
+    if args.json {
+        let document = serde_json::json!({ "schema": "coroner.export/1", "output": path, "source": summary });
+        print(&format!("{document:#}\n"))?;
+    }
+    Ok(Exit::NothingWrong)
+}
+
+/// Writes the selected samples for another tool.
+pub fn write(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    output: &OutputArgs,
+    to: OutputFormat,
+) -> anyhow::Result<Summary> {
+    if to == OutputFormat::Folded && selection.is_everything() && format_of(source)? == Some(Format::PerfScript) {
+        return fold_text(source, output);
+    }
+    let mut sums = if to == OutputFormat::Pprof { StackSums::by_thread() } else { StackSums::by_command() };
+    let read = super::read(source, selection, &mut |names, sample| sums.add(names, sample))?;
+    let name = read.file.display().to_string();
+    out::write(output.output.as_deref(), |to_file| match to {
+        OutputFormat::Pprof => pprof::write(&read.names, &sums, to_file),
+        OutputFormat::Speedscope => speedscope::write(&read.names, &sums, &name, to_file),
+        _ => folded::write(&read.names, &sums, to_file),
+    })?;
+    Ok(Summary::of(read))
+}
+
+/// Whole text to folded stacks: the short way, which keeps no samples and may take several threads.
+fn fold_text(source: &SourceArgs, output: &OutputArgs) -> anyhow::Result<Summary> {
+    let name = source.file.display();
+    let file = File::open(&source.file).with_context(|| format!("{name}: cannot be opened"))?;
+    let options = fold::Options { threads: usize::from(output.threads), ..fold::Options::default() };
+    let count = AtomicU64::new(0);
+    let (folded, report) = with_progress(&source.file, &count, || fold::file(&file, &options))
+        .with_context(|| format!("{name}: cannot be read"))?;
+    if folded.is_empty() {
+        bail!("{name}: there is no sample in it");
+    }
+    out::write(output.output.as_deref(), |to| folded.write(to))?;
+    let format = Format::PerfScript.id();
+    Ok(Summary { file: source.file.clone(), format, selected: report.samples, report, unnamed: Vec::new() })
+}

@@ -1,0 +1,199 @@
+//! `coroner flame`.
+
+use super::export::{self, Summary};
+use super::{ReadProfile, out};
+use crate::args::profile::{DiffArgs, FlameArgs, OutputArgs, OutputFormat, SelectionArgs, SourceArgs};
+use crate::exit::Exit;
+use crate::output::profile::{flame_json, flame_text};
+use crate::output::{print, terminal, warn};
+use anyhow::bail;
+use coroner_profile::export::svg;
+use coroner_profile::model::EventId;
+use coroner_profile::views::flame::{self, FlameTree};
+use coroner_profile::views::risers::{self, BusyShares, Riser};
+use coroner_profile::views::{StackSums, diff};
+use std::path::Path;
+
+/// How many risers are told.
+const RISERS: usize = 12;
+
+/// One side of the picture.
+pub struct Side {
+    pub read: ReadProfile,
+    pub sums: StackSums,
+    pub busy: BusyShares,
+    /// The event that is shown; `None` only if nothing was selected.
+    pub event: Option<EventId>,
+    pub selection: String,
+}
+
+impl Side {
+    pub fn event_name(&self) -> &str {
+        let event = self.event.and_then(|event| self.read.names.events.get(usize::from(event.0)));
+        event.map_or("samples", |event| event.name.as_str())
+    }
+
+    fn tree(&self, invert: bool) -> FlameTree {
+        match self.event {
+            Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::Options { invert }),
+            None => FlameTree::default(),
+        }
+    }
+}
+
+pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
+    let to = match (&args.output.output, args.output.to) {
+        (None, None) => None,
+        _ => Some(out::format(&args.output)?),
+    };
+    if args.diff.is_asked() {
+        return run_diff(&args, to);
+    }
+    match to {
+        Some(OutputFormat::Coroner) => {
+            bail!("a recording is no flame graph; `coroner export FILE -o X.coroner` cuts one")
+        }
+        Some(OutputFormat::Svg) => {
+            write_picture(&args.source, &args.selection, &args.output, args.invert)?.warn();
+        }
+        Some(OutputFormat::Folded) if args.invert => write_inverted(&args)?.warn(),
+        Some(_) if args.invert => {
+            bail!("--invert is for pictures, folded stacks and the terminal; other tools invert by themselves")
+        }
+        Some(to) => export::write(&args.source, &args.selection, &args.output, to)?.warn(),
+        None => {
+            let side = read_side(&args.source, &args.selection, true)?;
+            let tree = side.tree(args.invert);
+            let text = if args.json {
+                flame_json::flame(&side, &tree, args.invert)
+            } else {
+                flame_text::flame(&side, &tree, args.invert, terminal::width())
+            };
+            print(&text)?;
+        }
+    }
+    Ok(Exit::NothingWrong)
+}
+
+fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> {
+    if args.source.file == Path::new("-") && args.diff.diff.as_deref().is_none_or(|file| file == Path::new("-")) {
+        bail!("the standard input can be read only once; compare files");
+    }
+    let (source, selection) = baseline(args);
+    let before = read_side(&source, &selection, false)?;
+    let after = read_side(&args.source, &args.selection, false)?;
+    if before.read.selected == 0 && after.read.selected == 0 {
+        bail!("nothing is selected, neither now nor in the baseline; there is nothing to compare");
+    }
+    if before.read.selected > 0 && after.read.selected > 0 && before.event_name() != after.event_name() {
+        warn(&format!(
+            "the two sides count different events, {} and {}: only shares can be compared",
+            before.event_name(),
+            after.event_name()
+        ));
+    }
+    let tree = diff::diff(&before.tree(args.invert), &after.tree(args.invert));
+    let risers = find_risers(&before, &after);
+    match to {
+        Some(OutputFormat::Svg) => {
+            let title = format!("{} against {}", describe(&after), describe(&before));
+            let options = svg::Options { title, icicle: args.invert, ..picture(&after) };
+            out::write(args.output.output.as_deref(), |to| svg::write_diff(&tree, &options, to))?;
+            Summary::of(after.read).warn();
+        }
+        Some(_) => bail!("a difference can be written as .svg only; --json has its numbers"),
+        None if args.json => print(&flame_json::difference(&before, &after, &tree, &risers))?,
+        None => print(&flame_text::difference(&before, &after, &tree, &risers, terminal::width()))?,
+    }
+    Ok(Exit::NothingWrong)
+}
+
+fn find_risers(before: &Side, after: &Side) -> Vec<Riser> {
+    risers::find((&before.read.names, &before.busy), (&after.read.names, &after.busy), RISERS)
+}
+
+/// What the baseline is: the same selection elsewhere or at another time.
+fn baseline(args: &FlameArgs) -> (SourceArgs, SelectionArgs) {
+    let DiffArgs { diff, diff_since, diff_until } = args.diff.clone();
+    let mut source = args.source.clone();
+    let mut selection = args.selection.clone();
+    if let Some(file) = diff {
+        source = SourceArgs { file, input: None, ..source };
+    }
+    // The times of one file say nothing of another, nor of the baseline.
+    selection.since = diff_since;
+    selection.until = diff_until;
+    selection.range = Vec::new();
+    (source, selection)
+}
+
+impl DiffArgs {
+    fn is_asked(&self) -> bool {
+        self.diff.is_some() || self.diff_since.is_some() || self.diff_until.is_some()
+    }
+}
+
+fn read_side(source: &SourceArgs, selection: &SelectionArgs, must_have: bool) -> anyhow::Result<Side> {
+    let mut sums = StackSums::by_command();
+    let mut busy = BusyShares::default();
+    let mut view = |names: &_, sample: &_| {
+        sums.add(names, sample);
+        busy.add(names, sample);
+    };
+    let read = if must_have {
+        super::read(source, selection, &mut view)?
+    } else {
+        super::read_any(source, selection, &mut view)?
+    };
+    let event = read.main_event(&sums.events());
+    Ok(Side { read, sums, busy, event, selection: selection.words() })
+}
+
+/// What stands above the picture.
+fn picture(side: &Side) -> svg::Options {
+    let unit = if super::is_clock(side.event_name()) { "ns" } else { "samples" };
+    svg::Options { title: describe(side), unit: unit.to_owned(), ..svg::Options::default() }
+}
+
+fn describe(side: &Side) -> String {
+    let name = side.read.file.file_name().map_or_else(|| "-".into(), |name| name.to_string_lossy());
+    let mut title = format!("{name}, {}", side.event_name());
+    if !side.selection.is_empty() {
+        title.push_str(&format!(", {}", side.selection));
+    }
+    title
+}
+
+/// Writes the picture.
+pub fn write_picture(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    output: &OutputArgs,
+    invert: bool,
+) -> anyhow::Result<Summary> {
+    let side = read_side(source, selection, true)?;
+    let options = svg::Options { icicle: invert, ..picture(&side) };
+    out::write(output.output.as_deref(), |to| svg::write(&side.tree(invert), &options, to))?;
+    Ok(Summary::of(side.read))
+}
+
+/// Folded stacks with the leaf first.
+fn write_inverted(args: &FlameArgs) -> anyhow::Result<Summary> {
+    let side = read_side(&args.source, &args.selection, true)?;
+    let tree = side.tree(true);
+    out::write(args.output.output.as_deref(), |to| {
+        let mut open: Vec<(u32, String)> = vec![(0, String::new())];
+        while let Some((at, path)) = open.pop() {
+            let node = &tree.nodes[at as usize];
+            if node.own > 0 && at != 0 {
+                writeln!(to, "{path} {}", node.own)?;
+            }
+            for child in node.children.iter().rev() {
+                let name = tree.name(*child);
+                open.push((*child, if path.is_empty() { name.to_owned() } else { format!("{path};{name}") }));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Summary::of(side.read))
+}

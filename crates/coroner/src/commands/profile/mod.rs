@@ -1,0 +1,235 @@
+//! The commands that read CPU profiles: what they share.
+
+pub mod export;
+pub mod flame;
+pub mod heatmap;
+pub mod import;
+pub mod monopolies;
+mod out;
+mod select;
+mod span;
+
+use crate::args::profile::{InputFormat, SelectionArgs, SourceArgs};
+use crate::output::progress::StatusLine;
+use anyhow::bail;
+use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report};
+use coroner_profile::model::{Clock, Dictionary, EventId, Sample};
+use coroner_profile::symbols::Symbols;
+use select::Select;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Smaller files are read before a line of progress could be.
+const SHOW_PROGRESS_FROM: u64 = 8 << 20;
+
+/// A profile that was read once.
+pub struct ReadProfile {
+    pub file: PathBuf,
+    pub format: Format,
+    pub names: Dictionary,
+    pub report: Report,
+    /// Why functions have no names.
+    pub unnamed: Vec<String>,
+    /// The first and the last time of all samples.
+    pub span: Option<(u64, u64)>,
+    pub selected: u64,
+    /// The cores that the file knows, in order.
+    pub cores: Vec<u32>,
+}
+
+impl ReadProfile {
+    /// Wall-clock time of a moment, in nanoseconds since 1970, where the file knows it.
+    pub fn wall(&self, time: u64) -> Option<u64> {
+        let clock = self.names.clock?;
+        clock.wall_ns.checked_add(time)?.checked_sub(clock.clock_ns)
+    }
+
+    /// Seconds from the first sample on.
+    pub fn seconds(&self, time: u64) -> f64 {
+        let first = self.span.map_or(0, |(first, _)| first);
+        (time as f64 - first as f64) / 1e9
+    }
+
+    /// The event to show where only one can be: a clock or cycles if there is one, else the one with most samples.
+    pub fn main_event(&self, of: &[(EventId, u64)]) -> Option<EventId> {
+        let name = |id: EventId| self.names.events.get(usize::from(id.0)).map_or("", |event| event.name.as_str());
+        of.iter().find(|(id, _)| is_cpu_time(name(*id))).or_else(|| of.first()).map(|(id, _)| *id)
+    }
+}
+
+/// Whether the samples of an event are spread over the time that a core works.
+pub fn is_cpu_time(event: &str) -> bool {
+    ["cpu-clock", "task-clock", "cycles", "cpu-cycles", "cpu_core/cycles", "cpu_atom/cycles"]
+        .iter()
+        .any(|name| event.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/'])))
+}
+
+/// Whether the weights of an event are nanoseconds.
+pub fn is_clock(event: &str) -> bool {
+    event.starts_with("cpu-clock") || event.starts_with("task-clock")
+}
+
+pub fn symbols(source: &SourceArgs) -> Symbols {
+    match &source.symbols {
+        _ if source.no_symbols => Symbols::none(),
+        Some(root) => Symbols::below(root),
+        None => Symbols::of_this_machine(),
+    }
+}
+
+fn format(source: &SourceArgs) -> Option<Format> {
+    source.input.map(|input| match input {
+        InputFormat::PerfData => Format::PerfData,
+        InputFormat::PerfScript => Format::PerfScript,
+        InputFormat::Folded => Format::Folded,
+        InputFormat::Recording => Format::Recording,
+    })
+}
+
+/// Reads a profile and gives the selected samples to `view`, with a line of progress on large files. It is an error if there is
+/// nothing to give: an empty answer would look like good news.
+pub fn read(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    let read = read_any(source, selection, view)?;
+    if read.selected == 0 {
+        bail!("{}", select::nothing(&read, selection));
+    }
+    Ok(read)
+}
+
+/// The same, and nothing selected is an answer.
+pub fn read_any(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    read_until(source, selection, &mut |names, sample| {
+        view(names, sample);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `view` has enough.
+fn read_until(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
+) -> anyhow::Result<ReadProfile> {
+    let mut symbols = symbols(source);
+    let mut select = Select::new(selection);
+    let (mut span, mut selected) = (None, 0u64);
+    let mut cores = vec![];
+    let count = AtomicU64::new(0);
+    let range = stored_range(source, selection)?;
+    // Times count from the first sample of the file, also where reading begins behind it.
+    if let Some((first, _)) = range {
+        select.begins_at(first);
+    }
+    let range = range.and_then(|(_, range)| range);
+    let options = reader::Options { format: format(source), read: Some(&count), range };
+    let imported = with_progress(&source.file, &count, || {
+        reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
+            widen(&mut span, sample.time);
+            if let Some(core) = sample.core
+                && let Err(at) = cores.binary_search(&core)
+            {
+                cores.insert(at, core);
+            }
+            match select.has(names, &sample) {
+                Ok(true) => {
+                    selected += 1;
+                    view(names, &sample)
+                }
+                Ok(false) => ControlFlow::Continue(()),
+                Err(()) => ControlFlow::Break(()),
+            }
+        })
+    });
+    let Imported { names, report, format } = imported.map_err(|error| told(&source.file, error))?;
+    if let Some(why) = select.problem {
+        bail!("{}: {why}", source.file.display());
+    }
+    let unnamed = symbols.problems.clone();
+    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, span, selected, cores })
+}
+
+/// A recording has an index: the time of its first sample, and what part of it must be read.
+type Stored = (u64, Option<Range<u64>>);
+
+fn stored_range(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<Option<Stored>> {
+    if !selection.has_times() || source.file == Path::new("-") || format_of(source)? != Some(Format::Recording) {
+        return Ok(None);
+    }
+    let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
+    // In a directory times are wall-clock times.
+    let clock = source.file.is_dir().then_some(Clock { clock_ns: 0, wall_ns: 0 });
+    Ok(Some((outline.first, select::bounds(selection, outline.first, clock))))
+}
+
+fn widen(span: &mut Option<(u64, u64)>, time: Option<u64>) {
+    if let Some(time) = time {
+        let (first, last) = span.get_or_insert((time, time));
+        *first = time.min(*first);
+        *last = time.max(*last);
+    }
+}
+
+/// An error of an import that names the file, and what to do.
+fn told(file: &Path, error: ImportError) -> anyhow::Error {
+    match error {
+        ImportError::Read(source) => anyhow::anyhow!("{}: reading failed: {source}", file.display()),
+        ImportError::NotThisFormat { expected } => {
+            anyhow::anyhow!("{}: this is no {expected} file; leave out --input to have it found out", file.display())
+        }
+        other => other.into(),
+    }
+}
+
+/// Runs `work`; meanwhile a line on the terminal says how much of the file was read.
+pub fn with_progress<T>(file: &Path, read: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let size = std::fs::metadata(file).map_or(0, |about| if about.is_file() { about.len() } else { 0 });
+    let from_pipe = file == Path::new("-");
+    if (size < SHOW_PROGRESS_FROM && !from_pipe) || !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        return work();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let line = scope.spawn(|| {
+            let mut line = StatusLine::new();
+            while !done.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(200));
+                let read = read.load(Ordering::Relaxed);
+                let mb = |bytes: u64| bytes as f64 / 1e6;
+                let text = if size > 0 {
+                    let percent = (read.min(size) * 100) / size;
+                    format!("reading {}: {percent} % of {:.0} MB", file.display(), mb(size))
+                } else {
+                    format!("reading: {:.0} MB", mb(read))
+                };
+                if !done.load(Ordering::Relaxed) {
+                    line.show(&crate::output::terminal::printable(&text));
+                }
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        line.thread().unpark();
+        result
+    })
+}
+
+/// What the file is: found out, or as the user says.
+pub fn format_of(source: &SourceArgs) -> anyhow::Result<Option<Format>> {
+    if let Some(format) = format(source) {
+        return Ok(Some(format));
+    }
+    if source.file == Path::new("-") {
+        return Ok(None);
+    }
+    Ok(Some(reader::format_of(&source.file)?))
+}

@@ -1,0 +1,68 @@
+//! Where results go.
+
+use crate::args::profile::{OutputArgs, OutputFormat};
+use anyhow::{Context, bail};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+pub const NAMES: &str = ".svg, .folded, .pb.gz, .speedscope.json or .coroner";
+
+/// What is to be written.
+pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
+    if let Some(format) = output.to {
+        return Ok(format);
+    }
+    let path = output.output.as_deref().context("say where to: -o FILE")?;
+    let name = path.to_string_lossy().to_lowercase();
+    let ends = |with: &[&str]| with.iter().any(|end| name.ends_with(end));
+    Ok(match () {
+        () if ends(&[".svg"]) => OutputFormat::Svg,
+        () if ends(&[".folded", ".collapsed"]) => OutputFormat::Folded,
+        () if ends(&[".pb.gz", ".pprof", ".pb"]) => OutputFormat::Pprof,
+        () if ends(&[".speedscope.json", ".speedscope"]) => OutputFormat::Speedscope,
+        () if ends(&[".coroner"]) => OutputFormat::Coroner,
+        () => bail!("{}: the name does not tell the format; end it in {NAMES}, or say --to FORMAT", path.display()),
+    })
+}
+
+/// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output.
+pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+    let path = match path {
+        Some(path) if path != Path::new("-") => path,
+        _ => {
+            let mut stdout = BufWriter::new(io::stdout().lock());
+            return match write(&mut stdout).and_then(|()| stdout.flush()) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                written => written.context("cannot write to the standard output"),
+            };
+        }
+    };
+    let cannot = || format!("{}: cannot be written", path.display());
+    // A device or a pipe is written to, not replaced.
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        if path.is_dir() {
+            bail!("{}: this is a directory; name a file", path.display());
+        }
+        let mut to = BufWriter::new(std::fs::File::options().write(true).open(path).with_context(cannot)?);
+        return write(&mut to).and_then(|()| to.flush()).with_context(cannot);
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let file = tempfile::Builder::new().prefix(".coroner-").tempfile_in(directory).with_context(cannot)?;
+    let mut to = BufWriter::new(file);
+    write(&mut to).and_then(|()| to.flush()).with_context(cannot)?;
+    let file = to.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;
+    // As any new file is made; temporary ones are for their owner only.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask());
+    file.as_file().set_permissions(mode).with_context(cannot)?;
+    file.persist(path).map_err(|error| error.error).with_context(cannot)?;
+    Ok(())
+}
+
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o077)
+}

@@ -1,0 +1,200 @@
+//! From what people write after --since, --core and the like to a filter.
+
+use super::ReadProfile;
+use crate::args::profile::{Moment, SelectionArgs};
+use coroner_profile::model::{Clock, Dictionary, Sample};
+use coroner_profile::views::{Band, Filter, Selector};
+use std::ops::Range;
+
+/// Decides which samples are meant. Times may count from the first sample, so they are understood only when it is seen.
+pub struct Select<'a> {
+    selection: &'a SelectionArgs,
+    selector: Option<Selector>,
+    /// The time of the first sample, where it is known before.
+    first: Option<u64>,
+    pub problem: Option<String>,
+}
+
+impl<'a> Select<'a> {
+    pub fn new(selection: &'a SelectionArgs) -> Select<'a> {
+        Select { selection, selector: None, first: None, problem: None }
+    }
+
+    pub fn begins_at(&mut self, first: u64) {
+        self.first = Some(first);
+    }
+
+    /// Whether a sample is selected; an error if the selection cannot be understood, see [`Select::problem`].
+    pub fn has(&mut self, names: &Dictionary, sample: &Sample) -> Result<bool, ()> {
+        if self.selector.is_none() {
+            if sample.time.is_none() && self.selection.has_times() {
+                return Ok(false);
+            }
+            let first = self.first.or(sample.time).unwrap_or(0);
+            match filter(self.selection, first, names.clock) {
+                Ok(filter) => self.selector = Some(Selector::new(filter)),
+                Err(problem) => {
+                    self.problem = Some(problem);
+                    return Err(());
+                }
+            }
+        }
+        Ok(self.selector.as_mut().is_some_and(|selector| selector.has(names, sample)))
+    }
+}
+
+impl SelectionArgs {
+    pub fn has_times(&self) -> bool {
+        self.since.is_some() || self.until.is_some() || !self.range.is_empty() || self.band.is_some()
+    }
+
+    /// Nothing is left out.
+    pub fn is_everything(&self) -> bool {
+        !self.has_times()
+            && self.core.is_empty()
+            && self.pid.is_empty()
+            && self.tid.is_empty()
+            && self.comm.is_empty()
+            && self.cgroup.is_none()
+            && self.symbol.is_none()
+            && self.event.is_none()
+    }
+
+    /// The selection in words, as it was written; empty if it is everything.
+    pub fn words(&self) -> String {
+        let mut words = Vec::new();
+        let moment = |moment: &Moment| match moment {
+            Moment::Number(ns) | Moment::FromStart(ns) => format!("{} s", *ns as f64 / 1e9),
+            Moment::Wall(ns) => crate::output::profile::wall_clock(*ns),
+        };
+        let mut named = |what: &str, values: Vec<String>| {
+            if !values.is_empty() {
+                words.push(format!("{what} {}", values.join(", ")));
+            }
+        };
+        named("since", self.since.iter().map(moment).collect());
+        named("until", self.until.iter().map(moment).collect());
+        named("in", self.range.iter().map(|(from, to)| format!("{}..{}", moment(from), moment(to))).collect());
+        let ms = |ns: u64| format!("{}", ns as f64 / 1e6);
+        named("in each second", self.band.iter().map(|(from, to)| format!("{}..{} ms", ms(*from), ms(*to))).collect());
+        named("core", self.core.iter().flat_map(|cores| &cores.0).map(u32::to_string).collect());
+        named("pid", self.pid.iter().map(u32::to_string).collect());
+        named("tid", self.tid.iter().map(u32::to_string).collect());
+        named("command", self.comm.clone());
+        named("cgroup", self.cgroup.iter().cloned().collect());
+        named("function", self.symbol.iter().cloned().collect());
+        named("event", self.event.iter().cloned().collect());
+        words.join("; ")
+    }
+}
+
+/// The stretch of time that holds all that is selected, for a profile whose first sample is at `first`; `None` if it cannot be
+/// told, or is everything.
+pub fn bounds(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Option<Range<u64>> {
+    let ranges = filter(selection, first, clock).ok()?.ranges;
+    let start = ranges.iter().map(|range| range.start).min()?;
+    Some(start..ranges.iter().map(|range| range.end).max()?)
+}
+
+/// `first` is the time of the first sample.
+fn filter(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Result<Filter, String> {
+    let at = |moment: &Moment| time(*moment, first, clock);
+    let mut ranges = Vec::new();
+    for (from, to) in &selection.range {
+        ranges.push(at(from)?..at(to)?);
+    }
+    if selection.since.is_some() || selection.until.is_some() {
+        let from = selection.since.as_ref().map_or(Ok(0), at)?;
+        let to = selection.until.as_ref().map_or(Ok(u64::MAX), at)?;
+        ranges.push(from..to);
+    }
+    if let Some(empty) = ranges.iter().find(|range| range.is_empty()) {
+        let seconds = |time: u64| time.saturating_sub(first) as f64 / 1e9;
+        return Err(format!(
+            "the stretch from {} s to {} s after the first sample is empty: it ends before it begins",
+            seconds(empty.start),
+            seconds(empty.end)
+        ));
+    }
+    let everywhere = 0..u64::MAX;
+    Ok(Filter {
+        ranges,
+        band: selection.band.map(|(from, to)| Band { offsets: from..to, within: everywhere }),
+        cores: selection.core.iter().flat_map(|cores| cores.0.iter().copied()).collect(),
+        pids: selection.pid.clone(),
+        tids: selection.tid.clone(),
+        comms: selection.comm.clone(),
+        cgroup: selection.cgroup.clone(),
+        symbol: selection.symbol.clone(),
+        event: selection.event.clone(),
+    })
+}
+
+/// A moment on the recording's clock.
+fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String> {
+    match moment {
+        Moment::Number(ns) if ns >= first => Ok(ns),
+        Moment::Number(ns) | Moment::FromStart(ns) => Ok(first.saturating_add(ns)),
+        Moment::Wall(wall) => {
+            let clock = clock.ok_or(
+                "the file does not know the wall clock (perf record -k CLOCK_MONOTONIC notes it); \
+                 use seconds from the first sample",
+            )?;
+            let time = i128::from(wall) - i128::from(clock.wall_ns) + i128::from(clock.clock_ns);
+            Ok(u64::try_from(time.max(0)).unwrap_or(u64::MAX))
+        }
+    }
+}
+
+/// Why nothing was selected.
+pub fn nothing(read: &ReadProfile, selection: &SelectionArgs) -> String {
+    let file = read.file.display();
+    if read.report.samples == 0 {
+        let mut why = format!("{file}: there is no sample in it");
+        if read.report.truncated {
+            why.push_str("; the file is cut off");
+        }
+        for oddity in &read.report.oddities {
+            why.push_str(&format!("; {}", crate::output::profile::oddity(oddity)));
+        }
+        return why;
+    }
+    let mut has = Vec::new();
+    if let Some((first, last)) = read.span {
+        has.push(format!("{:.3} s", (last - first) as f64 / 1e9));
+    } else if selection.has_times() {
+        return format!("{file}: its samples have no times; select without --since, --until, --range and --band");
+    }
+    if read.cores.is_empty() {
+        if !selection.core.is_empty() {
+            return format!("{file}: its samples do not say on which core they were taken; select without --core");
+        }
+    } else {
+        has.push(format!("cores {}", crate::output::profile::cores(&read.cores)));
+    }
+    let events: Vec<&str> = read.names.events.iter().map(|event| event.name.as_str()).collect();
+    has.push(format!("events {}", events.join(", ")));
+    format!(
+        "{file}: none of its {} samples matches {}; it has {}",
+        read.report.samples,
+        selection.words(),
+        has.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_number_counts_from_the_first_sample_or_is_the_clocks() {
+        assert_eq!(time(Moment::Number(2 * S), 1000 * S, None), Ok(1002 * S));
+        assert_eq!(time(Moment::Number(1001 * S), 1000 * S, None), Ok(1001 * S));
+        assert_eq!(time(Moment::FromStart(1001 * S), 1000 * S, None), Ok(2001 * S));
+        let clock = Some(Clock { clock_ns: 1000 * S, wall_ns: 1_700_000_000 * S });
+        assert_eq!(time(Moment::Wall(1_700_000_003 * S), 1000 * S, clock), Ok(1003 * S));
+        assert!(time(Moment::Wall(S), 0, None).is_err());
+    }
+}

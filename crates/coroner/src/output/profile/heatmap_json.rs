@@ -1,0 +1,96 @@
+//! Heatmaps as JSON.
+
+use super::{SourceJson, TaskJson, source_json, task_json};
+use crate::commands::profile::ReadProfile;
+use coroner_profile::views::cores::{Cell, CoreHeatmap};
+use coroner_profile::views::heatmap::OffsetHeatmap;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct ByCore<'a> {
+    schema: &'static str,
+    by: &'static str,
+    source: SourceJson<'a>,
+    start_ns: u64,
+    step_ns: u64,
+    columns: usize,
+    left_out: u64,
+    cores: Vec<Core<'a>>,
+}
+
+#[derive(Serialize)]
+struct Core<'a> {
+    core: u32,
+    /// One for each column; `null` where nothing was sampled, which is not the same as idle.
+    cells: Vec<Option<CellJson<'a>>>,
+}
+
+#[derive(Serialize)]
+struct CellJson<'a> {
+    samples: u32,
+    /// Shares of the samples, between 0 and 1.
+    busy: f64,
+    user: f64,
+    kernel: f64,
+    irq: f64,
+    idle: f64,
+    owner: Option<TaskJson<'a>>,
+    /// The owner's share of the samples that are not idle.
+    owner_share: Option<f64>,
+}
+
+pub fn by_core(read: &ReadProfile, map: &CoreHeatmap) -> String {
+    let row = |row: usize| (0..map.columns).map(|column| cell(read, map.cell(row, column))).collect();
+    super::long_document(&ByCore {
+        schema: "coroner.heatmap/1",
+        by: "core",
+        source: source_json(read),
+        start_ns: map.start,
+        step_ns: map.step,
+        columns: map.columns,
+        left_out: map.left_out,
+        cores: map.cores.iter().enumerate().map(|(at, core)| Core { core: *core, cells: row(at) }).collect(),
+    })
+}
+
+fn cell<'a>(read: &'a ReadProfile, cell: &Cell) -> Option<CellJson<'a>> {
+    let samples = cell.busy() + cell.idle;
+    let share = |part: u32| f64::from(part) / f64::from(samples);
+    (samples > 0).then(|| CellJson {
+        samples,
+        busy: share(cell.busy()),
+        user: share(cell.user),
+        kernel: share(cell.kernel),
+        irq: share(cell.irq),
+        idle: share(cell.idle),
+        owner: cell.owner.map(|owner| task_json(&read.names, owner)),
+        owner_share: cell.owner.map(|_| f64::from(cell.owner_samples) / f64::from(cell.busy().max(1))),
+    })
+}
+
+#[derive(Serialize)]
+struct ByOffset<'a> {
+    schema: &'static str,
+    by: &'static str,
+    source: SourceJson<'a>,
+    /// The second of the recording's clock that the first column is.
+    first_second: u64,
+    rows: usize,
+    largest: u32,
+    left_out: u64,
+    /// Column after column; in each the samples of each part of that second, from its start.
+    columns: Vec<&'a [u32]>,
+}
+
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap) -> String {
+    super::long_document(&ByOffset {
+        schema: "coroner.heatmap/1",
+        by: "offset",
+        source: source_json(read),
+        first_second: map.first_second,
+        rows: map.rows,
+        largest: map.largest,
+        left_out: map.left_out,
+        columns: map.counts.chunks(map.rows.max(1)).collect(),
+    })
+}

@@ -1,0 +1,204 @@
+//! Heatmaps in the terminal.
+//!
+//! By core: a row for each core. A cell whose core one thread had for itself shows that thread's letter; else how busy the core
+//! was. On a node where every core is full, a letter that fills a stretch of a row is the one thing to see.
+
+use super::{header, task};
+use crate::commands::profile::ReadProfile;
+use crate::output::terminal::{bold, by_load, dim, owned};
+use coroner_profile::model::TaskId;
+use coroner_profile::views::cores::{Cell, CoreHeatmap};
+use coroner_profile::views::heatmap::OffsetHeatmap;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+const MS: u64 = 1_000_000;
+const STEPS: [u64; 20] = [
+    MS,
+    2 * MS,
+    5 * MS,
+    10 * MS,
+    20 * MS,
+    50 * MS,
+    100 * MS,
+    200 * MS,
+    500 * MS,
+    1000 * MS,
+    2000 * MS,
+    5000 * MS,
+    10_000 * MS,
+    30_000 * MS,
+    60_000 * MS,
+    120_000 * MS,
+    300_000 * MS,
+    600_000 * MS,
+    1_800_000 * MS,
+    3_600_000 * MS,
+];
+/// Lines of the picture: few cores get several blocks of rows, one below the other.
+const LINES: u64 = 24;
+/// From this share of the busy samples on a thread has a core for itself.
+const OWNS: f64 = 0.9;
+/// From this share on a cell is mostly of a thread that had others for itself.
+const MOSTLY: f64 = 0.5;
+/// A cell that is less busy than this is nobody's.
+const BUSY: f64 = 0.5;
+const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const MARGIN: usize = 9;
+
+/// The width of a column, so that `length` nanoseconds of so many cores fit the terminal. Either may be unknown.
+pub fn step(length: Option<u64>, cores: Option<usize>, width: usize) -> u64 {
+    let blocks = (LINES / (cores.unwrap_or(5) as u64 + 1)).max(1);
+    let columns = width.saturating_sub(MARGIN).max(20) as u64 * blocks;
+    let wanted = length.unwrap_or(60_000 * MS) / columns;
+    // Narrower cells than this hold too few samples of a usual recording to name an owner.
+    STEPS.into_iter().filter(|step| *step >= 50 * MS).find(|step| *step >= wanted).unwrap_or(wanted)
+}
+
+pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: usize) -> String {
+    let mut out = header(read, selection, width);
+    let letters = letters(map);
+    let columns = width.saturating_sub(MARGIN).max(20);
+    let _ = writeln!(
+        out,
+        "\n{}",
+        bold(&format!(
+            "Each cell {} · a letter: one thread had the core for itself (small: mostly)",
+            duration(map.step)
+        ))
+    );
+    for first in (0..map.columns).step_by(columns) {
+        let last = (first + columns).min(map.columns);
+        let at = |column: usize| read.seconds(map.start + column as u64 * map.step).max(0.0);
+        let _ = writeln!(out, "{}", dim(&format!("{:>7} {:.2} s … {:.2} s", "", at(first), at(last))));
+        for (row, core) in map.cores.iter().enumerate() {
+            let mut line = String::new();
+            for column in first..last {
+                line.push_str(&glyph(map.cell(row, column), &letters));
+            }
+            let _ = writeln!(out, "{core:>7} {line}");
+        }
+    }
+    let _ = writeln!(
+        out,
+        "{}",
+        dim("        · idle  ▁▂▃▄▅▆▇█ busy, shared by several  (blank: nothing sampled; samples of interrupts: ▒)")
+    );
+    owners(read, map, &letters, &mut out);
+    if map.left_out > 0 {
+        let _ = writeln!(out, "{}", dim(&format!("{} samples without a time or a core are not shown", map.left_out)));
+    }
+    out
+}
+
+/// The threads that had a core for themselves, the one with most cells first.
+fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, usize)> {
+    let mut cells: HashMap<TaskId, usize> = HashMap::new();
+    for owner in map.cells.iter().filter_map(sole_owner) {
+        *cells.entry(owner).or_default() += 1;
+    }
+    let mut ranked: Vec<(TaskId, usize)> = cells.into_iter().collect();
+    ranked.sort_by_key(|(task, cells)| (std::cmp::Reverse(*cells), *task));
+    ranked.into_iter().zip(LETTERS.chars()).map(|((task, cells), letter)| (task, (letter, cells))).collect()
+}
+
+fn sole_owner(cell: &Cell) -> Option<TaskId> {
+    let owns = f64::from(cell.owner_samples) >= OWNS * f64::from(cell.busy());
+    // One sample says nothing.
+    (owns && cell.busy() >= 2 && cell.busy_share()? >= BUSY).then_some(cell.owner?)
+}
+
+fn glyph(cell: &Cell, letters: &HashMap<TaskId, (char, usize)>) -> String {
+    let Some(busy) = cell.busy_share() else { return " ".to_owned() };
+    if let Some((letter, _)) = sole_owner(cell).and_then(|owner| letters.get(&owner)) {
+        return owned(*letter);
+    }
+    // Where a run of such a thread begins or ends.
+    if let Some((letter, _)) = cell.owner.and_then(|owner| letters.get(&owner))
+        && f64::from(cell.owner_samples) >= MOSTLY * f64::from(cell.busy())
+        && busy >= BUSY
+    {
+        return owned(letter.to_ascii_lowercase());
+    }
+    if cell.busy() > 0 && cell.irq * 2 > cell.busy() {
+        return by_load(busy, "▒");
+    }
+    let level = (busy * 8.0).round() as usize;
+    if level == 0 {
+        dim("·")
+    } else {
+        by_load(busy, &"▁▂▃▄▅▆▇█".chars().nth(level - 1).unwrap_or('█').to_string())
+    }
+}
+
+fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char, usize)>, out: &mut String) {
+    let mut listed: Vec<(&TaskId, &(char, usize))> = letters.iter().collect();
+    listed.sort_by_key(|(_, (letter, _))| *letter);
+    for (id, (letter, cells)) in listed.into_iter().take(12) {
+        let on: Vec<u32> = (0..map.cores.len())
+            .filter(|row| (0..map.columns).any(|column| sole_owner(map.cell(*row, column)) == Some(*id)))
+            .map(|row| map.cores[row])
+            .collect();
+        let time = *cells as u64 * map.step;
+        let _ = writeln!(
+            out,
+            "{:>7} {} on core {}, {} in all",
+            owned(*letter),
+            task(&read.names, *id),
+            super::cores(&on),
+            duration(time)
+        );
+    }
+}
+
+pub fn duration(ns: u64) -> String {
+    match ns {
+        ns if ns >= 60_000 * MS => format!("{:.1} min", ns as f64 / 60e9),
+        ns if ns >= 1000 * MS => {
+            format!("{:.4}", ns as f64 / 1e9).trim_end_matches('0').trim_end_matches('.').to_owned() + " s"
+        }
+        ns => format!("{} ms", ns as f64 / 1e6),
+    }
+}
+
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, selection: &str, width: usize) -> String {
+    let mut out = header(read, selection, width);
+    let _ = writeln!(
+        out,
+        "\n{}",
+        bold(&format!("A column for each second, rows are parts of it · fullest cell {} samples", map.largest))
+    );
+    let columns = width.saturating_sub(MARGIN).max(20);
+    for first in (0..map.columns).step_by(columns) {
+        let last = (first + columns).min(map.columns);
+        let _ = writeln!(
+            out,
+            "{}",
+            dim(&format!(
+                "{:>7} second {} … {} of the recording's clock",
+                "",
+                map.first_second + first as u64,
+                map.first_second + last as u64 - 1
+            ))
+        );
+        // As FlameScope: the end of the second at the top.
+        for row in (0..map.rows).rev() {
+            let offset = row * 1000 / map.rows;
+            let mut line = String::new();
+            for column in first..last {
+                let share = f64::from(map.count(column, row)) / f64::from(map.largest.max(1));
+                let level = (share * 4.0).ceil() as usize;
+                line.push_str(&by_load(share, &" ░▒▓█".chars().nth(level.min(4)).unwrap_or('█').to_string()));
+            }
+            let _ = writeln!(out, "{offset:>4} ms {line}");
+        }
+    }
+    if map.left_out > 0 {
+        let _ = writeln!(
+            out,
+            "{}",
+            dim(&format!("{} samples without a time, or too far off, are not shown", map.left_out))
+        );
+    }
+    out
+}

@@ -1,0 +1,229 @@
+//! What the commands that read CPU profiles print.
+
+pub mod flame_json;
+pub mod flame_text;
+pub mod heatmap_json;
+pub mod heatmap_text;
+pub mod monopolies_json;
+pub mod monopolies_text;
+
+use crate::commands::profile::{ReadProfile, is_clock};
+use crate::output::terminal::{dim, printable, wrap};
+use coroner_profile::import::{Oddity, OddityKind, Report};
+use coroner_profile::model::{Dictionary, TaskId};
+use serde::Serialize;
+
+/// `2026-11-16T05:51:42.123Z`.
+pub fn wall_clock(ns: u64) -> String {
+    match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => "an impossible time".to_owned(),
+    }
+}
+
+/// `0-3,7`.
+pub fn cores(cores: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for core in cores {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*core) => *last = *core,
+            _ => parts.push((*core, *core)),
+        }
+    }
+    let part = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// `60,394`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// What samples of an event stand for.
+pub fn weight(event: &str, weight: u64) -> String {
+    if !is_clock(event) {
+        return thousands(weight);
+    }
+    match weight as f64 {
+        ns if ns >= 1e9 => format!("{:.2} s", ns / 1e9),
+        ns if ns >= 1e6 => format!("{:.1} ms", ns / 1e6),
+        ns => format!("{:.1} µs", ns / 1e3),
+    }
+}
+
+/// `kubelet[1234]`, with the thread where it is not the process's first.
+pub fn task(names: &Dictionary, id: TaskId) -> String {
+    let task = names.task(id);
+    let comm = match names.strings.get(task.comm) {
+        "" => "unknown",
+        comm => comm,
+    };
+    printable(&match (task.pid, task.tid) {
+        (Some(pid), Some(tid)) if pid != tid => format!("{comm}[{pid}/{tid}]"),
+        (Some(id), _) | (None, Some(id)) => format!("{comm}[{id}]"),
+        (None, None) => comm.to_owned(),
+    })
+}
+
+/// A thread in JSON.
+#[derive(Serialize)]
+pub struct TaskJson<'a> {
+    comm: &'a str,
+    pid: Option<u32>,
+    tid: Option<u32>,
+    cgroup: Option<&'a str>,
+}
+
+pub fn task_json(names: &Dictionary, id: TaskId) -> TaskJson<'_> {
+    let task = names.task(id);
+    TaskJson {
+        comm: names.strings.get(task.comm),
+        pid: task.pid,
+        tid: task.tid,
+        cgroup: task.cgroup.map(|cgroup| names.strings.get(cgroup)),
+    }
+}
+
+/// What could not be used, in words.
+pub fn oddity(oddity: &Oddity) -> String {
+    let what = match oddity.kind {
+        OddityKind::UnparsedLine => "lines could not be understood",
+        OddityKind::UnparsedFrame => "lines in stacks are no frames",
+        OddityKind::OverlongLine => "lines are too long and were skipped",
+        OddityKind::HeadlessStack => "stacks have no event before them; kept without task and time",
+        OddityKind::EmptyStack => "events have no stack; kept with their task alone",
+        OddityKind::PerfRecord => "records of perf's own (mmap, comm, fork) are no samples",
+        OddityKind::SourceLine => "source lines of frames were not kept",
+        OddityKind::StrayStack => "stacks lead nowhere from some frame on; kept up to there",
+        OddityKind::BadRecord => "records could not be decoded",
+        OddityKind::Unsupported => "things in the file are not read",
+        #[allow(unreachable_patterns)]
+        _ => "things could not be used",
+    };
+    let first: Vec<String> = oddity.first.iter().take(3).map(u64::to_string).collect();
+    let place = match oddity.kind {
+        OddityKind::BadRecord | OddityKind::Unsupported | OddityKind::StrayStack => "at byte",
+        _ => "in line",
+    };
+    let more = if oddity.count > 3 { " …" } else { "" };
+    let example = if oddity.example.is_empty() { String::new() } else { format!(": {}", printable(&oddity.example)) };
+    format!("{} {what} ({place} {}{more}{example})", thousands(oddity.count), first.join(", "))
+}
+
+/// The lines above every result: what was read, and what of it could not be used.
+pub fn header(read: &ReadProfile, selection: &str, width: usize) -> String {
+    let mut line = format!("{}: {}", printable(&read.file.display().to_string()), read.format.name());
+    line.push_str(&format!(", {} samples", thousands(read.report.samples)));
+    if !read.cores.is_empty() {
+        line.push_str(&format!(" on {} cores", read.cores.len()));
+    }
+    if let Some((first, last)) = read.span {
+        line.push_str(&format!(" in {:.3} s", (last - first) as f64 / 1e9));
+        if let Some(wall) = read.wall(first) {
+            line.push_str(&format!(" from {}", wall_clock(wall)));
+        }
+    }
+    let mut out = wrap(&line, width, 0);
+    if !selection.is_empty() {
+        out.push_str(&wrap(&format!("{} of them: {selection}", thousands(read.selected)), width, 0));
+    }
+    for note in notes(&read.report, &read.unnamed) {
+        out.push_str(&dim(&wrap(&note, width, 0)));
+    }
+    out
+}
+
+/// What could not be used or seen.
+pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.truncated {
+        notes.push("the file is cut off or damaged at its end; this is what is there".to_owned());
+    }
+    if report.lost > 0 {
+        notes.push(format!("{} samples were lost while recording", thousands(report.lost)));
+    }
+    if report.out_of_order > 0 {
+        notes.push(format!("{} samples stood behind younger ones; put in order", thousands(report.out_of_order)));
+    }
+    notes.extend(report.oddities.iter().map(oddity));
+    const MOST: usize = 5;
+    notes.extend(unnamed.iter().take(MOST).map(|problem| format!("names: {}", printable(problem))));
+    if unnamed.len() > MOST {
+        notes.push(format!("names: {} more files could not name their functions", unnamed.len() - MOST));
+    }
+    notes
+}
+
+/// One document, readable.
+pub fn document(value: &impl Serialize) -> String {
+    // Only a map with keys that are no strings could fail, and there is none.
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// One document on one line: for those that no person reads through.
+pub fn long_document(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(value).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// What was read, in JSON.
+#[derive(Serialize)]
+pub struct SourceJson<'a> {
+    file: String,
+    format: &'static str,
+    samples: u64,
+    selected: u64,
+    first_ns: Option<u64>,
+    last_ns: Option<u64>,
+    /// Wall-clock time of the first sample.
+    first_time: Option<String>,
+    cores: &'a [u32],
+    events: &'a [coroner_profile::model::Event],
+    lost: u64,
+    out_of_order: u64,
+    truncated: bool,
+    unused: &'a [Oddity],
+    unnamed: &'a [String],
+}
+
+pub fn source_json(read: &ReadProfile) -> SourceJson<'_> {
+    SourceJson {
+        file: read.file.display().to_string(),
+        format: read.format.id(),
+        samples: read.report.samples,
+        selected: read.selected,
+        first_ns: read.span.map(|(first, _)| first),
+        last_ns: read.span.map(|(_, last)| last),
+        first_time: read.span.and_then(|(first, _)| read.wall(first)).map(wall_clock),
+        cores: &read.cores,
+        events: &read.names.events,
+        lost: read.report.lost,
+        out_of_order: read.report.out_of_order,
+        truncated: read.report.truncated,
+        unused: &read.report.oddities,
+        unnamed: &read.unnamed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_written_as_people_write_them() {
+        assert_eq!(cores(&[0, 1, 2, 3, 7, 9, 10]), "0-3,7,9-10");
+        assert_eq!(cores(&[5]), "5");
+        assert_eq!(cores(&[u32::MAX]), u32::MAX.to_string());
+    }
+}

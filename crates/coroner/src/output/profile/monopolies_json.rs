@@ -1,0 +1,134 @@
+//! Monopolies as JSON.
+
+use super::{SourceJson, TaskJson, source_json, task_json, wall_clock};
+use crate::commands::profile::ReadProfile;
+use coroner_profile::model::label;
+use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
+use serde::Serialize;
+use std::time::Duration;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    source: SourceJson<'a>,
+    threshold_ms: f64,
+    /// What it went by.
+    coverage: &'a Coverage,
+    /// The longest first.
+    monopolies: Vec<Run<'a>>,
+}
+
+#[derive(Serialize)]
+struct Run<'a> {
+    core: u32,
+    thread: TaskJson<'a>,
+    /// Seconds after the first sample.
+    start_s: f64,
+    start_ns: u64,
+    /// Wall-clock time, where the file knows it.
+    time: Option<String>,
+    length_ms: f64,
+    /// The true length is within this of `length_ms`, where others' samples are on both sides.
+    uncertainty_ms: f64,
+    by: By,
+    /// What is on the other side of its ends.
+    begin: Edge,
+    end: Edge,
+    samples: u64,
+    /// Samples of others on that core within.
+    foreign: u64,
+    /// Samples of interrupts on top of it.
+    interrupts: u64,
+    /// Share of the samples in the kernel.
+    kernel: f64,
+    /// Stretches within without samples, the longest, and all of them.
+    gaps: u64,
+    longest_gap_ms: f64,
+    unseen_ms: f64,
+    /// How likely so many samples in a row are by chance.
+    chance: f64,
+    /// Who was there last before, and first after.
+    before: Option<TaskJson<'a>>,
+    after: Option<TaskJson<'a>>,
+    /// Other names that the thread had meanwhile, or others that were interrupted.
+    also: Vec<TaskJson<'a>>,
+    /// Kernel threads of this core that did not run meanwhile.
+    absent: Vec<AbsentJson<'a>>,
+    stacks: Vec<StackShare>,
+}
+
+#[derive(Serialize)]
+struct AbsentJson<'a> {
+    thread: TaskJson<'a>,
+    length_ms: f64,
+    came_back: bool,
+    /// How far apart it was seen before, on average.
+    usual_ms: f64,
+}
+
+#[derive(Serialize)]
+struct StackShare {
+    share: f64,
+    /// From the root to the leaf.
+    frames: Vec<String>,
+}
+
+pub fn document(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, threshold: Duration) -> String {
+    let names = &read.names;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let run = |run: &Monopoly| Run {
+        core: run.core,
+        thread: task_json(names, run.task),
+        start_s: read.seconds(run.start),
+        start_ns: run.start,
+        time: read.wall(run.start).map(wall_clock),
+        length_ms: ms(run.length),
+        uncertainty_ms: ms(run.uncertainty),
+        by: run.by,
+        begin: run.begin,
+        end: run.end,
+        samples: run.samples,
+        foreign: run.foreign,
+        interrupts: run.interrupts,
+        kernel: run.kernel,
+        gaps: run.gaps,
+        longest_gap_ms: ms(run.longest_gap),
+        unseen_ms: ms(run.unseen),
+        chance: run.chance,
+        before: run.before.map(|task| task_json(names, task)),
+        after: run.after.map(|task| task_json(names, task)),
+        also: run.also.iter().map(|task| task_json(names, *task)).collect(),
+        absent: run
+            .absent
+            .iter()
+            .map(|absent| AbsentJson {
+                thread: task_json(names, absent.task),
+                length_ms: ms(absent.length),
+                came_back: absent.came_back,
+                usual_ms: ms(absent.usual),
+            })
+            .collect(),
+        stacks: run
+            .stacks
+            .iter()
+            .map(|(stack, share)| StackShare { share: *share, frames: frames(read, *stack) })
+            .collect(),
+    };
+    super::document(&Document {
+        schema: "coroner.monopolies/1",
+        source: source_json(read),
+        threshold_ms: threshold.as_secs_f64() * 1e3,
+        coverage,
+        monopolies: found.iter().map(run).collect(),
+    })
+}
+
+/// The labels of a stack, from the root to the leaf.
+pub fn frames(read: &ReadProfile, stack: coroner_profile::model::StackId) -> Vec<String> {
+    let names = &read.names;
+    let label = |id: coroner_profile::model::FrameId| {
+        let frame = names.frames.get(id);
+        label::label(frame.symbol(&names.strings), frame.module(&names.strings), frame.place, true)
+    };
+    names.stacks.root_first(stack).into_iter().map(label).collect()
+}

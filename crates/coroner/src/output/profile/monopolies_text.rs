@@ -1,0 +1,116 @@
+//! Monopolies in the terminal.
+
+use super::monopolies_json::frames;
+use super::{header, task, thousands, wall_clock};
+use crate::args::profile::MonopoliesArgs;
+use crate::commands::profile::ReadProfile;
+use crate::output::terminal::{bold, dim, good, printable, width, wrap};
+use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
+use std::fmt::Write;
+
+/// Frames of a stack that are shown, from the leaf on.
+const FRAMES: usize = 4;
+/// Runs that are shown unless all are asked for.
+const RUNS: usize = 20;
+/// Kernel threads that are named.
+const ABSENT: usize = 3;
+const INDENT: usize = 28;
+
+pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, args: &MonopoliesArgs) -> String {
+    let width = width();
+    let mut out = header(read, &args.selection.words(), width);
+    for note in notes(coverage) {
+        out.push_str(&dim(&wrap(&note, width, 0)));
+    }
+    let least = args.threshold.as_secs_f64() * 1e3;
+    out.push('\n');
+    if found.is_empty() {
+        let _ = writeln!(out, "{}", good(&format!("No thread had a core for itself for {least} ms or longer.")));
+        return out;
+    }
+    let runs = if found.len() == 1 { "run" } else { "runs" };
+    let _ = writeln!(
+        out,
+        "{}",
+        bold(&format!("{} {runs} of one thread on one core for {least} ms or longer", thousands(found.len() as u64)))
+    );
+    // The longest, in order of time.
+    let most = if args.all { found.len() } else { RUNS };
+    let mut shown: Vec<&Monopoly> = found.iter().take(most).collect();
+    shown.sort_by_key(|run| (run.start, run.core));
+    let _ = writeln!(out, "{}", bold("   start s     length  core  who"));
+    for run in shown {
+        describe(read, run, width, &mut out);
+    }
+    if found.len() > most {
+        let _ =
+            writeln!(out, "{}", dim(&format!("{} shorter ones are not shown; --all shows them", found.len() - most)));
+    }
+    out
+}
+
+fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) {
+    let names = &read.names;
+    let who = match run.by {
+        By::Thread => task(names, run.task),
+        By::Interrupts => format!("interrupts, mostly of {}", task(names, run.task)),
+    };
+    let at_least = run.begin == Edge::Recording || run.end == Edge::Recording;
+    let _ = writeln!(
+        out,
+        "{:>10.3} {}{:>6.0} ms {:>5}  {}",
+        read.seconds(run.start),
+        if at_least { "≥" } else { " " },
+        run.length as f64 / 1e6,
+        run.core,
+        bold(&who)
+    );
+    let mut about = Vec::new();
+    about.extend(read.wall(run.start).map(wall_clock));
+    about.push(format!("± {:.0} ms, {:.0} % in the kernel", run.uncertainty as f64 / 1e6, run.kernel * 100.0));
+    about.extend(run.before.map(|before| format!("before it {} ran there", task(names, before))));
+    about.extend(run.after.map(|after| format!("after it {}", task(names, after))));
+    if run.foreign > 0 {
+        about.push(format!("{} of {} samples were others'", run.foreign, run.samples + run.foreign));
+    }
+    if run.gaps > 0 {
+        about.push(format!("nobody sampled {:.0} ms of it", run.unseen as f64 / 1e6));
+    }
+    if !run.absent.is_empty() {
+        let absent: Vec<String> = run
+            .absent
+            .iter()
+            .take(ABSENT)
+            .map(|absent| format!("{} for {:.0} ms", task(names, absent.task), absent.length as f64 / 1e6))
+            .collect();
+        about.push(format!("did not run there: {}", absent.join(", ")));
+    }
+    out.push_str(&dim(&wrap(&about.join(" · "), width, INDENT)));
+    for (stack, share) in run.stacks.iter().take(2) {
+        let frames = frames(read, *stack);
+        let mut leaf_first: Vec<String> = frames.iter().rev().take(FRAMES).map(|frame| printable(frame)).collect();
+        if frames.len() > FRAMES {
+            leaf_first.push("…".to_owned());
+        }
+        let line = format!("{:.0} % {}", share * 100.0, leaf_first.join(" ← "));
+        let line: String = line.chars().take(width.saturating_sub(INDENT)).collect();
+        let _ = writeln!(out, "{:INDENT$}{}", "", dim(&line));
+    }
+}
+
+/// What the finder could not use.
+fn notes(coverage: &Coverage) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |count: u64, what: &str| {
+        if count > 0 {
+            notes.push(format!("{} {what}", thousands(count)));
+        }
+    };
+    note(coverage.left_out, "samples without a time or a core were not used");
+    note(coverage.other_events, "samples of events that do not tick like a clock were not used");
+    note(coverage.late, "samples came too late to be used");
+    note(coverage.restarts, "times the clock went back, as in two files put together");
+    note(coverage.by_chance, "runs were long enough, but are as likely by chance at this rate of sampling");
+    note(coverage.not_kept, "shorter runs were not kept");
+    notes
+}

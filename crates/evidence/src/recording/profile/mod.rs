@@ -1,0 +1,130 @@
+//! CPU samples in a recording: rows of numbers, and the names that the numbers stand for.
+//!
+//! This is the file's side only: what a stack means is known to `coroner-profile`, which turns its samples into these rows and
+//! back. Every kind of name is numbered from 0 in the order in which it was first stored, within this file.
+//!
+//! [`Writer::append_profile`](super::Writer::append_profile) stores samples and the names that are new with them in one
+//! transaction, so whatever survives a kill can be read. [`Reader`] gives back the samples of a stretch of time and looks up
+//! only the names that are asked for.
+
+mod chunk;
+mod read;
+mod rows;
+
+pub use super::chunk::ChunkError;
+pub use chunk::{unpack_samples, unpack_stacks};
+pub use read::{Chunk, Reader};
+
+pub(super) use rows::{insert_names, replace_source};
+
+/// How many samples a chunk holds at most, and how much time: who stores what comes from elsewhere does so in such portions.
+pub const CHUNK_ROWS: usize = super::write::CHUNK_ROWS;
+pub const CHUNK_SPAN: std::time::Duration = super::write::CHUNK_SPAN;
+
+/// One sample. The numbers refer to the tables of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleRow {
+    /// Nanoseconds of the profile's clock; see [`SourceRow::clock`].
+    pub at: Option<u64>,
+    pub core: Option<u32>,
+    pub task: u32,
+    pub event: u32,
+    pub period: u64,
+    /// 0 is the empty stack, else one more than the number of a [`StackRow`].
+    pub stack: u32,
+}
+
+/// A stack: a frame on top of another stack, which was stored before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StackRow {
+    pub number: u32,
+    /// As in [`SampleRow::stack`].
+    pub below: u32,
+    pub frame: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub comm: String,
+    /// The number of a path.
+    pub cgroup: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameRow {
+    pub symbol: String,
+    /// The number of a path.
+    pub module: u32,
+    /// A word for whose code it is, such as `kernel`.
+    pub place: String,
+    pub is_inlined: bool,
+}
+
+/// Samples, and the names that were not stored before; each name's number follows from its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProfileRows {
+    pub events: Names<String>,
+    /// Modules and cgroups.
+    pub paths: Names<String>,
+    pub tasks: Names<TaskRow>,
+    pub frames: Names<FrameRow>,
+    pub stacks: Vec<StackRow>,
+    pub samples: Vec<SampleRow>,
+}
+
+/// Names with consecutive numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names<T> {
+    /// The number of the first one.
+    pub first: u32,
+    pub names: Vec<T>,
+}
+
+impl<T> Default for Names<T> {
+    fn default() -> Names<T> {
+        Names { first: 0, names: Vec::new() }
+    }
+}
+
+impl<T> Names<T> {
+    /// Adds a name and tells its number.
+    pub fn push(&mut self, name: T) -> u32 {
+        self.names.push(name);
+        self.first + (self.names.len() - 1) as u32
+    }
+
+    fn stored(&mut self) {
+        self.first += self.names.len() as u32;
+        self.names.clear();
+    }
+}
+
+impl ProfileRows {
+    /// Forgets what was stored; numbers go on.
+    pub fn stored(&mut self) {
+        self.events.stored();
+        self.paths.stored();
+        self.tasks.stored();
+        self.frames.stored();
+        self.stacks.clear();
+        self.samples.clear();
+    }
+}
+
+/// Where the samples of a recording come from: the one row of `profile_source`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceRow {
+    /// `perf.data`, `perf script text`, …
+    pub kind: String,
+    /// The file that was imported.
+    pub file: Option<String>,
+    pub host: Option<String>,
+    /// A reading of the profile's clock and of the wall clock (nanoseconds since 1970) at the same moment.
+    pub clock: Option<(u64, u64)>,
+    /// Samples that the kernel or perf lost.
+    pub lost: Option<u64>,
+    /// What the importer had to say, as JSON. `None` as long as the import is not finished.
+    pub report_json: Option<String>,
+}

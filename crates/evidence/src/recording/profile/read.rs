@@ -1,0 +1,197 @@
+//! Reads the samples of a recording, and the names that are asked for.
+//!
+//! Every byte of the file may be wrong: what cannot be read is an error of its chunk or row, never of the whole.
+
+use super::super::open::{self, Opened};
+use super::super::read::{self, is_table};
+use super::super::rows::U64;
+use super::super::schema::PROFILE_SINCE;
+use super::super::{About, RecordingError, chunk};
+use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
+use rusqlite::{Connection, OptionalExtension, Row};
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+
+/// A recording, opened for its samples.
+pub struct Reader {
+    db: Connection,
+    path: PathBuf,
+    pub about: About,
+    /// What of the file cannot be reached, and why.
+    pub missing: Vec<(String, String)>,
+    /// False if the file has no samples and no tables for them.
+    has_tables: bool,
+}
+
+/// A chunk of samples, or why it could not be read.
+pub struct Chunk {
+    /// Its number in the file.
+    pub id: i64,
+    /// What it takes in the file.
+    pub bytes: u64,
+    pub samples: Result<Vec<SampleRow>, String>,
+}
+
+impl Reader {
+    pub fn open(path: &Path) -> Result<Reader, RecordingError> {
+        let Opened { db, missing } = open::open(path)?;
+        let (about, _) = read::about(&db, path)?;
+        db.set_prepared_statement_cache_capacity(16);
+        let has_tables = about.format >= PROFILE_SINCE && is_table(&db, "profile_source").is_ok();
+        Ok(Reader { db, path: path.to_owned(), about, missing, has_tables })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there are samples, or something said of them.
+    pub fn has_profile(&self) -> bool {
+        let any = |table| {
+            self.db.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {table})"), [], |row| row.get(0)).unwrap_or(true)
+        };
+        self.has_tables && (any("profile_source") || any("profile_sample_chunks"))
+    }
+
+    /// Where the samples come from. `None` if the file does not say, or cannot be read there.
+    pub fn source(&self) -> Option<SourceRow> {
+        let sql = "SELECT kind, file, host, clock_ns, real_ns, lost, report_json FROM profile_source WHERE id = 1";
+        let row = |row: &Row<'_>| {
+            let number = |at: usize| row.get::<_, Option<U64>>(at).map(|n| n.map(|n| n.0));
+            Ok(SourceRow {
+                kind: row.get(0)?,
+                file: row.get(1)?,
+                host: row.get(2)?,
+                clock: number(3)?.zip(number(4)?),
+                lost: number(5)?,
+                report_json: row.get(6)?,
+            })
+        };
+        if !self.has_tables {
+            return None;
+        }
+        self.db.query_row(sql, [], row).ok()
+    }
+
+    /// The time of the first and of the last sample.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        let sql = "SELECT min(from_ns), max(to_ns) FROM profile_sample_chunks";
+        let row = |row: &Row<'_>| Ok(row.get::<_, Option<U64>>(0)?.zip(row.get::<_, Option<U64>>(1)?));
+        if !self.has_tables {
+            return None;
+        }
+        self.db.query_row(sql, [], row).ok().flatten().map(|(from, to)| (from.0, to.0))
+    }
+
+    /// The chunks that may have samples of `range` (all of them without one), oldest first, one after the other. A chunk with
+    /// some of its samples within the range has the others as well. An error says why the list of chunks ends early.
+    pub fn chunks(
+        &self,
+        range: Option<&Range<u64>>,
+        take: &mut dyn FnMut(Chunk) -> ControlFlow<()>,
+    ) -> Result<(), String> {
+        if !self.has_tables {
+            return Ok(());
+        }
+        let mut chunks: Vec<(Option<U64>, i64)> = Vec::new();
+        let list = |chunks: &mut Vec<(Option<U64>, i64)>| -> rusqlite::Result<()> {
+            // Time beyond 2⁶³ ns is 292 years.
+            let bound = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
+            let mut select = match range {
+                Some(_) => self.db.prepare_cached(
+                    "SELECT from_ns, id FROM profile_sample_chunks WHERE to_ns >= ?1 AND from_ns < ?2",
+                )?,
+                None => self.db.prepare_cached("SELECT from_ns, id FROM profile_sample_chunks")?,
+            };
+            let mut rows = match range {
+                Some(range) => select.query([bound(range.start), bound(range.end)])?,
+                None => select.query([])?,
+            };
+            while let Some(row) = rows.next()? {
+                chunks.push((row.get(0)?, row.get(1)?));
+            }
+            Ok(())
+        };
+        let listed = list(&mut chunks);
+        // Those without times last.
+        chunks.sort_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
+        chunks.dedup();
+        for (_, id) in chunks {
+            if take(self.chunk(id)).is_break() {
+                break;
+            }
+        }
+        listed.map_err(|e| format!("table profile_sample_chunks: {e}"))
+    }
+
+    fn chunk(&self, id: i64) -> Chunk {
+        let read = || -> rusqlite::Result<Chunk> {
+            let mut select = self.db.prepare_cached("SELECT rows, data FROM profile_sample_chunks WHERE id = ?")?;
+            select.query_row([id], |row| {
+                let (rows, data) = (row.get::<_, U64>(0)?.0, row.get_ref(1)?.as_blob()?);
+                let samples = chunk::decode::<SampleRow>(data, rows).map_err(|e| e.to_string());
+                Ok(Chunk { id, bytes: data.len() as u64, samples })
+            })
+        };
+        read().unwrap_or_else(|e| Chunk { id, bytes: 0, samples: Err(e.to_string()) })
+    }
+
+    /// All stacks, chunk by chunk, in order of their numbers as far as the file is in order. Tells why a chunk could not be read.
+    pub fn stacks(&self, take: &mut dyn FnMut(Result<Vec<StackRow>, String>) -> ControlFlow<()>) {
+        if !self.has_tables {
+            return;
+        }
+        let read = |take: &mut dyn FnMut(Result<Vec<StackRow>, String>) -> ControlFlow<()>| -> rusqlite::Result<()> {
+            let mut ids: Vec<i64> = Vec::new();
+            let mut select = self.db.prepare_cached("SELECT id FROM profile_stack_chunks ORDER BY id")?;
+            let mut found = select.query([])?;
+            while let Some(row) = found.next()? {
+                ids.push(row.get(0)?);
+            }
+            ids.dedup();
+            let mut select = self.db.prepare_cached("SELECT rows, data FROM profile_stack_chunks WHERE id = ?")?;
+            for id in ids {
+                let stacks = select.query_row([id], |row| {
+                    let (rows, data) = (row.get::<_, U64>(0)?.0, row.get_ref(1)?.as_blob()?);
+                    Ok(chunk::decode::<StackRow>(data, rows).map_err(|e| format!("chunk {id} {e}")))
+                });
+                if take(stacks.unwrap_or_else(|e| Err(format!("chunk {id}: {e}")))).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        if let Err(e) = read(take) {
+            let _ = take(Err(e.to_string()));
+        }
+    }
+
+    /// The name of an event; `None` if it is not there or cannot be read, as below.
+    pub fn event(&self, number: u32) -> Option<String> {
+        self.name("SELECT name FROM profile_events WHERE id = ?", number, |row| row.get(0))
+    }
+
+    pub fn path_name(&self, number: u32) -> Option<String> {
+        self.name("SELECT path FROM profile_paths WHERE id = ?", number, |row| row.get(0))
+    }
+
+    pub fn task(&self, number: u32) -> Option<TaskRow> {
+        self.name("SELECT pid, tid, comm, cgroup_path_id FROM profile_tasks WHERE id = ?", number, |row| {
+            Ok(TaskRow { pid: row.get(0)?, tid: row.get(1)?, comm: row.get(2)?, cgroup: row.get(3)? })
+        })
+    }
+
+    pub fn frame(&self, number: u32) -> Option<FrameRow> {
+        self.name("SELECT symbol, module_path_id, place, is_inlined FROM profile_frames WHERE id = ?", number, |row| {
+            Ok(FrameRow { symbol: row.get(0)?, module: row.get(1)?, place: row.get(2)?, is_inlined: row.get(3)? })
+        })
+    }
+
+    fn name<T>(&self, sql: &str, number: u32, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Option<T> {
+        if !self.has_tables {
+            return None;
+        }
+        let mut select = self.db.prepare_cached(sql).ok()?;
+        select.query_row([number], value).optional().ok().flatten()
+    }
+}

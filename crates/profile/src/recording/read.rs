@@ -1,0 +1,232 @@
+//! Passes on the samples of a recording, or of a directory of them.
+
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+
+use coroner_evidence::recording::profile::{FrameRow, Reader, SampleRow, TaskRow, unpack_samples, unpack_stacks};
+use coroner_evidence::recording::segments::{self, Segment};
+
+use super::names::{Numbers, Source};
+use crate::import::{ImportError, OddityKind, Report, Take};
+use crate::model::{Clock, Dictionary};
+
+/// Reads the samples of `range` (all without one) out of the recording at `path`, or out of the segments in a directory, and
+/// touches no other chunks. Times are those of the recording's clock; in a directory, where each segment has a clock of its own,
+/// they are wall-clock time (nanoseconds since 1970), as the dictionary's clock then says.
+///
+/// Samples of one chunk come in order of time; chunks of late samples may overlap.
+pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+    let mut names = Dictionary::default();
+    let mut report = Report::default();
+    if is_directory(path)? {
+        let segments = listed(path, &mut report)?;
+        let wanted = range.as_ref().map_or(segments.as_slice(), |range| segments::within(&segments, range));
+        // Any clock reading that equals the wall clock says that they are the same.
+        names.clock = Some(Clock { clock_ns: 0, wall_ns: 0 });
+        for segment in wanted {
+            let file = match Reader::open(&segment.path) {
+                Ok(file) => file,
+                Err(error) => {
+                    report.odd(OddityKind::BadRecord, segment.start_real_ns, error.to_string().as_bytes());
+                    continue;
+                }
+            };
+            if pass(&file, Axis::WallClock, range.as_ref(), &mut names, &mut report, take).is_break() {
+                break;
+            }
+        }
+    } else {
+        let file = Reader::open(path)?;
+        if !file.has_profile() {
+            return Err(ImportError::NoSamples { path: path.to_owned() });
+        }
+        let _ = pass(&file, Axis::Own, range.as_ref(), &mut names, &mut report, take);
+    }
+    Ok((names, report))
+}
+
+/// The time of the first and of the last sample, as [`read`] tells times.
+pub fn span(path: &Path) -> Result<Option<(u64, u64)>, ImportError> {
+    if !is_directory(path)? {
+        return Ok(Reader::open(path)?.span());
+    }
+    let segments = listed(path, &mut Report::default())?;
+    let of = |segment: &Segment| {
+        let file = Reader::open(&segment.path).ok()?;
+        let shift = Shift::of(&file)?;
+        file.span().map(|(first, last)| (shift.to_wall(first), shift.to_wall(last)))
+    };
+    let first = segments.iter().find_map(of);
+    let last = segments.iter().rev().find_map(of);
+    Ok(first.zip(last).map(|((first, _), (_, last))| (first, last)))
+}
+
+fn is_directory(path: &Path) -> Result<bool, ImportError> {
+    let of = |source| ImportError::File { path: path.to_owned(), source };
+    Ok(std::fs::metadata(path).map_err(of)?.is_dir())
+}
+
+fn listed(path: &Path, report: &mut Report) -> Result<Vec<Segment>, ImportError> {
+    let of = |source| ImportError::File { path: path.to_owned(), source };
+    let (segments, others) = segments::list(path).map_err(of)?;
+    if segments.is_empty() {
+        return Err(ImportError::NoSegments { path: path.to_owned() });
+    }
+    for other in others {
+        report.odd(OddityKind::Unsupported, 0, format!("{}: not named as a segment", other.display()).as_bytes());
+    }
+    Ok(segments)
+}
+
+/// Which times samples get.
+#[derive(Clone, Copy, PartialEq)]
+enum Axis {
+    Own,
+    WallClock,
+}
+
+/// What to add to a file's times to get wall-clock time, modulo 2⁶⁴.
+#[derive(Clone, Copy)]
+struct Shift(u64);
+
+impl Shift {
+    fn of(file: &Reader) -> Option<Shift> {
+        file.source()?.clock.map(|(clock_ns, wall_ns)| Shift(wall_ns.wrapping_sub(clock_ns)))
+    }
+
+    fn to_wall(self, time: u64) -> u64 {
+        time.wrapping_add(self.0)
+    }
+
+    /// The range in the file's times. A range that begins before the file's clock did is cut to what there is.
+    fn from_wall(self, range: &Range<u64>) -> Range<u64> {
+        let shift = self.0 as i64;
+        let back = |time: u64| (i128::from(time) - i128::from(shift)).clamp(0, i128::from(u64::MAX)) as u64;
+        back(range.start)..back(range.end)
+    }
+}
+
+fn pass(
+    file: &Reader,
+    axis: Axis,
+    range: Option<&Range<u64>>,
+    names: &mut Dictionary,
+    report: &mut Report,
+    take: &mut Take<'_>,
+) -> ControlFlow<()> {
+    for (what, why) in &file.missing {
+        report.odd(OddityKind::BadRecord, 0, format!("{what}: {why}").as_bytes());
+    }
+    let source = file.source();
+    if let Some(source) = &source {
+        match source.report_json.as_ref().map(|json| serde_json::from_str::<Report>(json)) {
+            // What was imported is told there; here counts what is read now.
+            Some(Ok(stored)) => report.append(Report { samples: 0, lines: 0, bytes: 0, ..stored }),
+            Some(Err(error)) => {
+                report.odd(OddityKind::BadRecord, 0, format!("the import's report: {error}").as_bytes())
+            }
+            None => report.truncated = true,
+        }
+    }
+    let clock = source.and_then(|source| source.clock);
+    let shift = match axis {
+        Axis::Own => {
+            names.clock = clock.map(|(clock_ns, wall_ns)| Clock { clock_ns, wall_ns });
+            Shift(0)
+        }
+        Axis::WallClock => match Shift::of(file) {
+            Some(shift) => shift,
+            None => {
+                let why = format!("{}: has no samples, or does not say when they were taken", file.path().display());
+                report.odd(OddityKind::Unsupported, 0, why.as_bytes());
+                return ControlFlow::Continue(());
+            }
+        },
+    };
+    let own_range = range.map(|range| shift.from_wall(range));
+    let mut numbers: Option<Numbers> = None;
+    let mut flow = ControlFlow::Continue(());
+    let ended = file.chunks(own_range.as_ref(), &mut |chunk| {
+        report.bytes += chunk.bytes;
+        let rows = match chunk.samples {
+            Ok(rows) => rows,
+            Err(why) => {
+                report.odd(OddityKind::BadRecord, chunk.id as u64, format!("chunk {} {why}", chunk.id).as_bytes());
+                return ControlFlow::Continue(());
+            }
+        };
+        let numbers = numbers.get_or_insert_with(|| Numbers::of(file, report));
+        flow = pass_rows(rows, own_range.as_ref(), shift, &mut Naming { numbers, source: file, names, report }, take);
+        flow
+    });
+    if let Err(why) = ended {
+        report.odd(OddityKind::BadRecord, 0, why.as_bytes());
+    }
+    flow
+}
+
+struct Naming<'a> {
+    numbers: &'a mut Numbers,
+    source: &'a dyn Source,
+    names: &'a mut Dictionary,
+    report: &'a mut Report,
+}
+
+/// Passes on the rows of a chunk that are within the range, in order of time; those without a time last, if no time is asked for.
+fn pass_rows(
+    mut rows: Vec<SampleRow>,
+    range: Option<&Range<u64>>,
+    shift: Shift,
+    to: &mut Naming<'_>,
+    take: &mut Take<'_>,
+) -> ControlFlow<()> {
+    if let Some(range) = range {
+        rows.retain(|row| row.at.is_some_and(|at| range.contains(&at)));
+    }
+    rows.sort_by_key(|row| row.at.unwrap_or(u64::MAX));
+    for row in &rows {
+        let mut sample = to.numbers.sample(to.source, to.names, to.report, row);
+        sample.time = sample.time.map(|time| shift.to_wall(time));
+        to.report.samples += 1;
+        to.names.count(sample.event, sample.period);
+        take(to.names, sample)?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Reads one chunk of stacks and one of samples, unpacked as they are, without any names: what a reader does with any bytes.
+pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dictionary, Report) {
+    let mut names = Dictionary::default();
+    let mut report = Report { bytes: (stacks.len() + samples.len()) as u64, ..Report::default() };
+    let mut numbers = Numbers::default();
+    match unpack_stacks(stacks) {
+        Ok(stacks) => numbers.add_stacks(&stacks, &mut report),
+        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of stacks {why}").as_bytes()),
+    }
+    match unpack_samples(samples) {
+        Ok(rows) => {
+            let mut to = Naming { numbers: &mut numbers, source: &Nameless, names: &mut names, report: &mut report };
+            let _ = pass_rows(rows, None, Shift(0), &mut to, take);
+        }
+        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of samples {why}").as_bytes()),
+    }
+    (names, report)
+}
+
+/// Knows no names.
+struct Nameless;
+
+impl Source for Nameless {
+    fn event(&self, _: u32) -> Option<String> {
+        None
+    }
+    fn path(&self, _: u32) -> Option<String> {
+        None
+    }
+    fn task(&self, _: u32) -> Option<TaskRow> {
+        None
+    }
+    fn frame(&self, _: u32) -> Option<FrameRow> {
+        None
+    }
+}

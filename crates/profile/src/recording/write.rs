@@ -1,0 +1,209 @@
+//! Puts samples into a recording.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use coroner_evidence::recording::profile::{
+    CHUNK_ROWS, CHUNK_SPAN, FrameRow, ProfileRows, SampleRow, SourceRow, StackRow, TaskRow,
+};
+use coroner_evidence::recording::{RecordingError, Writer};
+
+use super::PLACES;
+use crate::import::{self, ImportError, Imported, Options, Report};
+use crate::model::{Clock, Dictionary, FrameId, Sample, StackId, StrId, TaskId};
+use crate::symbols::Symbols;
+
+/// Numbers samples, and the names they use, for one file. What is not committed yet is held in memory: at most a chunk.
+#[derive(Debug, Default)]
+pub struct SampleWriter {
+    rows: ProfileRows,
+    /// The earliest and the latest time that is held.
+    span: Option<(u64, u64)>,
+    next_stack: u32,
+    // By the dictionary's number, one more than the file's number; 0 if not stored yet.
+    events: Vec<u32>,
+    paths: Vec<u32>,
+    tasks: Vec<u32>,
+    frames: Vec<u32>,
+    stacks: Vec<u32>,
+}
+
+impl SampleWriter {
+    /// Adds a sample; stores what is held when it makes a chunk. `names` is the same at each call, but for what was added to it.
+    pub fn take(&mut self, file: &mut Writer, names: &Dictionary, sample: Sample) -> Result<(), RecordingError> {
+        let row = SampleRow {
+            at: sample.time,
+            core: sample.core,
+            task: self.task(names, sample.task),
+            event: self.event(names, sample.event.0.into()),
+            period: sample.period,
+            stack: self.stack(names, sample.stack),
+        };
+        self.rows.samples.push(row);
+        if let Some(time) = sample.time {
+            let (first, last) = self.span.unwrap_or((time, time));
+            self.span = Some((first.min(time), last.max(time)));
+        }
+        let full = self.span.is_some_and(|(first, last)| u128::from(last - first) >= CHUNK_SPAN.as_nanos());
+        if full || self.rows.samples.len() >= CHUNK_ROWS { self.commit(file) } else { Ok(()) }
+    }
+
+    /// Stores what is held. After an error it is still held, for another try.
+    pub fn commit(&mut self, file: &mut Writer) -> Result<(), RecordingError> {
+        file.append_profile(&self.rows)?;
+        self.rows.stored();
+        self.span = None;
+        Ok(())
+    }
+
+    fn event(&mut self, names: &Dictionary, id: usize) -> u32 {
+        let slot = slot(&mut self.events, id);
+        if *slot == 0 {
+            let name = names.events.get(id).map_or(String::new(), |event| event.name.clone());
+            *slot = self.rows.events.push(name) + 1;
+        }
+        *slot - 1
+    }
+
+    fn path(&mut self, names: &Dictionary, id: StrId) -> u32 {
+        let slot = slot(&mut self.paths, id.0 as usize);
+        if *slot == 0 {
+            *slot = self.rows.paths.push(names.strings.get(id).to_owned()) + 1;
+        }
+        *slot - 1
+    }
+
+    fn task(&mut self, names: &Dictionary, id: TaskId) -> u32 {
+        if let Some(known) = slot(&mut self.tasks, id.0 as usize).checked_sub(1) {
+            return known;
+        }
+        let task = names.task(id);
+        let cgroup = task.cgroup.map(|cgroup| self.path(names, cgroup));
+        let row = TaskRow { pid: task.pid, tid: task.tid, comm: names.strings.get(task.comm).to_owned(), cgroup };
+        let number = self.rows.tasks.push(row);
+        self.tasks[id.0 as usize] = number + 1;
+        number
+    }
+
+    fn frame(&mut self, names: &Dictionary, id: FrameId) -> u32 {
+        if let Some(known) = slot(&mut self.frames, id.0 as usize).checked_sub(1) {
+            return known;
+        }
+        let frame = names.frames.get(id);
+        let place = PLACES.iter().find(|(place, _)| *place == frame.place).map_or("", |(_, word)| word);
+        let row = FrameRow {
+            symbol: frame.symbol(&names.strings).to_owned(),
+            module: self.path(names, frame.module),
+            place: place.to_owned(),
+            is_inlined: frame.inlined,
+        };
+        let number = self.rows.frames.push(row);
+        self.frames[id.0 as usize] = number + 1;
+        number
+    }
+
+    /// As rows name a stack: 0 is the empty one.
+    fn stack(&mut self, names: &Dictionary, id: StackId) -> u32 {
+        let mut new = Vec::new();
+        let mut at = id;
+        let mut below = loop {
+            let known = *slot(&mut self.stacks, at.0 as usize);
+            if known > 0 {
+                break known;
+            }
+            let Some((parent, frame)) = names.stacks.split(at) else { break 0 };
+            new.push((at, frame));
+            at = parent;
+        };
+        while let Some((node, frame)) = new.pop() {
+            let frame = self.frame(names, frame);
+            self.rows.stacks.push(StackRow { number: self.next_stack, below, frame });
+            self.next_stack += 1;
+            below = self.next_stack;
+            self.stacks[node.0 as usize] = below;
+        }
+        below
+    }
+}
+
+fn slot(map: &mut Vec<u32>, id: usize) -> &mut u32 {
+    if map.len() <= id {
+        map.resize(id + 1, 0);
+    }
+    &mut map[id]
+}
+
+/// Where samples come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// `perf.data`, `perf script text`, …
+    pub kind: String,
+    pub file: Option<String>,
+    pub host: Option<String>,
+}
+
+impl Origin {
+    /// The row that says so. Without a report the import is not finished.
+    pub fn row(&self, clock: Option<Clock>, report: Option<&Report>) -> SourceRow {
+        SourceRow {
+            kind: self.kind.clone(),
+            file: self.file.clone(),
+            host: self.host.clone(),
+            clock: clock.map(|clock| (clock.clock_ns, clock.wall_ns)),
+            lost: report.map(|report| report.lost),
+            report_json: report.and_then(|report| serde_json::to_string(report).ok()),
+        }
+    }
+}
+
+/// Reads the file at `from`, whatever it is, into a new recording at `to`.
+pub fn import(from: &Path, to: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Result<Imported, ImportError> {
+    let mut file = Writer::create(to)?;
+    let read = import_into(&mut file, from, options, symbols);
+    if let Err(ImportError::Recording(RecordingError::DiskFull { .. })) = &read {
+        // What fitted is kept, and says that it is not all.
+        file.finish(&[])?;
+    } else if read.is_err() {
+        // We made it a moment ago.
+        drop(file);
+        let _ = std::fs::remove_file(to);
+    } else {
+        file.finish(&[])?;
+    }
+    read
+}
+
+fn import_into(
+    file: &mut Writer,
+    from: &Path,
+    options: &Options<'_>,
+    symbols: &mut Symbols,
+) -> Result<Imported, ImportError> {
+    let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
+    let mut origin = Origin { kind: "unfinished import".to_owned(), file: name, host: None };
+    file.set_profile_source(&origin.row(None, None))?;
+    let mut samples = SampleWriter::default();
+    let mut clock = None;
+    let mut failed = None;
+    let mut store = |names: &Dictionary, sample: Sample| -> Result<(), RecordingError> {
+        if names.clock != clock {
+            clock = names.clock;
+            file.set_profile_source(&origin.row(clock, None))?;
+        }
+        samples.take(file, names, sample)
+    };
+    let imported = import::file(from, options, symbols, &mut |names, sample| match store(names, sample) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    samples.commit(file)?;
+    origin.kind = imported.format.name().to_owned();
+    file.set_profile_source(&origin.row(imported.names.clock, Some(&imported.report)))?;
+    Ok(imported)
+}
