@@ -107,4 +107,4 @@ macro_rules! replayed {
     };
 }
 
-replayed!(perf_script, perf_data, folded, gz, file, perf_map, kallsyms, views);
+replayed!(perf_script, perf_data, folded, gz, file, perf_map, kallsyms, recording, views);

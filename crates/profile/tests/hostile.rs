@@ -10,6 +10,9 @@ use coroner_profile::export::pprof;
 use coroner_profile::import::perf_script::{fold, samples};
 use coroner_profile::import::{self, OddityKind, Report};
 use coroner_profile::symbols::{Kallsyms, PerfMap, Symbols};
+use coroner_profile::model::{Dictionary, Sample};
+use coroner_profile::views::cores::CoreCounter;
+use coroner_profile::views::monopolies::{self, Finder};
 use coroner_profile::views::StackSums;
 use flate2::{Compression, write::GzEncoder};
 use targets::perf_file::{KERNEL, Records, USER, attr, words};
@@ -130,7 +133,9 @@ fn keys_that_fall_on_one_place() {
 
 #[test]
 fn times_that_go_backwards() {
-    for (what, time) in [("backwards", |at: usize| 1_000_000 - at), ("any order", |at: usize| at * 7_919 % 1_000_003)] {
+    let orders: [(&str, fn(usize) -> usize); 2] =
+        [("backwards", |at| 1_000_000 - at), ("any order", |at| at * 7_919 % 1_000_003)];
+    for (what, time) in orders {
         let make = |size: usize| {
             let lines = (0..size / 30).map(|at| format!("t 1 [0] {}.000000: 1 e: \n\n", time(at)));
             lines.collect::<String>().into_bytes()
@@ -138,7 +143,7 @@ fn times_that_go_backwards() {
         holds(what, 8 * MB, 100, make, |bytes| {
             let mut file = tempfile::NamedTempFile::new().expect("a file");
             file.write_all(bytes).expect("a file");
-            import::profile(file.path(), &import::Options::default(), Symbols::none).expect("text");
+            import::profile(file.path(), &import::Options::default(), &mut Symbols::none()).expect("text");
         });
     }
 }
@@ -209,9 +214,9 @@ fn long_names_in_deep_stacks() {
     assert!(memory < 64 * MB, "{memory} bytes of memory");
 }
 
-fn sums_of(bytes: &[u8]) -> (coroner_profile::model::Dictionary, StackSums) {
+fn sums_of(bytes: &[u8]) -> (Dictionary, StackSums) {
     let mut sums = StackSums::by_command();
-    let mut take = |names: &coroner_profile::model::Dictionary, sample| {
+    let mut take = |names: &Dictionary, sample| {
         sums.add(names, &sample);
         ControlFlow::Continue(())
     };
@@ -228,7 +233,7 @@ fn many_events_in_many_stacks() {
     };
     holds("pprof", 2 * MB, 1000, make, |bytes| {
         let mut sums = StackSums::by_command();
-        let mut take = |names: &coroner_profile::model::Dictionary, sample| {
+        let mut take = |names: &Dictionary, sample| {
             sums.add(names, &sample);
             ControlFlow::Continue(())
         };
@@ -287,7 +292,7 @@ fn a_gigabyte_of_zeros_in_a_megabyte() {
         let mut report = Report::default();
         let read = || {
             let options = import::Options::default();
-            import::file(file.path(), &options, Symbols::none, &mut |_, _| ControlFlow::Continue(()))
+            import::file(file.path(), &options, &mut Symbols::none(), &mut |_, _| ControlFlow::Continue(()))
         };
         let (time, memory) = peak(|| least_time(1, || report = read().expect("known by its beginning").report));
         println!("{what}: {} bytes that stand for 1 GiB in {time:?}, {memory} bytes of memory", bytes.len());
@@ -296,10 +301,31 @@ fn a_gigabyte_of_zeros_in_a_megabyte() {
     }
 }
 
+/// Each sample of another thread, all in one column and on one core.
+#[test]
+fn many_threads_at_once() {
+    let make = |size: usize| {
+        let line = |at: usize| format!("t {at} [000] 1.{:06}: 1 cpu-clock: \n\n", at % 1_000_000);
+        (0..size / 38).map(line).collect::<String>().into_bytes()
+    };
+    holds("threads", 4 * MB, 200, make, |bytes| {
+        let mut counter = CoreCounter::new(u64::MAX);
+        let mut finder = Finder::new(monopolies::Options::default());
+        let mut take = |names: &Dictionary, sample: Sample| {
+            counter.add(names, &sample);
+            finder.add(names, &sample);
+            ControlFlow::Continue(())
+        };
+        let (names, _) = samples::read(bytes, &mut take).expect("memory can be read");
+        assert_eq!(counter.finish().left_out, 0);
+        finder.finish(&names);
+    });
+}
+
 #[test]
 fn symbol_lists() {
     let list = |line: fn(usize) -> String| move |size: usize| (0..size / 30).map(line).collect::<String>().into_bytes();
-    let kernel = |bytes: &[u8]| drop(Kallsyms::parse(bytes));
+    let kernel = |bytes: &[u8]| drop(Kallsyms::parse(bytes.to_vec()).map(|kernel| kernel.modules().len()));
     holds("modules", 4 * MB, 50, list(|at| format!("{:x} t name [module{at}]\n", at + 1)), kernel);
     holds("one address", 4 * MB, 50, list(|at| format!("1 t name{at}\n")), kernel);
     holds("underscores", 4 * MB, 50, |size| [b"1 t ", &[b'_'; 60_000][..], b"\n"].concat().repeat(size / 60_000), kernel);

@@ -35,14 +35,20 @@ pub fn views(bytes: &[u8]) {
     samples.iter().for_each(|sample| by_core.add(&names, sample));
     let map = by_core.finish();
     let counted: u64 = map.cells.iter().map(|cell| u64::from(cell.busy()) + u64::from(cell.idle)).sum();
-    assert_eq!(counted + map.left_out, n);
+    assert_eq!(counted + map.left_out + map.other_events, n);
     assert_eq!(map.cells.len(), map.columns * map.cores.len());
     for cell in &map.cells {
         assert!(cell.owner.is_some() == (cell.busy() > 0) && cell.owner_samples <= cell.busy(), "{cell:?}");
+        assert!(cell.busy_share().is_none_or(|share| (0.0..=1.0).contains(&share)), "{cell:?}");
     }
 
-    let options =
-        monopolies::Options { threshold: TIMES[pick(2, TIMES.len())], pause_intervals: WEIGHTS[pick(3, WEIGHTS.len())] };
+    let options = monopolies::Options {
+        threshold: TIMES[pick(2, TIMES.len())],
+        pause_intervals: WEIGHTS[pick(3, WEIGHTS.len())],
+        pause: WEIGHTS[pick(2, WEIGHTS.len())],
+        chance: [0.0, 1e-3, 1.0, f64::NAN, f64::INFINITY][pick(3, 5)],
+        most: [0, 1, usize::MAX][pick(4, 3)],
+    };
     let mut finder = Finder::new(options);
     samples.iter().for_each(|sample| finder.add(&names, sample));
     for monopoly in finder.finish(&names) {
@@ -84,7 +90,7 @@ fn samples(bytes: &[u8]) -> (Dictionary, Vec<Sample>) {
         clock_ns: TIMES[usize::from(*byte) % TIMES.len()],
         wall_ns: TIMES[usize::from(*byte / 16) % TIMES.len()],
     });
-    let events = ["cpu-clock:u", "", "odd;[name]"].map(|name| names.intern_event(name));
+    let events = ["cpu-clock:u", "", "cycles", "odd;[name]"].map(|name| names.intern_event(name));
     let frames: Vec<u32> = (0..SYMBOLS.len() * 4)
         .map(|at| {
             let symbol = names.strings.intern(SYMBOLS[at / 4]);
