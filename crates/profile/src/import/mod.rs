@@ -176,8 +176,23 @@ pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
     let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
     match format_of(path)? {
         Format::PerfScript => perf_script::outline(&File::open(path).map_err(of)?).map_err(of),
+        Format::PerfData => {
+            let file = File::open(path).map_err(of)?;
+            // A compressed one cannot be looked into.
+            let about = perf_data::about(&file).ok();
+            let span = about.and_then(|about| about.samples);
+            Ok(span.filter(|(first, last)| first <= last).map(|(first, last)| Outline { first, last, cores: None }))
+        }
         Format::Recording => Ok(recording::span(path)?.map(|(first, last)| Outline { first, last, cores: None })),
         _ => Ok(None),
+    }
+}
+
+/// The machine that the file at `path` is of, where it says so.
+pub fn host(path: &Path) -> Option<String> {
+    match format_of(path).ok()? {
+        Format::PerfData => perf_data::about(&File::open(path).ok()?).ok()?.host,
+        _ => None,
     }
 }
 

@@ -99,7 +99,7 @@ impl Shift {
     }
 
     /// The range in the file's times. A range that begins before the file's clock did is cut to what there is.
-    fn from_wall(self, range: &Range<u64>) -> Range<u64> {
+    fn to_own(self, range: &Range<u64>) -> Range<u64> {
         let shift = self.0 as i64;
         let back = |time: u64| (i128::from(time) - i128::from(shift)).clamp(0, i128::from(u64::MAX)) as u64;
         back(range.start)..back(range.end)
@@ -143,7 +143,7 @@ fn pass(
             }
         },
     };
-    let own_range = range.map(|range| shift.from_wall(range));
+    let own_range = range.map(|range| shift.to_own(range));
     let mut numbers: Option<Numbers> = None;
     let mut flow = ControlFlow::Continue(());
     let ended = file.chunks(own_range.as_ref(), &mut |chunk| {

@@ -8,6 +8,7 @@ use crate::output::{print, terminal};
 use anyhow::bail;
 use coroner_profile::views::cores::CoreCounter;
 use coroner_profile::views::heatmap::OffsetCounter;
+use coroner_profile::views::{Kind, Kinds};
 
 pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
     let words = args.selection.words();
@@ -40,13 +41,19 @@ pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
         }
         By::Offset => {
             let mut counter = OffsetCounter::new(usize::from(args.rows));
-            let read = super::read(&args.source, &args.selection, &mut |_, sample| counter.add(sample))?;
+            let mut kinds = Kinds::default();
+            let mut idle = 0;
+            let read =
+                super::read(&args.source, &args.selection, &mut |names, sample| match kinds.kind(names, sample) {
+                    Kind::Idle => idle += 1,
+                    _ => counter.add(sample),
+                })?;
             must_have_times(&read)?;
             let map = counter.finish();
             if args.json {
-                heatmap_json::by_offset(&read, &map)
+                heatmap_json::by_offset(&read, &map, idle)
             } else {
-                heatmap_text::by_offset(&read, &map, &words, width)
+                heatmap_text::by_offset(&read, &map, idle, &words, width)
             }
         }
     };

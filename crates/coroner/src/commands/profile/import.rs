@@ -9,6 +9,7 @@ use crate::output::profile::{header, thousands};
 use crate::output::terminal;
 use anyhow::bail;
 use coroner_evidence::recording::Writer;
+use coroner_profile::import as reader;
 use coroner_profile::recording::{Origin, SampleWriter};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -66,6 +67,7 @@ fn fill(file: &mut Writer, source: &SourceArgs, selection: &SelectionArgs) -> an
     }
     samples.commit(file)?;
     origin.kind = read.format.name().to_owned();
+    origin.host = reader::host(&source.file);
     file.set_profile_source(&origin.row(read.names.clock, Some(&read.report)))?;
     Ok(read)
 }

@@ -15,7 +15,9 @@ use anyhow::bail;
 use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report};
 use coroner_profile::model::{Clock, Dictionary, EventId, Sample};
 use coroner_profile::symbols::Symbols;
+use coroner_profile::views::Clocks;
 use select::Select;
+use std::cmp::Reverse;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,18 +54,12 @@ impl ReadProfile {
         (time as f64 - first as f64) / 1e9
     }
 
-    /// The event to show where only one can be: a clock or cycles if there is one, else the one with most samples.
+    /// The event to show where only one can be: the one that tells most of time, and of those the one with most samples.
     pub fn main_event(&self, of: &[(EventId, u64)]) -> Option<EventId> {
-        let name = |id: EventId| self.names.events.get(usize::from(id.0)).map_or("", |event| event.name.as_str());
-        of.iter().find(|(id, _)| is_cpu_time(name(*id))).or_else(|| of.first()).map(|(id, _)| *id)
+        let mut clocks = Clocks::default();
+        let best = of.iter().max_by_key(|(id, samples)| (clocks.of(&self.names, *id), *samples, Reverse(*id)));
+        best.map(|(id, _)| *id)
     }
-}
-
-/// Whether the samples of an event are spread over the time that a core works.
-pub fn is_cpu_time(event: &str) -> bool {
-    ["cpu-clock", "task-clock", "cycles", "cpu-cycles", "cpu_core/cycles", "cpu_atom/cycles"]
-        .iter()
-        .any(|name| event.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '/'])))
 }
 
 /// Whether the weights of an event are nanoseconds.
@@ -205,11 +201,9 @@ pub fn with_progress<T>(file: &Path, read: &AtomicU64, work: impl FnOnce() -> T)
                 std::thread::park_timeout(Duration::from_millis(200));
                 let read = read.load(Ordering::Relaxed);
                 let mb = |bytes: u64| bytes as f64 / 1e6;
-                let text = if size > 0 {
-                    let percent = (read.min(size) * 100) / size;
-                    format!("reading {}: {percent} % of {:.0} MB", file.display(), mb(size))
-                } else {
-                    format!("reading: {:.0} MB", mb(read))
+                let text = match (read.min(size) * 100).checked_div(size) {
+                    Some(percent) => format!("reading {}: {percent} % of {:.0} MB", file.display(), mb(size)),
+                    None => format!("reading: {:.0} MB", mb(read)),
                 };
                 if !done.load(Ordering::Relaxed) {
                     line.show(&crate::output::terminal::printable(&text));

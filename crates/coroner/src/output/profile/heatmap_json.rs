@@ -2,7 +2,7 @@
 
 use super::{SourceJson, TaskJson, source_json, task_json};
 use crate::commands::profile::ReadProfile;
-use coroner_profile::views::cores::{Cell, CoreHeatmap};
+use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use serde::Serialize;
 
@@ -15,6 +15,10 @@ struct ByCore<'a> {
     step_ns: u64,
     columns: usize,
     left_out: u64,
+    /// Samples of events that do not tick like a clock.
+    other_events: u64,
+    /// Samples that came too late to name an owner by.
+    late: u64,
     cores: Vec<Core<'a>>,
 }
 
@@ -28,19 +32,23 @@ struct Core<'a> {
 #[derive(Serialize)]
 struct CellJson<'a> {
     samples: u32,
-    /// Shares of the samples, between 0 and 1.
+    /// How much of the time the core was busy, between 0 and 1.
     busy: f64,
+    /// By how many samples a busy core has: the event does not tick on an idle core.
+    busy_estimated: bool,
+    /// Shares of the samples, between 0 and 1.
     user: f64,
     kernel: f64,
     irq: f64,
-    idle: f64,
+    /// `null` where an idle core is not sampled.
+    idle: Option<f64>,
     owner: Option<TaskJson<'a>>,
     /// The owner's share of the samples that are not idle.
     owner_share: Option<f64>,
 }
 
 pub fn by_core(read: &ReadProfile, map: &CoreHeatmap) -> String {
-    let row = |row: usize| (0..map.columns).map(|column| cell(read, map.cell(row, column))).collect();
+    let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column)).collect();
     super::long_document(&ByCore {
         schema: "coroner.heatmap/1",
         by: "core",
@@ -49,20 +57,28 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap) -> String {
         step_ns: map.step,
         columns: map.columns,
         left_out: map.left_out,
+        other_events: map.other_events,
+        late: map.late,
         cores: map.cores.iter().enumerate().map(|(at, core)| Core { core: *core, cells: row(at) }).collect(),
     })
 }
 
-fn cell<'a>(read: &'a ReadProfile, cell: &Cell) -> Option<CellJson<'a>> {
-    let samples = cell.busy() + cell.idle;
-    let share = |part: u32| f64::from(part) / f64::from(samples);
-    (samples > 0).then(|| CellJson {
-        samples,
-        busy: share(cell.busy()),
+fn cell<'a>(read: &'a ReadProfile, map: &CoreHeatmap, row: usize, column: usize) -> Option<CellJson<'a>> {
+    let cell = map.cell(row, column);
+    let share = |part: u32| f64::from(part) / f64::from(cell.samples());
+    let (busy, busy_estimated) = match map.busy(row, column) {
+        Busy::Measured(share) => (share, false),
+        Busy::Estimated(share) => (share, true),
+        Busy::Silent | Busy::NotSampled => return None,
+    };
+    Some(CellJson {
+        samples: cell.samples(),
+        busy,
+        busy_estimated,
         user: share(cell.user),
         kernel: share(cell.kernel),
         irq: share(cell.irq),
-        idle: share(cell.idle),
+        idle: cell.idle_sampled.then(|| share(cell.idle)),
         owner: cell.owner.map(|owner| task_json(&read.names, owner)),
         owner_share: cell.owner.map(|_| f64::from(cell.owner_samples) / f64::from(cell.busy().max(1))),
     })
@@ -77,12 +93,14 @@ struct ByOffset<'a> {
     first_second: u64,
     rows: usize,
     largest: u32,
+    /// Samples of idle cores, which are not counted.
+    idle: u64,
     left_out: u64,
     /// Column after column; in each the samples of each part of that second, from its start.
     columns: Vec<&'a [u32]>,
 }
 
-pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap) -> String {
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64) -> String {
     super::long_document(&ByOffset {
         schema: "coroner.heatmap/1",
         by: "offset",
@@ -90,6 +108,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap) -> String {
         first_second: map.first_second,
         rows: map.rows,
         largest: map.largest,
+        idle,
         left_out: map.left_out,
         columns: map.counts.chunks(map.rows.max(1)).collect(),
     })

@@ -7,7 +7,7 @@ use super::{header, task};
 use crate::commands::profile::ReadProfile;
 use crate::output::terminal::{bold, by_load, dim, owned};
 use coroner_profile::model::TaskId;
-use coroner_profile::views::cores::{Cell, CoreHeatmap};
+use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -74,7 +74,7 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: us
         for (row, core) in map.cores.iter().enumerate() {
             let mut line = String::new();
             for column in first..last {
-                line.push_str(&glyph(map.cell(row, column), &letters));
+                line.push_str(&glyph(map, row, column, &letters));
             }
             let _ = writeln!(out, "{core:>7} {line}");
         }
@@ -82,11 +82,19 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: us
     let _ = writeln!(
         out,
         "{}",
-        dim("        · idle  ▁▂▃▄▅▆▇█ busy, shared by several  (blank: nothing sampled; samples of interrupts: ▒)")
+        dim(
+            "        · idle  ▁▂▃▄▅▆▇█ busy, shared  ▒ mostly interrupts  - no samples here: idle or lost  (blank: none anywhere)"
+        )
     );
     owners(read, map, &letters, &mut out);
-    if map.left_out > 0 {
-        let _ = writeln!(out, "{}", dim(&format!("{} samples without a time or a core are not shown", map.left_out)));
+    for (count, what) in [
+        (map.left_out, "samples without a time or a core, or too far off, are not shown"),
+        (map.other_events, "samples of events that do not tick like a clock are not counted"),
+        (map.late, "samples came too late to name an owner by"),
+    ] {
+        if count > 0 {
+            let _ = writeln!(out, "{}", dim(&format!("{} {what}", super::thousands(count))));
+        }
     }
     out
 }
@@ -94,40 +102,58 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: us
 /// The threads that had a core for themselves, the one with most cells first.
 fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, usize)> {
     let mut cells: HashMap<TaskId, usize> = HashMap::new();
-    for owner in map.cells.iter().filter_map(sole_owner) {
-        *cells.entry(owner).or_default() += 1;
+    for row in 0..map.cores.len() {
+        for owner in (0..map.columns).filter_map(|column| sole_owner(map, row, column)) {
+            *cells.entry(owner).or_default() += 1;
+        }
     }
     let mut ranked: Vec<(TaskId, usize)> = cells.into_iter().collect();
     ranked.sort_by_key(|(task, cells)| (std::cmp::Reverse(*cells), *task));
     ranked.into_iter().zip(LETTERS.chars()).map(|((task, cells), letter)| (task, (letter, cells))).collect()
 }
 
-fn sole_owner(cell: &Cell) -> Option<TaskId> {
-    let owns = f64::from(cell.owner_samples) >= OWNS * f64::from(cell.busy());
-    // One sample says nothing.
-    (owns && cell.busy() >= 2 && cell.busy_share()? >= BUSY).then_some(cell.owner?)
+/// How busy a core was; `None` if that is not known.
+fn busy(map: &CoreHeatmap, row: usize, column: usize) -> Option<f64> {
+    match map.busy(row, column) {
+        Busy::Measured(share) | Busy::Estimated(share) => Some(share),
+        Busy::Silent | Busy::NotSampled => None,
+    }
 }
 
-fn glyph(cell: &Cell, letters: &HashMap<TaskId, (char, usize)>) -> String {
-    let Some(busy) = cell.busy_share() else { return " ".to_owned() };
-    if let Some((letter, _)) = sole_owner(cell).and_then(|owner| letters.get(&owner)) {
+/// The thread that had so much of a cell's busy samples.
+fn owner(map: &CoreHeatmap, row: usize, column: usize, share: f64) -> Option<TaskId> {
+    let cell = map.cell(row, column);
+    // One sample says nothing.
+    let owns = cell.busy() >= 2 && f64::from(cell.owner_samples) >= share * f64::from(cell.busy());
+    (owns && busy(map, row, column)? >= BUSY).then_some(cell.owner?)
+}
+
+fn sole_owner(map: &CoreHeatmap, row: usize, column: usize) -> Option<TaskId> {
+    owner(map, row, column, OWNS)
+}
+
+fn glyph(map: &CoreHeatmap, row: usize, column: usize, letters: &HashMap<TaskId, (char, usize)>) -> String {
+    let share = match map.busy(row, column) {
+        Busy::Measured(share) | Busy::Estimated(share) => share,
+        Busy::Silent => return dim("-"),
+        Busy::NotSampled => return " ".to_owned(),
+    };
+    if let Some((letter, _)) = sole_owner(map, row, column).and_then(|owner| letters.get(&owner)) {
         return owned(*letter);
     }
     // Where a run of such a thread begins or ends.
-    if let Some((letter, _)) = cell.owner.and_then(|owner| letters.get(&owner))
-        && f64::from(cell.owner_samples) >= MOSTLY * f64::from(cell.busy())
-        && busy >= BUSY
-    {
+    if let Some((letter, _)) = owner(map, row, column, MOSTLY).and_then(|owner| letters.get(&owner)) {
         return owned(letter.to_ascii_lowercase());
     }
-    if cell.busy() > 0 && cell.irq * 2 > cell.busy() {
-        return by_load(busy, "▒");
+    let cell = map.cell(row, column);
+    if cell.busy() > 0 && cell.irq > cell.busy() / 2 {
+        return by_load(share, "▒");
     }
-    let level = (busy * 8.0).round() as usize;
+    let level = (share * 8.0).round() as usize;
     if level == 0 {
         dim("·")
     } else {
-        by_load(busy, &"▁▂▃▄▅▆▇█".chars().nth(level - 1).unwrap_or('█').to_string())
+        by_load(share, &"▁▂▃▄▅▆▇█".chars().nth(level - 1).unwrap_or('█').to_string())
     }
 }
 
@@ -136,7 +162,7 @@ fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char
     listed.sort_by_key(|(_, (letter, _))| *letter);
     for (id, (letter, cells)) in listed.into_iter().take(12) {
         let on: Vec<u32> = (0..map.cores.len())
-            .filter(|row| (0..map.columns).any(|column| sole_owner(map.cell(*row, column)) == Some(*id)))
+            .filter(|row| (0..map.columns).any(|column| sole_owner(map, *row, column) == Some(*id)))
             .map(|row| map.cores[row])
             .collect();
         let time = *cells as u64 * map.step;
@@ -161,7 +187,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, selection: &str, width: usize) -> String {
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: &str, width: usize) -> String {
     let mut out = header(read, selection, width);
     let _ = writeln!(
         out,
@@ -192,6 +218,9 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, selection: &str, width
             }
             let _ = writeln!(out, "{offset:>4} ms {line}");
         }
+    }
+    if idle > 0 {
+        let _ = writeln!(out, "{}", dim(&format!("{} samples of idle cores are not counted", super::thousands(idle))));
     }
     if map.left_out > 0 {
         let _ = writeln!(
