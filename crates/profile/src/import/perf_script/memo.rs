@@ -3,27 +3,72 @@
 //! A line is remembered without its address and without the digits of its offset: `SYMBOL+0x` … ` (MODULE)\n`. Everything
 //! that is said of a frame follows from these, so two lines with the same parts are the same frame.
 
-use super::frame::{Split, is_hex};
+use std::collections::HashMap;
+
+use super::bytes::{equal, hex_and_spaces};
+use super::frame::Split;
 use crate::model::hash;
 
-/// A remembered line.
+/// A frame line behind its address.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    /// The line and what follows it.
+    pub text: &'a [u8],
+    /// With the newline.
+    pub length: usize,
+}
+
+impl<'a> Line<'a> {
+    /// The line with its newline, if it has one.
+    pub fn whole(&self) -> &'a [u8] {
+        &self.text[..self.length.min(self.text.len())]
+    }
+}
+
+/// Parts of lines are compared by this many bytes.
+const BLOCK: usize = 32;
+
+/// A remembered line, in one line of the cache.
+#[repr(align(64))]
 struct Known {
-    start: usize,
+    /// The first bytes of its head, padded: most need no more.
+    head_block: [u8; BLOCK],
     head: u32,
+    /// Which of the tails.
     tail: u32,
+    /// The shortest such line, with its newline.
+    least: u32,
+    /// How many digits more than one its offset may have. 0 if it has no offset.
+    spread: u32,
     /// What the sink called it.
     value: u32,
     /// The line that came after this one last time.
     next: u32,
-    has_offset: bool,
     high: bool,
+}
+
+impl Known {
+    fn has_offset(&self) -> bool {
+        self.spread > 0
+    }
+}
+
+/// ` (MODULE)\n`. There are few.
+struct Tail {
+    /// The first bytes, padded.
+    blocks: [[u8; BLOCK]; 2],
+    length: usize,
 }
 
 pub(super) struct Memo {
     seed: u64,
     slots: Vec<u64>,
     known: Vec<Known>,
-    keys: Vec<u8>,
+    /// The heads of all known lines, one after the other, and where each ends.
+    heads: Vec<u8>,
+    head_ends: Vec<usize>,
+    tails: Vec<Tail>,
+    tail_ids: HashMap<Vec<u8>, u32, hash::Seeded>,
     /// The line last seen at an address of each region.
     near: Vec<u32>,
 }
@@ -36,14 +81,29 @@ pub(super) const START: u32 = 0;
 
 impl Memo {
     pub fn new() -> Memo {
-        let start = Known { start: 0, head: 1, tail: 0, value: 0, next: START, has_offset: false, high: false };
-        Memo {
+        let start = Known {
+            head_block: [0; BLOCK],
+            head: 0,
+            tail: 0,
+            // Longer than any line.
+            least: u32::MAX,
+            spread: 0,
+            value: 0,
+            next: START,
+            high: false,
+        };
+        let mut memo = Memo {
             seed: hash::random_seed(),
             slots: vec![0; 1 << 12],
             known: vec![start],
-            keys: vec![b'\n'],
+            heads: Vec::new(),
+            head_ends: vec![0],
+            tails: Vec::new(),
+            tail_ids: HashMap::default(),
             near: vec![START; REGIONS],
-        }
+        };
+        memo.tail(b"");
+        memo
     }
 
     #[inline(always)]
@@ -56,16 +116,16 @@ impl Memo {
         self.known[before as usize].next = id;
     }
 
-    /// If `rest` begins with the line that came after `before` last time: that line, and its length with the newline.
+    /// The line that came after `before` last time, if `line` is the same.
     #[inline(always)]
-    pub fn guess(&self, before: u32, rest: &[u8], high: bool) -> Option<(u32, usize)> {
-        self.matches(self.known[before as usize].next, rest, high)
+    pub fn guess(&self, before: u32, line: Line<'_>, high: bool) -> Option<u32> {
+        self.matches(self.known[before as usize].next, line, high)
     }
 
-    /// If `rest` begins with the line that was last seen near the address: that line, and its length with the newline.
+    /// The line that was last seen near the address, if `line` is the same.
     #[inline(always)]
-    pub fn guess_at(&self, region: u64, rest: &[u8], high: bool) -> Option<(u32, usize)> {
-        self.matches(self.near[slot_of(region)], rest, high)
+    pub fn guess_at(&self, region: u64, line: Line<'_>, high: bool) -> Option<u32> {
+        self.matches(self.near[slot_of(region)], line, high)
     }
 
     #[inline(always)]
@@ -73,52 +133,72 @@ impl Memo {
         self.near[slot_of(region)] = id;
     }
 
+    /// `id` if that line is this one. Near the end of the text the answer is no: more than the line is looked at.
     #[inline(always)]
-    fn matches(&self, id: u32, rest: &[u8], high: bool) -> Option<(u32, usize)> {
+    fn matches(&self, id: u32, line: Line<'_>, high: bool) -> Option<u32> {
         let known = &self.known[id as usize];
-        let (head, tail) = (known.head as usize, known.tail as usize);
-        let key = &self.keys[known.start..known.start + head + tail];
-        if known.high != high || !same(rest.get(..head)?, &key[..head]) {
+        // What the known parts leave over are the digits of the offset.
+        let more = line.length.wrapping_sub(known.least as usize);
+        if known.high != high || more > known.spread as usize {
             return None;
         }
-        let mut at = head;
-        if known.has_offset {
-            while is_hex(*rest.get(at)?) {
-                at += 1;
-            }
-            if at == head {
-                return None;
-            }
+        let digits = more + usize::from(known.has_offset());
+        let head = known.head as usize;
+        let behind = line.text.get(head..)?;
+        let tail_text = behind.get(digits..)?;
+        let not_hex = !hex_and_spaces(behind.first_chunk()?).0 & ((1 << digits) - 1);
+        let tail = &self.tails[known.tail as usize];
+        let same = not_hex == 0
+            && starts_alike(line.text, &known.head_block, head)
+            && starts_alike(tail_text, &tail.blocks[0], tail.length)
+            && (tail.length <= BLOCK
+                || tail_text.get(BLOCK..).is_some_and(|text| starts_alike(text, &tail.blocks[1], tail.length - BLOCK)))
+            && (head <= BLOCK && tail.length <= 2 * BLOCK
+                || self.is(id, line.text.get(..head)?, tail_text.get(..tail.length)?));
+        same.then_some(id)
+    }
+
+    /// Whether these are all of the head and all of the tail of a known line.
+    fn is(&self, id: u32, head: &[u8], tail: &[u8]) -> bool {
+        self.head(id) == head && self.tail_ids.get(tail) == Some(&self.known[id as usize].tail)
+    }
+
+    fn head(&self, id: u32) -> &[u8] {
+        let end = self.head_ends[id as usize];
+        &self.heads[end - self.known[id as usize].head as usize..end]
+    }
+
+    fn tail(&mut self, text: &[u8]) -> u32 {
+        if let Some(id) = self.tail_ids.get(text) {
+            return *id;
         }
-        same(rest.get(at..at + tail)?, &key[head..]).then_some((id, at + tail))
+        let id = self.tails.len() as u32;
+        self.tails
+            .push(Tail { blocks: [block(text), block(text.get(BLOCK..).unwrap_or_default())], length: text.len() });
+        self.tail_ids.insert(text.to_vec(), id);
+        id
     }
 
-    #[inline(always)]
-    fn hash(&self, head: &[u8], tail: &[u8], high: bool) -> u64 {
-        hash::bytes(hash::bytes(self.seed ^ u64::from(high), head), tail)
+    fn hash(&self, head: &[u8], tail: u32, high: bool) -> u64 {
+        hash::bytes(self.seed ^ u64::from(high) << 32 ^ u64::from(tail), head)
     }
 
-    /// Looks for the line `rest[..]`, which ends with its newline.
-    #[inline(always)]
-    pub fn find(&self, line: &[u8], split: Split, high: bool) -> Result<u32, u64> {
-        let (head, tail) = (&line[..split.head], &line[split.tail..]);
+    /// Looks for `line`, which ends with its newline.
+    pub fn find(&self, line: &[u8], split: Split, high: bool) -> Option<u32> {
+        let (head, tail) = (&line[..split.head], *self.tail_ids.get(&line[split.tail..])?);
         let hash = self.hash(head, tail, high);
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         loop {
             let slot = self.slots[at];
             if slot == 0 {
-                return Err(hash);
+                return None;
             }
             if (slot >> 32) as u32 == (hash >> 32) as u32 {
                 let known = &self.known[slot as u32 as usize];
-                let key = &self.keys[known.start..][..(known.head + known.tail) as usize];
-                let same_shape = known.head as usize == head.len()
-                    && known.tail as usize == tail.len()
-                    && known.high == high
-                    && known.has_offset == (split.head < split.tail);
-                if same_shape && same(&key[..head.len()], head) && same(&key[head.len()..], tail) {
-                    return Ok(slot as u32);
+                let same_shape = known.high == high && known.has_offset() == (split.head < split.tail);
+                if same_shape && known.tail == tail && self.head(slot as u32) == head {
+                    return Some(slot as u32);
                 }
             }
             at = (at + 1) & mask;
@@ -126,25 +206,27 @@ impl Memo {
     }
 
     /// Remembers a line that [`Memo::find`] did not know. `None` if there are more lines than ids.
-    pub fn add(&mut self, line: &[u8], split: Split, high: bool, hash: u64, value: u32) -> Option<u32> {
+    pub fn add(&mut self, line: &[u8], split: Split, high: bool, value: u32) -> Option<u32> {
         let id = u32::try_from(self.known.len()).ok()?;
-        let start = self.keys.len();
-        self.keys.extend_from_slice(&line[..split.head]);
-        self.keys.extend_from_slice(&line[split.tail..]);
-        let tail = line.len() - split.tail;
+        let (head, tail_text) = (&line[..split.head], &line[split.tail..]);
+        self.heads.extend_from_slice(head);
+        self.head_ends.push(self.heads.len());
+        let tail = self.tail(tail_text);
         let has_offset = split.head < split.tail;
         self.known.push(Known {
-            start,
-            head: split.head as u32,
-            tail: tail as u32,
+            head_block: block(head),
+            head: head.len() as u32,
+            tail,
+            least: (head.len() + tail_text.len()) as u32 + u32::from(has_offset),
+            spread: if has_offset { 15 } else { 0 },
             value,
             next: START,
-            has_offset,
             high,
         });
         if self.known.len() * 2 > self.slots.len() {
             self.grow();
         } else {
+            let hash = self.hash(head, tail, high);
             put(&mut self.slots, hash, id);
         }
         Some(id)
@@ -153,9 +235,7 @@ impl Memo {
     fn grow(&mut self) {
         let mut slots = vec![0; self.slots.len() * 2];
         for (id, known) in self.known.iter().enumerate().skip(1) {
-            let key = &self.keys[known.start..][..(known.head + known.tail) as usize];
-            let (head, tail) = key.split_at(known.head as usize);
-            put(&mut slots, self.hash(head, tail, known.high), id as u32);
+            put(&mut slots, self.hash(self.head(id as u32), known.tail, known.high), id as u32);
         }
         self.slots = slots;
     }
@@ -166,32 +246,19 @@ fn slot_of(region: u64) -> usize {
     (region >> (64 - REGIONS.trailing_zeros())) as usize
 }
 
-/// Whether two strings of the same length are equal. The names at hand are short; a call to memcmp costs more than it does.
+pub(super) fn block(text: &[u8]) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    let length = text.len().min(BLOCK);
+    block[..length].copy_from_slice(&text[..length]);
+    block
+}
+
+/// Whether `text` begins with the first `length` bytes of the block. The whole block is compared whatever the length, which
+/// costs less than to foretell the length.
 #[inline(always)]
-pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    if a.len() > 64 {
-        return a == b;
-    }
-    let (Some(a_last), Some(b_last)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) else {
-        let (Some(a_last), Some(b_last)) = (a.last_chunk::<4>(), b.last_chunk::<4>()) else {
-            return a == b;
-        };
-        return a_last == b_last && a.first_chunk::<4>() == b.first_chunk::<4>();
-    };
-    // The last eight bytes overlap what the loop compared: no loop over a remainder.
-    let (mut a, mut b) = (a, b);
-    while let (Some((a_next, a_rest)), Some((b_next, b_rest))) =
-        (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
-    {
-        if a_next != b_next {
-            return false;
-        }
-        (a, b) = (a_rest, b_rest);
-    }
-    a_last == b_last
+pub(super) fn starts_alike(text: &[u8], block: &[u8; BLOCK], length: usize) -> bool {
+    let wanted = ((1u64 << length.min(BLOCK)) - 1) as u32;
+    text.first_chunk().is_some_and(|text| !equal(text, block) & wanted == 0)
 }
 
 fn put(slots: &mut [u64], hash: u64, id: u32) {

@@ -13,6 +13,7 @@
 //! that came after it last time: most lines cost one comparison. Only a line never seen before is taken apart ([`frame`]).
 //! Two users stand on it: [`fold`] keeps stacks and weights, [`samples`] passes every sample on.
 
+mod bytes;
 pub mod fold;
 pub mod frame;
 pub mod header;
@@ -20,6 +21,7 @@ mod memo;
 mod read;
 pub mod samples;
 pub mod scan;
+mod shape;
 
 #[cfg(test)]
 mod tests;

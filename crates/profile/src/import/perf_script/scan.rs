@@ -1,8 +1,10 @@
 //! From lines to samples.
 
+use super::bytes::{hex_and_spaces, line_ends};
 use super::frame::{self, FrameText};
 use super::header::{self, Header};
-use super::memo::{Memo, START, same};
+use super::memo::{Line, Memo, START};
+use super::shape::{RecentTasks, Shape};
 use crate::import::{OddityKind, Report};
 use crate::model::ByteTable;
 
@@ -46,6 +48,11 @@ pub struct Scanner<S> {
     /// `COMM TID ` of the usual headers, and what the sink calls them.
     tasks: ByteTable,
     task_names: Vec<u32>,
+    recent_tasks: RecentTasks,
+    /// The form of the last usual header.
+    shape: Option<Shape>,
+    /// Where the lines at hand end.
+    ends: Vec<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,27 +78,28 @@ impl<S: Sink> Scanner<S> {
             event_name: None,
             tasks: ByteTable::default(),
             task_names: Vec::new(),
+            recent_tasks: RecentTasks::new(),
+            shape: None,
+            ends: Vec::new(),
         }
     }
 
     /// Takes whole lines: `text` is empty or ends with a newline.
     pub fn lines(&mut self, text: &[u8]) {
-        let mut at = 0;
-        while at < text.len() {
+        let mut ends = std::mem::take(&mut self.ends);
+        line_ends(text, &mut ends);
+        let mut start = 0;
+        for end in &ends {
+            let end = *end as usize;
             self.report.lines += 1;
-            at += match text[at] {
-                b'\t' => self.frame_line(&text[at..]),
-                b'\n' => {
-                    self.close();
-                    1
-                }
-                _ => {
-                    let length = line_length(&text[at..]);
-                    self.other_line(&text[at..at + length]);
-                    length + 1
-                }
-            };
+            match text[start] {
+                b'\t' => self.frame_line(&text[start..], end - start),
+                b'\n' => self.close(),
+                _ => self.other_line(&text[start..], end - start),
+            }
+            start = end + 1;
         }
+        self.ends = ends;
     }
 
     /// Says that there is no more text. `partial` is a last line without a newline.
@@ -110,55 +118,51 @@ impl<S: Sink> Scanner<S> {
         self.flush_lone_comm();
     }
 
-    /// A line at the start of `text` that begins with a tab. Returns its length with the newline.
+    /// A line at the start of `text` that begins with a tab; `length` without its newline.
     #[inline(always)]
-    fn frame_line(&mut self, text: &[u8]) -> usize {
+    fn frame_line(&mut self, text: &[u8], length: usize) {
         if self.state != State::Stack {
             self.first_frame();
         }
-        if let Some(Address { high, region }) = aligned_address(text) {
-            let rest = &text[ALIGNED..];
-            // Nothing but its address foretells the leaf.
-            if self.before != START
-                && let Some((id, length)) = self.memo.guess(self.before, rest, high)
-            {
-                self.push(id);
-                return ALIGNED + length;
-            }
-            if let Some((id, length)) = self.memo.guess_at(region, rest, high) {
-                if self.before != START {
-                    self.memo.follows(self.before, id);
+        match aligned_address(text) {
+            Some(Address { high, region }) if length >= ALIGNED => {
+                let line = Line { text: &text[ALIGNED..], length: length + 1 - ALIGNED };
+                match self.memo.guess_at(region, line, high) {
+                    Some(id) => self.push(id),
+                    None => self.far_frame(line, high, region),
                 }
-                self.push(id);
-                return ALIGNED + length;
             }
-            let length = line_length(rest);
-            let line = &rest[..length];
-            let split = frame::split(line);
-            let with_newline = &rest[..(length + 1).min(rest.len())];
-            let id = match self.memo.find(with_newline, split, high) {
-                Ok(id) => id,
-                Err(hash) => {
-                    let value = self.sink.frame(frame::parts(line, split, high));
-                    match self.memo.add(with_newline, split, high, hash, value) {
-                        Some(id) => id,
-                        None => {
-                            self.stack.push(value);
-                            return ALIGNED + length + 1;
-                        }
+            _ => self.unaligned_frame(&text[..length]),
+        }
+    }
+
+    /// A frame other than the one last seen near its address.
+    fn far_frame(&mut self, line: Line<'_>, high: bool, region: u64) {
+        if let Some(id) = self.memo.guess(self.before, line, high) {
+            self.push(id);
+            return;
+        }
+        let whole = line.whole();
+        let text = &whole[..whole.len() - 1];
+        let split = frame::split(text);
+        let id = match self.memo.find(whole, split, high) {
+            Some(id) => id,
+            None => {
+                let value = self.sink.frame(frame::parts(text, split, high));
+                match self.memo.add(whole, split, high, value) {
+                    Some(id) => id,
+                    None => {
+                        self.stack.push(value);
+                        return;
                     }
                 }
-            };
-            if self.before != START {
-                self.memo.follows(self.before, id);
             }
-            self.memo.lies_at(region, id);
-            self.push(id);
-            return ALIGNED + length + 1;
+        };
+        if self.before != START {
+            self.memo.follows(self.before, id);
         }
-        let length = line_length(text);
-        self.unaligned_frame(&text[..length]);
-        length + 1
+        self.memo.lies_at(region, id);
+        self.push(id);
     }
 
     #[inline(always)]
@@ -203,7 +207,22 @@ impl<S: Sink> Scanner<S> {
         }
     }
 
-    fn other_line(&mut self, line: &[u8]) {
+    /// A line at the start of `text`, `length` without its newline.
+    #[inline(always)]
+    fn other_line(&mut self, text: &[u8], length: usize) {
+        // The form and the task of a line before: this is all that is looked at of most.
+        if let Some(shape) = &self.shape
+            && let Some((task, header)) = shape.read(text, length)
+            && let Some(task) = self.recent_tasks.get(text, task)
+        {
+            self.close();
+            self.begin(task, &header);
+            return;
+        }
+        self.new_line(&text[..length]);
+    }
+
+    fn new_line(&mut self, line: &[u8]) {
         if line[0] == b'#' && self.state == State::Between && self.report.samples == 0 {
             self.sink.comment(line);
             return;
@@ -214,7 +233,10 @@ impl<S: Sink> Scanner<S> {
             && let Some(header) = header::usual_rest(rest, &self.last_event)
             && !header.event.is_empty()
         {
-            self.event(self.task_names[id as usize], &header);
+            let name = self.task_names[id as usize];
+            self.event(name, &header);
+            self.recent_tasks.put(task, name);
+            self.shape = Shape::of(rest, &header);
             return;
         }
         let Some(header) = header::parse(line) else {
@@ -232,6 +254,7 @@ impl<S: Sink> Scanner<S> {
 
     #[cold]
     fn change_event(&mut self, name: &[u8]) {
+        self.shape = None;
         self.last_event = name.to_vec();
         self.event_name = Some(self.sink.event(name));
     }
@@ -254,7 +277,7 @@ impl<S: Sink> Scanner<S> {
 
     #[inline(always)]
     fn event(&mut self, task: u32, header: &Header<'_>) {
-        if !same(header.event, &self.last_event) {
+        if header.event != self.last_event {
             self.change_event(header.event);
         }
         self.close();
@@ -323,11 +346,6 @@ impl<S: Sink> Scanner<S> {
     }
 }
 
-#[inline(always)]
-fn line_length(text: &[u8]) -> usize {
-    memchr::memchr(b'\n', text).unwrap_or(text.len())
-}
-
 /// The tab, sixteen columns of address, a space.
 const ALIGNED: usize = 18;
 
@@ -340,37 +358,21 @@ struct Address {
     region: u64,
 }
 
-/// The address, if the line begins with one printed sixteen wide, as all of perf's versions do. Eight bytes at a time in one
-/// register: spaces, then digits.
+/// The address, if the line begins with one printed sixteen wide, as all of perf's versions do.
 #[inline(always)]
 fn aligned_address(text: &[u8]) -> Option<Address> {
-    let bytes: &[u8; ALIGNED] = text.get(..ALIGNED)?.try_into().ok()?;
-    let first = u64::from_le_bytes(bytes[1..9].try_into().ok()?);
-    let second = u64::from_le_bytes(bytes[9..17].try_into().ok()?);
-    let first_digits = digits_after_spaces(first)?;
-    let second_digits = digits_after_spaces(second)?;
-    // A digit in the first half leaves no space in the second, and the last column is always a digit.
-    let complete = second_digits != 0 && (first_digits == 0 || second_digits == TOP) && bytes[17] == b' ';
-    let near = first.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (second << 16);
-    let region = near.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    complete.then_some(Address { high: bytes[1] >= b'8', region })
-}
-
-/// The top bit of each byte.
-const TOP: u64 = 0x8080_8080_8080_8080;
-
-/// For eight bytes that are spaces followed by hexadecimal digits: the top bit of each digit. Bytes are in memory order, the
-/// first the lowest.
-#[inline(always)]
-fn digits_after_spaces(word: u64) -> Option<u64> {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    // For bytes below 0x80 adding 0x80 - x sets the top bit where the byte is at least x, and nothing carries over.
-    let at_least = |byte: u64| word.wrapping_add((0x80 - byte) * EACH);
-    let digit = at_least(0x30) & !at_least(0x3a) | at_least(0x61) & !at_least(0x67);
-    let not_space = (word ^ (0x20 * EACH)).wrapping_add(0x7f * EACH) & TOP;
-    let valid = word & TOP == 0 && digit & TOP == not_space;
-    let contiguous = not_space == 0 || not_space == TOP << (not_space.trailing_zeros() & !7);
-    (valid && contiguous).then_some(not_space)
+    let bytes: &[u8; ALIGNED] = text.first_chunk()?;
+    let columns: &[u8; 16] = bytes[1..17].try_into().ok()?;
+    // Spaces, then at least one digit.
+    let (digits, spaces) = hex_and_spaces(columns);
+    let address = digits != 0 && digits | spaces == 0xffff && spaces & (spaces + 1) == 0;
+    let (first, second) = columns.split_at(8);
+    let word = |half: &[u8]| half.try_into().map(u64::from_le_bytes).ok();
+    let near = word(first)?.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word(second)? << 16);
+    // Code nobody knows lies anywhere; its line is always the same.
+    let unknown = text.get(28..36) == Some(b"([unknow");
+    let region = if unknown { 0 } else { near.wrapping_mul(0xbf58_476d_1ce4_e5b9) };
+    (address && bytes[17] == b' ').then_some(Address { high: bytes[1] >= b'8', region })
 }
 
 #[cfg(test)]
