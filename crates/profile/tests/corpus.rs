@@ -4,6 +4,7 @@ mod targets;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use targets::{ALL, Target};
 
@@ -60,7 +61,8 @@ fn damaged(bytes: &[u8], others: &[u8], dice: &mut Dice) -> Vec<u8> {
 
 /// How much of the work is done: enough to find what is easily found, little enough for every run of the tests.
 const CUTS: usize = 1500;
-const BYTES: usize = 6_000_000;
+const BYTES: usize = 3_000_000;
+const LONGEST: Duration = Duration::from_secs(4);
 
 fn replay(name: &str) {
     let target = Target::named(name);
@@ -69,6 +71,13 @@ fn replay(name: &str) {
     let all: Vec<u8> = files.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
     let mut dice = Dice(20_261_116);
     let budget = BYTES / files.len();
+    let started = Instant::now();
+    // `fuzz/run` looks for longer, and each time elsewhere.
+    let longer = std::env::var("CORONER_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let longer = Duration::from_secs(longer.unwrap_or(0));
+    if !longer.is_zero() {
+        dice.0 ^= UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+    }
     for (path, bytes) in &files {
         let run = |bytes: &[u8], what: &str| {
             if let Err(panic) = std::panic::catch_unwind(|| target.check(bytes)) {
@@ -84,7 +93,8 @@ fn replay(name: &str) {
             run(&bytes[..length], "cut");
         }
         let mut spent = 0;
-        while spent < budget {
+        let until = Instant::now() + longer / files.len() as u32;
+        while (spent < budget && started.elapsed() < LONGEST) || Instant::now() < until {
             let copy = damaged(bytes, &all, &mut dice);
             // Each run costs something even without a byte.
             spent += copy.len() + 4000;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use coroner_profile::export::pprof;
 use coroner_profile::import::perf_script::{fold, samples};
-use coroner_profile::import::{self, OddityKind, Report};
-use coroner_profile::symbols::{Kallsyms, PerfMap, Symbols};
+use coroner_profile::import::{self, Format, OddityKind, Report};
 use coroner_profile::model::{Dictionary, Sample};
+use coroner_profile::symbols::{Kallsyms, PerfMap, Symbols};
+use coroner_profile::views::StackSums;
 use coroner_profile::views::cores::CoreCounter;
 use coroner_profile::views::monopolies::{self, Finder};
-use coroner_profile::views::StackSums;
 use flate2::{Compression, write::GzEncoder};
 use targets::perf_file::{KERNEL, Records, USER, attr, words};
 use targets::{MB, peak};
@@ -29,26 +29,30 @@ thread_local! {
     static START: Instant = Instant::now();
 }
 
-fn least_time(turns: usize, mut work: impl FnMut()) -> Duration {
-    let turn = |_| {
-        let before = core_time();
-        work();
-        core_time().saturating_sub(before)
-    };
-    (0..turns).map(turn).min().expect("a turn")
+fn time(work: impl FnOnce()) -> Duration {
+    let before = core_time();
+    work();
+    core_time().saturating_sub(before)
 }
 
-/// Twice the input may take four times as long at most (it takes twice as long; the rest is for noise), and neither memory beyond
-/// `times` the input.
+/// Twice the input takes about twice as long, and no more memory than `times` the input. A turn may be disturbed, so the least of
+/// some counts.
 fn holds(what: &str, size: usize, times: usize, make: impl Fn(usize) -> Vec<u8>, work: impl Fn(&[u8])) {
+    const TURNS: usize = 5;
     let (small, large) = (make(size / 2), make(size));
     let ((), memory) = peak(|| work(&large));
-    let (one, two) = (least_time(2, || work(&small)), least_time(2, || work(&large)));
-    println!("{what}: {} bytes in {two:?} ({one:?} for half), {memory} bytes of memory", large.len());
     assert!(memory <= times * large.len() + 32 * MB, "{what}: {memory} bytes of memory for {}", large.len());
-    // Below some milliseconds the clock says little.
-    assert!(two <= one * 4 + Duration::from_millis(20), "{what}: {one:?}, then {two:?} for twice as much");
-    assert!(two < Duration::from_secs(5), "{what}: {two:?} for {} bytes", large.len());
+    let (mut one, mut two) = (Duration::MAX, Duration::MAX);
+    for _ in 0..TURNS {
+        one = one.min(time(|| work(&small)));
+        two = two.min(time(|| work(&large)));
+        // Below some milliseconds the clock says little. What grows with the square would take four times as long.
+        if two <= one * 3 + Duration::from_millis(30) {
+            println!("{what}: {} bytes in {two:?} ({one:?} for half), {memory} bytes of memory", large.len());
+            return;
+        }
+    }
+    panic!("{what}: {one:?}, then {two:?} for twice as much ({} bytes)", large.len());
 }
 
 fn text(what: &str, times: usize, line: impl Fn(usize) -> Vec<u8>) {
@@ -61,7 +65,7 @@ fn text(what: &str, times: usize, line: impl Fn(usize) -> Vec<u8>) {
         }
         all
     };
-    holds(what, 4 * MB, times, make, |bytes| {
+    holds(what, 2 * MB, times, make, |bytes| {
         fold::read(bytes, &fold::Options::default()).expect("memory can be read");
         samples::read(bytes, &mut |_, _| ControlFlow::Continue(())).expect("memory can be read");
         import::folded::read(bytes, &mut |_, _| ControlFlow::Continue(())).expect("memory can be read");
@@ -93,7 +97,9 @@ fn lines_of_every_size() {
     for byte in [b'a', b' ', b'\t', b'1', b')', b'(', b':', b';', 0xff] {
         text(&format!("one line of {}", byte.escape_ascii()), 40, long(byte));
     }
-    for line in ["\n", "a\n", "\t\n", "1\n", "#\n", "a \n", "\t0\n", " 1\n", "a;b 1\n", "1 1 1 1:\n", "- - -1 -1/-1 x: \n"] {
+    for line in
+        ["\n", "a\n", "\t\n", "1\n", "#\n", "a \n", "\t0\n", " 1\n", "a;b 1\n", "1 1 1 1:\n", "- - -1 -1/-1 x: \n"]
+    {
         text(&format!("many times {line:?}"), 100, |_| line.as_bytes().to_vec());
     }
     let long_line = |piece: &'static str| move |_: usize| [piece.repeat(60_000).as_bytes(), b"\n"].concat();
@@ -126,7 +132,9 @@ fn keys_that_fall_on_one_place() {
         let middle = constant.to_le_bytes();
         let number = |at: usize| format!("{at:08x}").into_bytes();
         text("frames", 300, |at| [b"\t               1 symbol12", &middle[..], &number(at), b"\n"].concat());
-        text("frames, longer", 300, |at| [b"\t               1 ", &middle[..], &number(at), &middle[..], &number(at), b"\n"].concat());
+        text("frames, longer", 300, |at| {
+            [b"\t               1 ", &middle[..], &number(at), &middle[..], &number(at), b"\n"].concat()
+        });
         text("tasks", 300, |at| [b"12345678", &middle[..], &number(at), b" 1 [000] 1.0: 1 e: \n"].concat());
     }
 }
@@ -271,7 +279,7 @@ fn packed_records_unpack_to_so_much_at_most() {
         all.sample(1, 0, 1, &[USER, 1]);
         let bytes = all.file();
         let mut report = Report::default();
-        let (time, memory) = peak(|| least_time(1, || report = read_perf_data(&bytes)));
+        let (time, memory) = peak(|| time(|| report = read_perf_data(&bytes)));
         println!("{what}: {} bytes that stand for 1 GiB in {time:?}, {memory} bytes of memory", bytes.len());
         assert!(memory < 32 * MB && time < Duration::from_secs(20), "{what}: {memory} bytes, {time:?}");
         assert_eq!(report.samples, 1, "what follows is read: {report:?}");
@@ -284,20 +292,22 @@ fn packed_records_unpack_to_so_much_at_most() {
 fn a_gigabyte_of_zeros_in_a_megabyte() {
     let zeros = || std::iter::repeat_n(vec![0; MB], 1024);
     let head = Records::default().file();
-    let mut folded = b"a;b 1\n".to_vec();
-    folded.extend(vec![b'#'; 100]);
-    for (what, bytes) in [("text", gz(std::iter::once(folded).chain(zeros()))), ("perf.data", gz(std::iter::once(head).chain(zeros())))] {
+    let text = gz(std::iter::once(b"a;b 1\n".to_vec()).chain(zeros()));
+    let data = gz(std::iter::once(head).chain(zeros()));
+    let files = [(Format::Folded, &text), (Format::PerfScript, &text), (Format::PerfData, &data)];
+    for (format, bytes) in files {
+        let what = format.name();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        file.write_all(&bytes).expect("a file");
+        file.write_all(bytes).expect("a file");
         let mut report = Report::default();
         let read = || {
-            let options = import::Options::default();
+            let options = import::Options { format: Some(format), ..import::Options::default() };
             import::file(file.path(), &options, &mut Symbols::none(), &mut |_, _| ControlFlow::Continue(()))
         };
-        let (time, memory) = peak(|| least_time(1, || report = read().expect("known by its beginning").report));
+        let (time, memory) = peak(|| time(|| report = read().expect("a file").report));
         println!("{what}: {} bytes that stand for 1 GiB in {time:?}, {memory} bytes of memory", bytes.len());
         assert!(memory < 32 * MB && time < Duration::from_secs(20), "{what}: {memory} bytes, {time:?}");
-        assert!(report.truncated || report.samples == 1, "{what}: {report:?}");
+        assert!(report.truncated, "{what}: {report:?}");
     }
 }
 
@@ -325,10 +335,21 @@ fn many_threads_at_once() {
 #[test]
 fn symbol_lists() {
     let list = |line: fn(usize) -> String| move |size: usize| (0..size / 30).map(line).collect::<String>().into_bytes();
-    let kernel = |bytes: &[u8]| drop(Kallsyms::parse(bytes.to_vec()).map(|kernel| kernel.modules().len()));
+    let kernel = |bytes: &[u8]| {
+        if let Some(kernel) = Kallsyms::parse(bytes.to_vec()) {
+            kernel.modules();
+            assert!((0..20).all(|address| kernel.find(address).is_none_or(|symbol| symbol.address <= address)));
+        }
+    };
     holds("modules", 4 * MB, 50, list(|at| format!("{:x} t name [module{at}]\n", at + 1)), kernel);
     holds("one address", 4 * MB, 50, list(|at| format!("1 t name{at}\n")), kernel);
-    holds("underscores", 4 * MB, 50, |size| [b"1 t ", &[b'_'; 60_000][..], b"\n"].concat().repeat(size / 60_000), kernel);
+    holds(
+        "underscores",
+        4 * MB,
+        50,
+        |size| [b"1 t ", &[b'_'; 60_000][..], b"\n"].concat().repeat(size / 60_000),
+        kernel,
+    );
     let map = |bytes: &[u8]| drop(PerfMap::parse(bytes));
     holds("perf map", 4 * MB, 50, list(|at| format!("{:x} 1 name\n", 1 << 40 ^ at)), map);
     holds("perf map of one line", 4 * MB, 50, |size| vec![b' '; size], map);

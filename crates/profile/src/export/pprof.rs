@@ -121,9 +121,11 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     let mut table = Table::default();
     let mut out = proto::Profile::default();
     let columns = value_types(names, stacks, &mut table, &mut out);
-    let mut sums: BTreeMap<(Owner, StackId), Vec<i64>> = BTreeMap::new();
+    let shared = out.sample_type.len() < 2 * columns.iter().flatten().count();
+    let mut sums: BTreeMap<(Owner, StackId, Option<EventId>), Vec<i64>> = BTreeMap::new();
     for sum in stacks.sorted() {
-        let values = sums.entry((sum.owner, sum.stack)).or_insert_with(|| vec![0; out.sample_type.len()]);
+        let event = Some(sum.event).filter(|_| shared);
+        let values = sums.entry((sum.owner, sum.stack, event)).or_insert_with(|| vec![0; out.sample_type.len()]);
         if let Some(column) = columns.get(usize::from(sum.event.0)).copied().flatten() {
             let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             values[column] = number(sum.samples);
@@ -137,14 +139,17 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     }
     functions(names, &mut table, &mut out);
     let (comm_key, pid_key, tid_key) = (table.id("comm"), table.id("pid"), table.id("tid"));
-    for ((owner, stack), value) in sums {
+    let event_key = table.id("event");
+    for ((owner, stack, event), value) in sums {
         let task = match owner {
             Owner::Thread(task) => names.task(task),
             Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
         };
         let number = |key: i64, id: Option<u32>| id.map(|id| proto::Label { key, str: 0, num: i64::from(id) });
         let comm = proto::Label { key: comm_key, str: table.id(names.strings.get(task.comm)), num: 0 };
-        let labels = [Some(comm), number(pid_key, task.pid), number(tid_key, task.tid)];
+        let event = event.and_then(|event| names.events.get(usize::from(event.0)));
+        let event = event.map(|event| proto::Label { key: event_key, str: table.id(&event.name), num: 0 });
+        let labels = [Some(comm), event, number(pid_key, task.pid), number(tid_key, task.tid)];
         out.sample.push(proto::Sample {
             // Locations count from 1.
             location_id: names.stacks.leaf_first(stack).map(|frame| u64::from(frame.0) + 1).collect(),
@@ -156,7 +161,10 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     out
 }
 
-/// Two columns for each event that has samples; where they are.
+/// Each sample has a value for each column, so beyond this they are too many.
+const MAX_EVENTS: usize = 64;
+
+/// Two columns for each event that has samples; where they are. Too many events share two columns, and are labels instead.
 fn value_types(
     names: &Dictionary,
     stacks: &StackSums,
@@ -165,6 +173,12 @@ fn value_types(
 ) -> Vec<Option<usize>> {
     let mut columns = Vec::new();
     let has: HashSet<EventId> = stacks.events().into_iter().map(|(event, _)| event).collect();
+    if has.len() > MAX_EVENTS {
+        let name = table.id("samples");
+        out.sample_type.push(proto::ValueType { r#type: name, unit: table.id("count") });
+        out.sample_type.push(proto::ValueType { r#type: table.id("weight"), unit: table.id("count") });
+        return (0..names.events.len()).map(|id| has.contains(&EventId(id as u16)).then_some(0)).collect();
+    }
     for (id, event) in names.events.iter().enumerate() {
         if !has.contains(&EventId(id as u16)) {
             columns.push(None);

@@ -30,7 +30,7 @@ pub const ALL: &[Target] = &[
     Target { name: "file", run: importers::file, times: 300, plus: 16 * MB },
     Target { name: "perf_map", run: importers::perf_map, times: 50, plus: MB },
     Target { name: "kallsyms", run: importers::kallsyms, times: 50, plus: MB },
-    Target { name: "recording", run: importers::recording, times: 300, plus: 8 * MB },
+    Target { name: "recording", run: importers::recording, times: 300, plus: 64 * MB },
     Target { name: "views", run: views::views, times: 8000, plus: 192 * MB },
 ];
 

@@ -10,7 +10,8 @@ use coroner_profile::views::{Band, Filter, Selector, StackSums, cores, diff, fla
 use prost::Message;
 
 const SECOND: u64 = 1_000_000_000;
-const TIMES: [u64; 10] = [0, 1, SECOND - 1, SECOND, 1 << 40, 1 << 62, 1 << 63, u64::MAX - SECOND, u64::MAX - 1, u64::MAX];
+const TIMES: [u64; 10] =
+    [0, 1, SECOND - 1, SECOND, 1 << 40, 1 << 62, 1 << 63, u64::MAX - SECOND, u64::MAX - 1, u64::MAX];
 const CORES: [u32; 6] = [0, 1, 1023, 65_534, 65_535, u32::MAX];
 const WEIGHTS: [u64; 7] = [0, 1, 1000, 10_101_010, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 const STEPS: [u64; 6] = [0, 1, 1000, SECOND / 10, SECOND, u64::MAX];
@@ -62,7 +63,11 @@ pub fn views(bytes: &[u8]) {
     let mut shares = [BusyShares::default(), BusyShares::default()];
     for sample in &samples {
         let has = selector.has(&names, sample);
-        if has { kept.add(&names, sample) } else { others.add(&names, sample) };
+        if has {
+            kept.add(&names, sample)
+        } else {
+            others.add(&names, sample)
+        };
         shares[usize::from(has)].add(&names, sample);
     }
     for riser in risers::find((&names, &shares[0]), (&names, &shares[1]), pick(4, 20)) {
@@ -71,7 +76,8 @@ pub fn views(bytes: &[u8]) {
     written(&names, &kept);
     written(&names, &others);
     let options = flame::Options { invert: ask[5] & 1 == 1 };
-    let [before, after] = [&kept, &others].map(|sums| flame::tree(&names, sums, EventId(u16::from(ask[5] & 2)), &options));
+    let [before, after] =
+        [&kept, &others].map(|sums| flame::tree(&names, sums, EventId(u16::from(ask[5] & 2)), &options));
     let difference = diff::diff(&before, &after);
     for node in &difference.nodes {
         assert!((0.0..=1.0).contains(&node.before) && (0.0..=1.0).contains(&node.after), "{node:?}");
@@ -168,7 +174,8 @@ fn written(names: &Dictionary, sums: &StackSums) {
     let file: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
     let frames = file["shared"]["frames"].as_array().expect("frames").len() as u64;
     for profile in file["profiles"].as_array().expect("profiles") {
-        let (samples, weights) = (profile["samples"].as_array().expect("stacks"), profile["weights"].as_array().expect("weights"));
+        let (samples, weights) =
+            (profile["samples"].as_array().expect("stacks"), profile["weights"].as_array().expect("weights"));
         assert_eq!(samples.len(), weights.len());
         let ids = samples.iter().flat_map(|stack| stack.as_array().expect("a stack"));
         assert!(ids.map(|id| id.as_u64().expect("a number")).all(|id| id < frames));
