@@ -1,7 +1,7 @@
 //! pprof's profile.proto, compressed, as `go tool pprof` and everything around it reads
 //! (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
 use flate2::{Compression, write::GzEncoder};
@@ -124,9 +124,11 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     let mut out = proto::Profile::default();
     let sorted = stacks.sorted();
     let columns = value_types(names, stacks, &sorted, &mut table, &mut out);
-    let mut sums: BTreeMap<(Owner, StackId), Vec<i64>> = BTreeMap::new();
+    let shared = out.sample_type.len() < 2 * columns.iter().flatten().count();
+    let mut sums: BTreeMap<(Owner, StackId, Option<EventId>), Vec<i64>> = BTreeMap::new();
     for sum in &sorted {
-        let values = sums.entry((sum.owner, sum.stack)).or_insert_with(|| vec![0; out.sample_type.len()]);
+        let event = Some(sum.event).filter(|_| shared);
+        let values = sums.entry((sum.owner, sum.stack, event)).or_insert_with(|| vec![0; out.sample_type.len()]);
         if let Some(column) = columns.get(usize::from(sum.event.0)).copied().flatten() {
             values[column] = number(sum.samples);
             values[column + 1] = number(sum.weight);
@@ -139,8 +141,8 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     }
     out.comment = vec![table.id(concat!("written by coroner ", env!("CARGO_PKG_VERSION")))];
     let mut locations = Locations { names, by_frame: HashMap::new(), mappings: HashMap::new(), without_stack: None };
-    for ((owner, stack), value) in sums {
-        let label = labels(names, owner, stack, &mut table);
+    for ((owner, stack, event), value) in sums {
+        let label = labels(names, owner, stack, event, &mut table);
         let mut location_id: Vec<u64> =
             names.stacks.leaf_first(stack).map(|frame| locations.of(frame, &mut table, &mut out)).collect();
         if location_id.is_empty() {
@@ -156,7 +158,13 @@ fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-fn labels(names: &Dictionary, owner: Owner, stack: StackId, table: &mut Table) -> Vec<proto::Label> {
+fn labels(
+    names: &Dictionary,
+    owner: Owner,
+    stack: StackId,
+    event: Option<EventId>,
+    table: &mut Table,
+) -> Vec<proto::Label> {
     let task = match owner {
         Owner::Thread(task) => names.task(task),
         Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
@@ -168,8 +176,9 @@ fn labels(names: &Dictionary, owner: Owner, stack: StackId, table: &mut Table) -
     });
     let comm = Some(names.strings.get(task.comm));
     let cgroup = task.cgroup.map(|cgroup| names.strings.get(cgroup));
+    let event = event.and_then(|event| names.events.get(usize::from(event.0))).map(|event| event.name.as_str());
     let mut out = Vec::new();
-    for (key, text) in [("comm", comm), ("mode", mode), ("cgroup", cgroup)] {
+    for (key, text) in [("comm", comm), ("mode", mode), ("cgroup", cgroup), ("event", event)] {
         // An empty text would be read as the number 0.
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             out.push(proto::Label { key: table.id(key), str: table.id(text), ..Default::default() });
@@ -185,7 +194,10 @@ fn labels(names: &Dictionary, owner: Owner, stack: StackId, table: &mut Table) -
     out
 }
 
-/// Two columns for each event that has samples; where they are. The event with the most samples is what readers show first.
+/// Each sample has a value for each column, so beyond this they are too many.
+const MAX_EVENTS: usize = 64;
+
+/// Two columns for each event that has samples; where they are. Too many events share two columns, and are labels instead. The event with the most samples is what readers show first.
 fn value_types(
     names: &Dictionary,
     stacks: &StackSums,
@@ -195,6 +207,13 @@ fn value_types(
 ) -> Vec<Option<usize>> {
     let events = stacks.events();
     let mut columns = Vec::new();
+    if events.len() > MAX_EVENTS {
+        let name = table.id("samples");
+        out.sample_type.push(proto::ValueType { r#type: name, unit: table.id("count") });
+        out.sample_type.push(proto::ValueType { r#type: table.id("weight"), unit: table.id("count") });
+        let has: HashSet<EventId> = events.iter().map(|(event, _)| *event).collect();
+        return (0..names.events.len()).map(|id| has.contains(&EventId(id as u16)).then_some(0)).collect();
+    }
     for (id, event) in names.events.iter().enumerate() {
         let id = EventId(id as u16);
         if !events.iter().any(|(has, _)| *has == id) {

@@ -12,6 +12,8 @@ use crate::model::{Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, 
 
 /// How many stacks of a file are kept. A stack takes twelve bytes here, and a file could claim any number.
 const MAX_STACKS: usize = 1 << 24;
+/// How many numbers may be missing before a stack: those of some chunks that were lost. A chunk of one stack could claim any number.
+const MAX_MISSING: usize = 1 << 20;
 /// How deep a stack may be: the kernel takes 127 frames unless told otherwise. Beyond it the frames next to the root are cut.
 const MAX_DEPTH: u16 = 4096;
 
@@ -79,8 +81,8 @@ impl Numbers {
         let unknown = Node { below: STRAY, frame: STRAY, depth: 0 };
         for stack in stacks {
             let at = stack.number as usize;
-            if at >= MAX_STACKS {
-                report.odd(OddityKind::BadRecord, at as u64, b"more stacks than are kept");
+            if at >= MAX_STACKS || at > self.nodes.len() + MAX_MISSING {
+                report.odd(OddityKind::BadRecord, at as u64, b"a stack with a number beyond those that are kept");
                 return;
             }
             if self.nodes.len() <= at {
