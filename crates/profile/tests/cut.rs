@@ -105,7 +105,7 @@ fn shorter_weight(row: &Row, of: &Row) -> bool {
 
 #[test]
 fn text_of_perf_script() {
-    for name in ["perf_script/default", "perf_script/header_ns", "perf_script/sched_switch", "perf_script/every_form"] {
+    for name in ["perf_script/default", "perf_script/sched_switch", "perf_script/every_form"] {
         let mut bytes = corpus(name);
         // The last sample of an excerpt may be half of one.
         bytes.truncate(memchr::memmem::rfind(&bytes, b"\n\n").expect("a sample") + 2);
@@ -144,15 +144,26 @@ fn folded_stacks() {
 #[test]
 fn perf_data() {
     for name in ["plain", "zstd", "pipe"] {
-        let bytes = corpus(&format!("perf_data/{name}"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/perf_data/{name}.data"));
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let reader = |bytes: &[u8], take: &mut Take<'_>| import::perf_data::read(bytes, &mut Symbols::none(), take);
-        let (whole, report) = rows(&reader, &bytes).expect("a good file");
+        // Names may stand behind the samples: of events at the end of a file, of threads and mappings in a later round.
+        let rows = |bytes: &[u8]| {
+            let (mut rows, report) = rows(&reader, bytes)?;
+            for row in &mut rows {
+                row.event.clear();
+                row.task.1.clear();
+                row.stack = vec![String::new(); row.stack.len()];
+            }
+            Some((rows, report))
+        };
+        let (whole, report) = rows(&bytes).expect("a good file");
         assert!(!report.truncated && whole.len() > 1, "{name}: {report:?}");
         let mut count: HashMap<&Row, usize> = HashMap::new();
         whole.iter().for_each(|row| *count.entry(row).or_default() += 1);
         let mut before = 0;
         for length in 104..bytes.len() {
-            let (part, report) = rows(&reader, &bytes[..length]).unwrap_or_else(|| panic!("{name} cut to {length}"));
+            let (part, report) = rows(&bytes[..length]).unwrap_or_else(|| panic!("{name} cut to {length}"));
             let mut of_part: HashMap<&Row, usize> = HashMap::new();
             part.iter().for_each(|row| *of_part.entry(row).or_default() += 1);
             for (row, n) in of_part {

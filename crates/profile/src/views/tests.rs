@@ -261,7 +261,7 @@ fn kubelet_and_its_function_come_out_on_top() {
             let at = (draw >> 33) % 1000;
             let (task, stack) = match at {
                 _ if at < permille => (kubelets[(n % 2) as usize], if at % 20 == 19 { other } else { stat }),
-                _ if at < 200 => (web, if at % 2 == 0 { other } else { write }),
+                _ if at < 200 => (web, if at.is_multiple_of(2) { other } else { write }),
                 _ => (train, user),
             };
             made.sample("cpu-clock", 0, from + n * MS / 10, task, stack);
