@@ -104,7 +104,7 @@ fn the_heatmap_shows_who_had_the_core() {
     assert_eq!((&cell["owner"]["comm"], &cell["owner_share"]), (&"hog".into(), &1.0.into()));
     assert_eq!(map["cores"][0]["cells"][22]["busy"], 0.0);
     let text = stdout(&["heatmap", files.text(), "--step", "100ms"]);
-    assert!(text.contains("AAAAA") && text.contains("A hog[66] on core 1, 500 ms in all"), "{text}");
+    assert!(text.contains("AAAAA") && text.contains("A hog[66] on core 1, about 500 ms in all"), "{text}");
     let offsets = json(&["heatmap", files.text(), "--by", "offset", "--rows", "10", "--comm", "hog", "--json"]);
     assert_eq!(offsets["first_second"], 502);
     assert_eq!(offsets["columns"], serde_json::json!([[10, 10, 10, 10, 10, 0, 0, 0, 0, 0]]));
@@ -145,7 +145,7 @@ fn a_difference_names_the_riser() {
     assert_eq!((&difference["risers"][0]["baseline"], &difference["risers"][0]["now"]), (&0.0.into(), &0.5.into()));
     // Another file as the baseline, and one side without any sample.
     let other = stdout(&["flame", files.text(), "--comm", "hog", "--diff", files.text(), "--diff-until", "1"]);
-    assert!(other.contains("nothing was sampled the baseline") || other.contains("its shares are 0"), "{other}");
+    assert!(other.contains("nothing was sampled in the baseline"), "{other}");
     let svg = files.path("d.svg");
     stdout(&["flame", files.text(), "--diff", files.text(), "--diff-until", "1", "-o", &svg]);
     assert!(fs::read_to_string(&svg).expect("a file").contains("<svg"));

@@ -141,8 +141,8 @@ fn keys_that_fall_on_one_place() {
 
 #[test]
 fn times_that_go_backwards() {
-    let orders: [(&str, fn(usize) -> usize); 2] =
-        [("backwards", |at| 1_000_000 - at), ("any order", |at| at * 7_919 % 1_000_003)];
+    type Order = fn(usize) -> usize;
+    let orders: [(&str, Order); 2] = [("backwards", |at| 1_000_000 - at), ("any order", |at| at * 7_919 % 1_000_003)];
     for (what, time) in orders {
         let make = |size: usize| {
             let lines = (0..size / 30).map(|at| format!("t 1 [0] {}.000000: 1 e: \n\n", time(at)));

@@ -69,7 +69,7 @@ pub struct HeatmapArgs {
     #[arg(long, value_enum, default_value_t = By::Core, value_name = "WHAT")]
     pub by: By,
 
-    /// Width of a column of the per-core heatmap: 100ms, 1s. [default: what fits the terminal]
+    /// Width of a column of the per-core heatmap: 100ms, 1s. [default: by the length of the profile, at least 50ms]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "rows")]
     pub step: Option<Duration>,
 
@@ -145,7 +145,7 @@ pub enum InputFormat {
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct SelectionArgs {
     /// From here on: seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750), or wall-clock
-    /// time (2026-11-16T05:51:42Z) where the file knows it.
+    /// time in UTC (2026-11-16T05:51:42Z, 05:51:42) where the file knows it (perf record -k CLOCK_MONOTONIC).
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Which samples")]
     pub since: Option<Moment>,
 
@@ -240,6 +240,8 @@ pub enum Moment {
     FromStart(u64),
     /// Nanoseconds since 1970.
     Wall(u64),
+    /// A time of the day on which the first sample was taken (UTC), in nanoseconds.
+    TimeOfDay(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,16 +250,30 @@ pub struct Cores(pub Vec<u32>);
 fn parse_moment(text: &str) -> Result<Moment, String> {
     let wrong = || {
         "expected seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750) \
-         or a wall-clock time (2026-11-16T05:51:42Z)"
+         or a wall-clock time in UTC (2026-11-16T05:51:42Z, 05:51:42)"
             .to_owned()
     };
     if let Some(ns) = seconds(text) {
         return Ok(Moment::Number(ns));
     }
+    // Before durations, which may be written so, too: people paste times of the day.
+    if text.contains(':')
+        && let Ok(time) = text.parse::<jiff::civil::Time>()
+    {
+        let ns = time.duration_since(jiff::civil::Time::midnight()).as_nanos();
+        return u64::try_from(ns).map(Moment::TimeOfDay).map_err(|_| wrong());
+    }
     if let Ok(duration) = text.trim_start_matches('+').parse::<jiff::SignedDuration>() {
         return u64::try_from(duration.as_nanos()).map(Moment::FromStart).map_err(|_| wrong());
     }
-    let wall: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+    let wall: jiff::Timestamp = match text.parse() {
+        Ok(wall) => wall,
+        // Without a zone it is UTC, as everything here.
+        Err(_) => {
+            let civil: jiff::civil::DateTime = text.parse().map_err(|_| wrong())?;
+            civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
+        }
+    };
     u64::try_from(wall.as_nanosecond()).map(Moment::Wall).map_err(|_| wrong())
 }
 
@@ -326,6 +342,8 @@ mod tests {
         assert_eq!(parse_moment("300ms"), Ok(Moment::FromStart(300_000_000)));
         assert_eq!(parse_moment("2m"), Ok(Moment::FromStart(120_000_000_000)));
         assert_eq!(parse_moment("1970-01-01T00:00:01Z"), Ok(Moment::Wall(1_000_000_000)));
+        assert_eq!(parse_moment("1970-01-01 00:00:01"), Ok(Moment::Wall(1_000_000_000)));
+        assert_eq!(parse_moment("00:01:00.5"), Ok(Moment::TimeOfDay(60_500_000_000)));
         for wrong in ["", "-1", "-5s", "soon", "1.2.3", "99999999999999999999", "12.0000000001"] {
             assert!(parse_moment(wrong).is_err(), "{wrong:?} was accepted");
         }

@@ -221,7 +221,7 @@ fn value_types(
             continue;
         }
         columns.push(Some(out.sample_type.len()));
-        let clock = event.name.starts_with("cpu-clock") || event.name.starts_with("task-clock");
+        let clock = event.is_clock();
         // Folded stacks have no event, only numbers.
         let name = if event.name.is_empty() { "samples" } else { &event.name };
         let count = if name == "samples" { "stacks".to_owned() } else { format!("{name} samples") };

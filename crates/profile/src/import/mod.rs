@@ -37,8 +37,8 @@ pub enum ImportError {
     Read(#[from] io::Error),
     #[error("this is no {expected} file")]
     NotThisFormat { expected: &'static str },
-    #[error("{path}: {source}")]
-    File { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}")]
+    File { path: PathBuf, why: io::Error },
     #[error("{path}: the file is empty")]
     Empty { path: PathBuf },
     #[error(
@@ -87,7 +87,7 @@ pub struct Options<'a> {
 
 /// What the file at `path` is.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
-    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let of = |why: io::Error| ImportError::File { path: path.to_owned(), why };
     if std::fs::metadata(path).map_err(of)?.is_dir() {
         return Ok(Format::Recording);
     }
@@ -103,7 +103,7 @@ pub fn file(
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
-    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let of = |why: io::Error| ImportError::File { path: path.to_owned(), why };
     let mut input: Box<dyn Read> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -187,7 +187,7 @@ pub struct Outline {
 
 /// Looks at the index or the ends of the file at `path`.
 pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
-    let of = |source: io::Error| ImportError::File { path: path.to_owned(), source };
+    let of = |why: io::Error| ImportError::File { path: path.to_owned(), why };
     match format_of(path)? {
         Format::PerfScript => perf_script::outline(&File::open(path).map_err(of)?).map_err(of),
         Format::PerfData => {

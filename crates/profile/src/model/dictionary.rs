@@ -38,6 +38,14 @@ pub struct Event {
     pub weight: u64,
 }
 
+impl Event {
+    /// Whether the weights are nanoseconds. In a text without periods each sample counts 1, whatever the event.
+    pub fn is_clock(&self) -> bool {
+        let clock = self.name.starts_with("cpu-clock") || self.name.starts_with("task-clock");
+        clock && self.weight > self.samples
+    }
+}
+
 /// How the recording's clock relates to the wall clock, where the file says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {

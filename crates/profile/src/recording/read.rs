@@ -62,12 +62,12 @@ pub fn span(path: &Path) -> Result<Option<(u64, u64)>, ImportError> {
 }
 
 fn is_directory(path: &Path) -> Result<bool, ImportError> {
-    let of = |source| ImportError::File { path: path.to_owned(), source };
+    let of = |why| ImportError::File { path: path.to_owned(), why };
     Ok(std::fs::metadata(path).map_err(of)?.is_dir())
 }
 
 fn listed(path: &Path, report: &mut Report) -> Result<Vec<Segment>, ImportError> {
-    let of = |source| ImportError::File { path: path.to_owned(), source };
+    let of = |why| ImportError::File { path: path.to_owned(), why };
     let (segments, others) = segments::list(path).map_err(of)?;
     if segments.is_empty() {
         return Err(ImportError::NoSegments { path: path.to_owned() });

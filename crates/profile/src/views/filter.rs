@@ -81,7 +81,8 @@ impl Selector {
         in_range && self.filter.band.as_ref().is_none_or(in_band)
     }
 
-    fn has_task(&mut self, names: &Dictionary, id: TaskId) -> bool {
+    /// Whether the filter keeps a task, whatever it ran and when.
+    pub fn has_task(&mut self, names: &Dictionary, id: TaskId) -> bool {
         while self.tasks.len() <= id.0 as usize {
             let task = names.task(TaskId(self.tasks.len() as u32));
             self.tasks.push(keeps_task(&self.filter, names, &task));
@@ -98,7 +99,8 @@ impl Selector {
         self.events[usize::from(id.0)]
     }
 
-    fn has_stack(&mut self, names: &Dictionary, id: StackId) -> bool {
+    /// Whether the filter keeps a stack, whoever's it is.
+    pub fn has_stack(&mut self, names: &Dictionary, id: StackId) -> bool {
         let Some(wanted) = &self.filter.symbol else { return true };
         // A stack's parent has a smaller number, so its answer is there already.
         while self.stacks.len() <= id.0 as usize {

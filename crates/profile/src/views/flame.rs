@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{Owner, StackSums};
-use crate::model::folded::root_label;
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, FoldedStacks, Place, StrId, Strings, label};
 
@@ -137,8 +136,8 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
             Owner::Thread(task) => names.task(task).comm,
         };
         let comm = names.strings.get(comm);
-        let comm = root_label(if comm.is_empty() { "[unknown]" } else { comm });
-        path.push(Label { label: grower.tree.labels.intern(&comm), place: None, inlined: false });
+        let comm = if comm.is_empty() { "[unknown]" } else { comm };
+        path.push(Label { label: grower.tree.labels.intern(comm), place: None, inlined: false });
         if options.invert {
             grower.add(path.iter().copied(), sum.weight);
         } else {

@@ -3,12 +3,12 @@
 use super::{flame, format_of, out, with_progress};
 use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat, SelectionArgs, SourceArgs};
 use crate::exit::Exit;
-use crate::output::profile::notes;
+use crate::output::profile::{document, notes};
 use crate::output::{print, warn};
 use anyhow::{Context, bail};
 use coroner_profile::export::{folded, pprof, speedscope};
 use coroner_profile::import::perf_script::fold;
-use coroner_profile::import::{Format, Report};
+use coroner_profile::import::{Format, Oddity, Report};
 use coroner_profile::views::StackSums;
 use serde::Serialize;
 use std::fs::File;
@@ -16,22 +16,52 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 /// What was read for a file that was written.
-#[derive(Serialize)]
 pub struct Summary {
     pub file: PathBuf,
     pub format: &'static str,
     /// Samples in the output.
     pub selected: u64,
-    #[serde(flatten)]
     pub report: Report,
     /// Why functions have no names.
     pub unnamed: Vec<String>,
+}
+
+/// The part of a `source` in JSON that is known without looking at each sample.
+#[derive(Serialize)]
+struct SummaryJson<'a> {
+    file: String,
+    format: &'static str,
+    samples: u64,
+    selected: u64,
+    lost: u64,
+    out_of_order: u64,
+    truncated: bool,
+    unused: &'a [Oddity],
+    unnamed: &'a [String],
 }
 
 impl Summary {
     pub fn of(read: super::ReadProfile) -> Summary {
         let super::ReadProfile { file, format, selected, report, unnamed, .. } = read;
         Summary { file, format: format.id(), selected, report, unnamed }
+    }
+
+    /// The document of a command that wrote `output`.
+    pub fn document(&self, schema: &str, output: Option<&Path>) -> String {
+        let source = SummaryJson {
+            file: self.file.display().to_string(),
+            format: self.format,
+            samples: self.report.samples,
+            selected: self.selected,
+            lost: self.report.lost,
+            out_of_order: self.report.out_of_order,
+            truncated: self.report.truncated,
+            unused: &self.report.oddities,
+            unnamed: &self.unnamed,
+        };
+        let bytes = output.and_then(|output| std::fs::metadata(output).ok()).map(|about| about.len());
+        let output = output.map(|output| output.display().to_string());
+        document(&serde_json::json!({ "schema": schema, "output": output, "bytes": bytes, "source": source }))
     }
 
     /// Says on standard error what could not be used.
@@ -48,6 +78,7 @@ pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     if args.json && path.is_none_or(|path| path == Path::new("-")) {
         bail!("--json prints a summary to the standard output, so the export needs a file: -o FILE");
     }
+    out::must_not_be(path, &args.source.file)?;
     let summary = match to {
         OutputFormat::Svg => flame::write_picture(&args.source, &args.selection, &args.output, false)?,
         OutputFormat::Coroner => {
@@ -58,8 +89,7 @@ pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     };
     summary.warn();
     if args.json {
-        let document = serde_json::json!({ "schema": "coroner.export/1", "output": path, "source": summary });
-        print(&format!("{document:#}\n"))?;
+        print(&summary.document("coroner.export/1", path))?;
     }
     Ok(Exit::NothingWrong)
 }

@@ -8,10 +8,10 @@ use crate::output::profile::{flame_json, flame_text};
 use crate::output::{print, terminal, warn};
 use anyhow::bail;
 use coroner_profile::export::svg;
-use coroner_profile::model::EventId;
+use coroner_profile::model::{Event, EventId};
 use coroner_profile::views::flame::{self, FlameTree};
 use coroner_profile::views::risers::{self, BusyShares, Riser};
-use coroner_profile::views::{StackSums, diff};
+use coroner_profile::views::{Kind, Kinds, StackSums, diff};
 use std::path::Path;
 
 /// How many risers are told.
@@ -22,15 +22,25 @@ pub struct Side {
     pub read: ReadProfile,
     pub sums: StackSums,
     pub busy: BusyShares,
+    /// Samples of idle cores that were left out.
+    pub idle: u64,
     /// The event that is shown; `None` only if nothing was selected.
     pub event: Option<EventId>,
     pub selection: String,
 }
 
 impl Side {
+    fn event(&self) -> Option<&Event> {
+        self.event.and_then(|event| self.read.names.events.get(usize::from(event.0)))
+    }
+
     pub fn event_name(&self) -> &str {
-        let event = self.event.and_then(|event| self.read.names.events.get(usize::from(event.0)));
-        event.map_or("samples", |event| event.name.as_str())
+        self.event().map(|event| event.name.as_str()).filter(|name| !name.is_empty()).unwrap_or("samples")
+    }
+
+    /// Whether the weights are nanoseconds.
+    pub fn is_clock(&self) -> bool {
+        self.event().is_some_and(Event::is_clock)
     }
 
     fn tree(&self, invert: bool) -> FlameTree {
@@ -46,6 +56,9 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
         (None, None) => None,
         _ => Some(out::format(&args.output)?),
     };
+    for input in [Some(&args.source.file), args.diff.diff.as_ref()].into_iter().flatten() {
+        out::must_not_be(args.output.output.as_deref(), input)?;
+    }
     if args.diff.is_asked() {
         return run_diff(&args, to);
     }
@@ -62,7 +75,8 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
         }
         Some(to) => export::write(&args.source, &args.selection, &args.output, to)?.warn(),
         None => {
-            let side = read_side(&args.source, &args.selection, true)?;
+            // On a terminal one asks for what costs; JSON has everything.
+            let side = read_side(&args.source, &args.selection, args.json, true)?;
             let tree = side.tree(args.invert);
             let text = if args.json {
                 flame_json::flame(&side, &tree, args.invert)
@@ -80,8 +94,9 @@ fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> 
         bail!("the standard input can be read only once; compare files");
     }
     let (source, selection) = baseline(args);
-    let before = read_side(&source, &selection, false)?;
-    let after = read_side(&args.source, &args.selection, false)?;
+    let with_idle = to.is_some() || args.json;
+    let before = read_side(&source, &selection, with_idle, false)?;
+    let after = read_side(&args.source, &args.selection, with_idle, false)?;
     if before.read.selected == 0 && after.read.selected == 0 {
         bail!("nothing is selected, neither now nor in the baseline; there is nothing to compare");
     }
@@ -133,10 +148,17 @@ impl DiffArgs {
     }
 }
 
-fn read_side(source: &SourceArgs, selection: &SelectionArgs, must_have: bool) -> anyhow::Result<Side> {
+/// `with_idle`: as the file has it; else only what was work.
+fn read_side(source: &SourceArgs, selection: &SelectionArgs, with_idle: bool, must_have: bool) -> anyhow::Result<Side> {
     let mut sums = StackSums::by_command();
     let mut busy = BusyShares::default();
+    let mut kinds = Kinds::default();
+    let mut idle = 0;
     let mut view = |names: &_, sample: &_| {
+        if !with_idle && kinds.kind(names, sample) == Kind::Idle {
+            idle += 1;
+            return;
+        }
         sums.add(names, sample);
         busy.add(names, sample);
     };
@@ -146,12 +168,12 @@ fn read_side(source: &SourceArgs, selection: &SelectionArgs, must_have: bool) ->
         super::read_any(source, selection, &mut view)?
     };
     let event = read.main_event(&sums.events());
-    Ok(Side { read, sums, busy, event, selection: selection.words() })
+    Ok(Side { read, sums, busy, idle, event, selection: selection.words() })
 }
 
 /// What stands above the picture.
 fn picture(side: &Side) -> svg::Options {
-    let unit = if super::is_clock(side.event_name()) { "ns" } else { "samples" };
+    let unit = if side.is_clock() { "ns" } else { "samples" };
     svg::Options { title: describe(side), unit: unit.to_owned(), ..svg::Options::default() }
 }
 
@@ -171,7 +193,7 @@ pub fn write_picture(
     output: &OutputArgs,
     invert: bool,
 ) -> anyhow::Result<Summary> {
-    let side = read_side(source, selection, true)?;
+    let side = read_side(source, selection, true, true)?;
     let options = svg::Options { icicle: invert, ..picture(&side) };
     out::write(output.output.as_deref(), |to| svg::write(&side.tree(invert), &options, to))?;
     Ok(Summary::of(side.read))
@@ -179,7 +201,7 @@ pub fn write_picture(
 
 /// Folded stacks with the leaf first.
 fn write_inverted(args: &FlameArgs) -> anyhow::Result<Summary> {
-    let side = read_side(&args.source, &args.selection, true)?;
+    let side = read_side(&args.source, &args.selection, true, true)?;
     let tree = side.tree(true);
     out::write(args.output.output.as_deref(), |to| {
         let mut open: Vec<(u32, String)> = vec![(0, String::new())];

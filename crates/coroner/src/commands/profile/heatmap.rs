@@ -9,7 +9,8 @@ use anyhow::bail;
 use coroner_profile::import::Stacks;
 use coroner_profile::views::cores::CoreCounter;
 use coroner_profile::views::heatmap::OffsetCounter;
-use coroner_profile::views::{Kind, Kinds};
+use coroner_profile::views::{Kind, Kinds, Selector};
+use std::collections::HashMap;
 
 pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
     let words = args.selection.words();
@@ -24,20 +25,42 @@ pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
                 }
             };
             let mut counter = CoreCounter::new(step);
-            let read = super::read(&args.source, &args.selection, &mut |names, sample| counter.add(names, sample))?;
+            // Who had a core is told by everybody's samples; those that are asked for are counted beside.
+            let mut somebody = args.selection.asks_for_somebody().then(|| args.selection.somebody());
+            let mut asked = Asked::default();
+            let where_and_when = args.selection.of_anybody();
+            let mut read = super::read(&args.source, &where_and_when, &mut |names, sample| {
+                counter.add(names, sample);
+                if let (Some(somebody), Some(core), Some(time)) = (&mut somebody, sample.core, sample.time)
+                    && somebody.has(names, sample)
+                {
+                    *asked.cells.entry((core, time / step)).or_default() += 1;
+                    asked.samples += 1;
+                }
+            })?;
             must_have_times(&read)?;
-            if read.cores.is_empty() {
-                bail!(
-                    "{}: its samples do not say on which core they were taken; try --by offset, \
-                     or print the text with perf script -F +cpu",
-                    read.file.display()
-                );
+            read.must_have_tasks()?;
+            read.must_have_cores()?;
+            let asked = somebody.map(|somebody| Asked { somebody: Some(somebody), ..asked });
+            if let Some(asked) = &asked {
+                read.selected = asked.samples;
+                if asked.samples == 0 {
+                    bail!("{}", super::select::nothing(&read, &args.selection));
+                }
             }
             let map = counter.finish();
+            if map.columns == 0 {
+                bail!(
+                    "{}: none of its events ticks like a clock ({}): what the cores did cannot be told; record cpu-clock \
+                     or cycles, or try --by offset",
+                    read.file.display(),
+                    read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
+                );
+            }
             if args.json {
-                heatmap_json::by_core(&read, &map)
+                heatmap_json::by_core(&read, &map, asked.as_ref())
             } else {
-                heatmap_text::by_core(&read, &map, &words, width)
+                heatmap_text::by_core(&read, &map, asked, &words, width)
             }
         }
         By::Offset => {
@@ -62,6 +85,15 @@ pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
+}
+
+/// The samples of somebody in particular.
+#[derive(Default)]
+pub struct Asked {
+    pub somebody: Option<Selector>,
+    /// By core and column from the start of time on.
+    pub cells: HashMap<(u32, u64), u32>,
+    pub samples: u64,
 }
 
 pub fn must_have_times(read: &ReadProfile) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use super::export::Summary;
 use crate::args::profile::{ImportArgs, SelectionArgs, SourceArgs};
 use crate::exit::Exit;
 use crate::output::print;
-use crate::output::profile::{header, thousands};
+use crate::output::profile::{counted, footer, header};
 use crate::output::terminal;
 use anyhow::bail;
 use coroner_evidence::recording::Writer;
@@ -15,14 +15,20 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
+    let name = args.output.to_string_lossy();
+    if name == "-" || [".svg", ".folded", ".gz", ".json", ".pb", ".data", ".txt"].iter().any(|end| name.ends_with(end))
+    {
+        bail!(
+            "{name}: import writes a recording, a file of its own: name it X.coroner; `coroner export` writes other formats"
+        );
+    }
     let read = write(&args.source, &SelectionArgs::default(), &args.output)?;
     if args.json {
-        let summary = Summary::of(read);
-        let document = serde_json::json!({ "schema": "coroner.import/1", "output": args.output, "source": summary });
-        print(&format!("{document:#}\n"))?;
+        print(&Summary::of(read).document("coroner.import/1", Some(&args.output)))?;
     } else {
         let mut text = header(&read, "", terminal::width());
-        text.push_str(&format!("{}: {} samples\n", args.output.display(), thousands(read.selected)));
+        text.push_str(&format!("{}: {}\n", args.output.display(), counted(read.selected, "sample")));
+        text.push_str(&footer(&read, terminal::width()));
         print(&text)?;
     }
     Ok(Exit::NothingWrong)

@@ -13,7 +13,7 @@ use crate::args::profile::{InputFormat, SelectionArgs, SourceArgs};
 use crate::output::progress::StatusLine;
 use anyhow::bail;
 use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report, Stacks};
-use coroner_profile::model::{Clock, Dictionary, EventId, Sample};
+use coroner_profile::model::{Clock, Dictionary, EventId, Sample, Task};
 use coroner_profile::symbols::Symbols;
 use coroner_profile::views::Clocks;
 use select::Select;
@@ -60,11 +60,39 @@ impl ReadProfile {
         let best = of.iter().max_by_key(|(id, samples)| (clocks.of(&self.names, *id), *samples, Reverse(*id)));
         best.map(|(id, _)| *id)
     }
-}
 
-/// Whether the weights of an event are nanoseconds.
-pub fn is_clock(event: &str) -> bool {
-    event.starts_with("cpu-clock") || event.starts_with("task-clock")
+    /// Who ran is told at all.
+    pub fn must_have_tasks(&self) -> anyhow::Result<()> {
+        let names = &self.names;
+        let told = |task: Task| task.tid.is_some() || task.pid.is_some() || !names.strings.get(task.comm).is_empty();
+        if !names.tasks().any(|(_, task)| told(task)) {
+            bail!(
+                "{}: its samples do not say who ran: nobody can tell who had a core; print the text with \
+                 perf script -F +comm,tid",
+                self.file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// On which core is told.
+    pub fn must_have_cores(&self) -> anyhow::Result<()> {
+        if self.cores.is_empty() {
+            let how = match self.format {
+                Format::PerfScript => "print the text with perf script -F +cpu",
+                _ => "record with perf record -a, or --sample-cpu",
+            };
+            bail!("{}: its samples do not say on which core they were taken; {how}", self.file.display());
+        }
+        Ok(())
+    }
+
+    /// The only process in the file, if it is one alone: others on its cores were not recorded.
+    pub fn only_process(&self) -> Option<u32> {
+        let mut pids = self.names.tasks().map(|(_, task)| task.pid.or(task.tid));
+        let first = pids.next()??;
+        pids.all(|pid| pid == Some(first)).then_some(first)
+    }
 }
 
 pub fn symbols(source: &SourceArgs) -> Symbols {
@@ -131,6 +159,9 @@ fn read_until(
     stacks: Stacks,
     view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
 ) -> anyhow::Result<ReadProfile> {
+    if let Some(root) = source.symbols.as_deref().filter(|root| !root.is_dir()) {
+        bail!("--symbols {}: there is no such directory", root.display());
+    }
     let mut symbols = symbols(source);
     let mut select = Select::new(selection);
     let (mut span, mut selected) = (None, 0u64);

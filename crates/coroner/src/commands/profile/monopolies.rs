@@ -11,15 +11,12 @@ use coroner_profile::views::monopolies::{Finder, Options};
 pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
     let options = Options { threshold: args.threshold.as_nanos() as u64, ..Options::default() };
     let mut finder = Finder::new(options);
-    let read = super::read(&args.source, &args.selection, &mut |names, sample| finder.add(names, sample))?;
+    // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.
+    let where_and_when = args.selection.of_anybody();
+    let read = super::read(&args.source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
     must_have_times(&read)?;
-    if read.cores.is_empty() {
-        bail!(
-            "{}: its samples do not say on which core they were taken: nobody can tell who had a core; \
-             print the text with perf script -F +cpu",
-            read.file.display()
-        );
-    }
+    read.must_have_tasks()?;
+    read.must_have_cores()?;
     let coverage = finder.coverage();
     if coverage.used == 0 {
         bail!(
@@ -28,7 +25,16 @@ pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
             read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
         );
     }
-    let found = finder.finish(&read.names);
+    let mut found = finder.finish(&read.names);
+    let mut somebody = args.selection.somebody();
+    if !read.names.tasks().any(|(task, _)| somebody.has_task(&read.names, task)) {
+        bail!("{}", super::select::nothing(&read, &args.selection));
+    }
+    found.retain(|run| {
+        let stacks = run.stacks.is_empty() && args.selection.symbol.is_none();
+        somebody.has_task(&read.names, run.task)
+            && (stacks || run.stacks.iter().any(|(stack, _)| somebody.has_stack(&read.names, *stack)))
+    });
     let text = if args.json {
         monopolies_json::document(&read, &found, &coverage, args.threshold)
     } else {

@@ -3,6 +3,7 @@
 use crate::args::profile::{OutputArgs, OutputFormat};
 use anyhow::{Context, bail};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub const NAMES: &str = ".svg, .folded, .pb.gz, .speedscope.json or .coroner";
@@ -25,6 +26,19 @@ pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
     })
 }
 
+/// The output must not take the place of what is read.
+pub fn must_not_be(output: Option<&Path>, input: &Path) -> anyhow::Result<()> {
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    if let Some(output) = output
+        && output != Path::new("-")
+        && id(output).is_some()
+        && id(output) == id(input)
+    {
+        bail!("{}: this is the file to read; write to another", output.display());
+    }
+    Ok(())
+}
+
 /// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output.
 pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let path = match path {
@@ -38,6 +52,8 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
         }
     };
     let cannot = || format!("{}: cannot be written", path.display());
+    // Where a link leads to is replaced, not the link.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     // A device or a pipe is written to, not replaced.
     if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         if path.is_dir() {
@@ -50,7 +66,9 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let file = tempfile::Builder::new().prefix(".coroner-").tempfile_in(directory).with_context(cannot)?;
+    let file = tempfile::Builder::new().prefix(".coroner-").tempfile_in(directory);
+    // Its own message would name a file that nobody asked for.
+    let file = file.map_err(|error| io::Error::from(error.kind())).with_context(cannot)?;
     let mut to = BufWriter::new(file);
     write(&mut to).and_then(|()| to.flush()).with_context(cannot)?;
     let file = to.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;

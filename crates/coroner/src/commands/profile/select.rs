@@ -48,6 +48,31 @@ impl SelectionArgs {
         self.since.is_some() || self.until.is_some() || !self.range.is_empty() || self.band.is_some()
     }
 
+    /// Only where and when, whoever ran: who had a core is told by everybody's samples.
+    pub fn of_anybody(&self) -> SelectionArgs {
+        let SelectionArgs { since, until, range, band, core, event, .. } = self.clone();
+        SelectionArgs { since, until, range, band, core, event, ..SelectionArgs::default() }
+    }
+
+    /// Some threads or functions are asked for.
+    pub fn asks_for_somebody(&self) -> bool {
+        !(self.pid.is_empty() && self.tid.is_empty() && self.comm.is_empty())
+            || self.cgroup.is_some()
+            || self.symbol.is_some()
+    }
+
+    /// What tells the threads and functions that are asked for.
+    pub fn somebody(&self) -> Selector {
+        Selector::new(Filter {
+            pids: self.pid.clone(),
+            tids: self.tid.clone(),
+            comms: self.comm.clone(),
+            cgroup: self.cgroup.clone(),
+            symbol: self.symbol.clone(),
+            ..Filter::default()
+        })
+    }
+
     /// Nothing is left out.
     pub fn is_everything(&self) -> bool {
         !self.has_times()
@@ -66,6 +91,10 @@ impl SelectionArgs {
         let moment = |moment: &Moment| match moment {
             Moment::Number(ns) | Moment::FromStart(ns) => format!("{} s", *ns as f64 / 1e9),
             Moment::Wall(ns) => crate::output::profile::wall_clock(*ns),
+            Moment::TimeOfDay(ns) => {
+                let s = ns / 1_000_000_000;
+                format!("{:02}:{:02}:{:02} UTC", s / 3600, s / 60 % 60, s % 60)
+            }
         };
         let mut named = |what: &str, values: Vec<String>| {
             if !values.is_empty() {
@@ -130,18 +159,31 @@ fn filter(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Result
     })
 }
 
+const DAY: i128 = 24 * 3600 * 1_000_000_000;
+
 /// A moment on the recording's clock.
 fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String> {
     match moment {
         Moment::Number(ns) if ns >= first => Ok(ns),
         Moment::Number(ns) | Moment::FromStart(ns) => Ok(first.saturating_add(ns)),
-        Moment::Wall(wall) => {
+        Moment::Wall(_) | Moment::TimeOfDay(_) => {
             let clock = clock.ok_or(
                 "the file does not know the wall clock (perf record -k CLOCK_MONOTONIC notes it); \
                  use seconds from the first sample",
             )?;
-            let time = i128::from(wall) - i128::from(clock.wall_ns) + i128::from(clock.clock_ns);
-            Ok(u64::try_from(time.max(0)).unwrap_or(u64::MAX))
+            // What to add to the recording's clock to have the wall clock.
+            let ahead = i128::from(clock.wall_ns) - i128::from(clock.clock_ns);
+            let wall = match moment {
+                Moment::Wall(wall) => i128::from(wall),
+                Moment::TimeOfDay(time) => {
+                    let midnight = (i128::from(first) + ahead).div_euclid(DAY) * DAY;
+                    // The time after the first sample, which may be tomorrow.
+                    let today = midnight + i128::from(time);
+                    if today + DAY / 2 < i128::from(first) + ahead { today + DAY } else { today }
+                }
+                Moment::Number(ns) | Moment::FromStart(ns) => i128::from(ns),
+            };
+            Ok(u64::try_from((wall - ahead).max(0)).unwrap_or(u64::MAX))
         }
     }
 }
@@ -172,6 +214,9 @@ pub fn nothing(read: &ReadProfile, selection: &SelectionArgs) -> String {
     } else {
         has.push(format!("cores {}", crate::output::profile::cores(&read.cores)));
     }
+    if selection.cgroup.is_some() && read.names.tasks().all(|(_, task)| task.cgroup.is_none()) {
+        return format!("{file}: its samples do not say their cgroups; record with perf record --all-cgroups");
+    }
     let events: Vec<&str> = read.names.events.iter().map(|event| event.name.as_str()).collect();
     has.push(format!("events {}", events.join(", ")));
     format!(
@@ -196,5 +241,8 @@ mod tests {
         let clock = Some(Clock { clock_ns: 1000 * S, wall_ns: 1_700_000_000 * S });
         assert_eq!(time(Moment::Wall(1_700_000_003 * S), 1000 * S, clock), Ok(1003 * S));
         assert!(time(Moment::Wall(S), 0, None).is_err());
+        // 1,700,000,000 is 22:13:20 of its day.
+        let of_day = |h: u64, m: u64, s: u64| time(Moment::TimeOfDay((h * 3600 + m * 60 + s) * S), 1000 * S, clock);
+        assert_eq!((of_day(22, 13, 25), of_day(0, 0, 0)), (Ok(1005 * S), Ok((1000 + 6400) * S)));
     }
 }

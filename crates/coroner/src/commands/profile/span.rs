@@ -20,7 +20,8 @@ pub fn of(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<(Opt
 fn selected_length(selection: &SelectionArgs) -> Option<u64> {
     match (selection.since?, selection.until?) {
         (Moment::Number(from) | Moment::FromStart(from), Moment::Number(to) | Moment::FromStart(to))
-        | (Moment::Wall(from), Moment::Wall(to)) => to.checked_sub(from),
+        | (Moment::Wall(from), Moment::Wall(to))
+        | (Moment::TimeOfDay(from), Moment::TimeOfDay(to)) => to.checked_sub(from),
         _ => None,
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{SourceJson, source_json};
 use crate::commands::profile::flame::Side;
-use crate::commands::profile::is_clock;
 use coroner_profile::model::Place;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
@@ -114,5 +113,5 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
 }
 
 fn unit(side: &Side) -> &'static str {
-    if is_clock(side.event_name()) { "ns" } else { "count" }
+    if side.is_clock() { "ns" } else { "count" }
 }

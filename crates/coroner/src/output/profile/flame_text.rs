@@ -1,8 +1,9 @@
 //! Flame graphs in the terminal: the widest stacks as an indented tree, and the functions that cost most by themselves.
 
-use super::{header, thousands, weight};
+use super::{counted, footer, header, shortened, thousands, weight};
 use crate::commands::profile::flame::Side;
 use crate::output::terminal::{bold, by_load, dim, printable};
+use coroner_profile::import::Format;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::{Riser, What};
@@ -19,7 +20,15 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     let mut out = header(&side.read, &side.selection, width);
     let total = tree.total().max(1) as f64;
     let event = side.event_name();
-    let shown = format!("{event}, {} in {} samples", weight(event, tree.total()), thousands(tree.samples));
+    let weight = weight(side.is_clock(), tree.total());
+    let mut shown = match side.read.format {
+        Format::Folded => format!("weight {weight}"),
+        _ => format!("{event}, {weight} in {}", counted(tree.samples, "sample")),
+    };
+    if side.idle > 0 {
+        let all = side.idle + tree.samples;
+        shown.push_str(&format!("; besides, cores were idle in {:.1} % of all", 100.0 * side.idle as f64 / all as f64));
+    }
     let _ = writeln!(out, "\n{}", bold(&printable(&shown)));
     others(side, &mut out);
     let least = narrowest(tree, LINES);
@@ -45,7 +54,11 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
         children.sort_by_key(|child| tree.nodes[*child as usize].total);
         open.extend(children.into_iter().map(|child| (child, level + usize::from(at != 0))));
     }
-    let _ = writeln!(out, "{}", dim(&format!("stacks below {:.2} % are left out here", 100.0 * least as f64 / total)));
+    if least > 1 {
+        let percent = 100.0 * least as f64 / total;
+        let _ =
+            writeln!(out, "{}", dim(&format!("stacks below {percent:.2} % are left out here; _[k] is the kernel\'s")));
+    }
     let what = if inverted { "Commands" } else { "Functions" };
     let _ = writeln!(out, "\n{}", bold(&format!("{what} that cost most by themselves")));
     let mut own: HashMap<&str, u64> = HashMap::new();
@@ -57,6 +70,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     for (name, own) in own.into_iter().take(FUNCTIONS) {
         line(&mut out, own as f64 / total, 0, &[printable(name)], width);
     }
+    out.push_str(&footer(&side.read, width));
     out
 }
 
@@ -121,9 +135,7 @@ fn line(out: &mut String, share: f64, level: usize, names: &[String], width: usi
         }
         text.push_str(name);
     }
-    if text.chars().count() > room {
-        text = text.chars().take(room - 1).chain(['…']).collect();
-    }
+    let text = shortened(&text, room);
     let percent = format!("{:6.2} %", share * 100.0);
     let _ = writeln!(out, "{} {}{text}", by_load(share, &percent), " ".repeat(indent + 1));
 }
@@ -133,7 +145,7 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
     out.push_str(&header(&before.read, &before.selection, width));
     let _ = writeln!(out, "{}", bold("Now"));
     out.push_str(&header(&after.read, &after.selection, width));
-    for (side, what) in [(before, "the baseline"), (after, "now")] {
+    for (side, what) in [(before, "in the baseline"), (after, "now")] {
         if side.read.selected == 0 {
             let _ = writeln!(out, "nothing was sampled {what}: its shares are 0");
         }
@@ -163,12 +175,16 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
     for (name, (baseline, now)) in own.into_iter().take(2 * FUNCTIONS) {
         change(&mut out, baseline, now, &printable(name), width);
     }
+    out.push_str(&footer(&after.read, width));
+    if before.read.file != after.read.file {
+        out.push_str(&footer(&before.read, width));
+    }
     out
 }
 
 fn change(out: &mut String, baseline: f64, now: f64, name: &str, width: usize) {
     let room = width.saturating_sub(34).max(20);
-    let name: String = name.chars().take(room).collect();
+    let name = shortened(name, room);
     let (baseline, now) = (baseline * 100.0, now * 100.0);
     let _ = writeln!(out, "{baseline:7.2} % → {now:6.2} %  {:+7.2}  {name}", now - baseline);
 }

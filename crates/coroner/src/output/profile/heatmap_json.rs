@@ -2,6 +2,7 @@
 
 use super::{SourceJson, TaskJson, source_json, task_json};
 use crate::commands::profile::ReadProfile;
+use crate::commands::profile::heatmap::Asked;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use serde::Serialize;
@@ -32,6 +33,8 @@ struct Core<'a> {
 #[derive(Serialize)]
 struct CellJson<'a> {
     samples: u32,
+    /// Those of the threads and functions that were asked for; `null` if nobody in particular was.
+    asked: Option<u32>,
     /// How much of the time the core was busy, between 0 and 1.
     busy: f64,
     /// By how many samples a busy core has: the event does not tick on an idle core.
@@ -47,8 +50,8 @@ struct CellJson<'a> {
     owner_share: Option<f64>,
 }
 
-pub fn by_core(read: &ReadProfile, map: &CoreHeatmap) -> String {
-    let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column)).collect();
+pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>) -> String {
+    let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column, asked)).collect();
     super::long_document(&ByCore {
         schema: "coroner.heatmap/1",
         by: "core",
@@ -63,7 +66,13 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap) -> String {
     })
 }
 
-fn cell<'a>(read: &'a ReadProfile, map: &CoreHeatmap, row: usize, column: usize) -> Option<CellJson<'a>> {
+fn cell<'a>(
+    read: &'a ReadProfile,
+    map: &CoreHeatmap,
+    row: usize,
+    column: usize,
+    asked: Option<&Asked>,
+) -> Option<CellJson<'a>> {
     let cell = map.cell(row, column);
     let share = |part: u32| f64::from(part) / f64::from(cell.samples());
     let (busy, busy_estimated) = match map.busy(row, column) {
@@ -73,6 +82,10 @@ fn cell<'a>(read: &'a ReadProfile, map: &CoreHeatmap, row: usize, column: usize)
     };
     Some(CellJson {
         samples: cell.samples(),
+        asked: asked.map(|asked| {
+            let at = (map.cores[row], map.start / map.step + column as u64);
+            asked.cells.get(&at).copied().unwrap_or(0)
+        }),
         busy,
         busy_estimated,
         user: share(cell.user),

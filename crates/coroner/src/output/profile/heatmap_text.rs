@@ -3,8 +3,9 @@
 //! By core: a row for each core. A cell whose core one thread had for itself shows that thread's letter; else how busy the core
 //! was. On a node where every core is full, a letter that fills a stretch of a row is the one thing to see.
 
-use super::{header, task};
+use super::{footer, header, task};
 use crate::commands::profile::ReadProfile;
+use crate::commands::profile::heatmap::Asked;
 use crate::output::terminal::{bold, by_load, dim, owned};
 use coroner_profile::model::TaskId;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
@@ -55,17 +56,34 @@ pub fn step(length: Option<u64>, cores: Option<usize>, width: usize) -> u64 {
     STEPS.into_iter().filter(|step| *step >= 50 * MS).find(|step| *step >= wanted).unwrap_or(wanted)
 }
 
-pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: usize) -> String {
+pub fn by_core(
+    read: &ReadProfile,
+    map: &CoreHeatmap,
+    mut asked: Option<Asked>,
+    selection: &str,
+    width: usize,
+) -> String {
     let mut out = header(read, selection, width);
-    let letters = letters(map);
+    let mut letters = letters(map);
+    if let Some(somebody) = asked.as_mut().and_then(|asked| asked.somebody.as_mut()) {
+        letters.retain(|task, _| somebody.has_task(&read.names, *task));
+    }
+    // The others on its cores were not recorded.
+    let only = read.only_process();
+    if only.is_some() {
+        letters.clear();
+    }
     let columns = width.saturating_sub(MARGIN).max(20);
+    let what = match (only, &asked) {
+        (Some(pid), _) => format!("only process {pid} was recorded: who else had these cores is not known"),
+        (None, Some(_)) => "height: the share of what was asked for".to_owned(),
+        (None, None) => "a letter: one thread had the core for itself (small: mostly)".to_owned(),
+    };
     let _ = writeln!(
         out,
-        "\n{}",
-        bold(&format!(
-            "Each cell {} · a letter: one thread had the core for itself (small: mostly)",
-            duration(map.step)
-        ))
+        "
+{}",
+        bold(&format!("Each cell {} · {what}", duration(map.step)))
     );
     for first in (0..map.columns).step_by(columns) {
         let last = (first + columns).min(map.columns);
@@ -74,7 +92,7 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: us
         for (row, core) in map.cores.iter().enumerate() {
             let mut line = String::new();
             for column in first..last {
-                line.push_str(&glyph(map, row, column, &letters));
+                line.push_str(&glyph(map, row, column, &letters, asked.as_ref()));
             }
             let _ = writeln!(out, "{core:>7} {line}");
         }
@@ -96,20 +114,30 @@ pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, selection: &str, width: us
             let _ = writeln!(out, "{}", dim(&format!("{} {what}", super::thousands(count))));
         }
     }
+    out.push_str(&footer(read, width));
     out
 }
 
 /// The threads that had a core for themselves, the one with most cells first.
-fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, usize)> {
-    let mut cells: HashMap<TaskId, usize> = HashMap::new();
-    for row in 0..map.cores.len() {
-        for owner in (0..map.columns).filter_map(|column| sole_owner(map, row, column)) {
-            *cells.entry(owner).or_default() += 1;
+fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
+    let mut times: HashMap<TaskId, u64> = HashMap::new();
+    let cells = || (0..map.cores.len()).flat_map(|row| (0..map.columns).map(move |column| (row, column)));
+    for (row, column) in cells() {
+        if let Some(owner) = sole_owner(map, row, column) {
+            times.entry(owner).or_default();
         }
     }
-    let mut ranked: Vec<(TaskId, usize)> = cells.into_iter().collect();
-    ranked.sort_by_key(|(task, cells)| (std::cmp::Reverse(*cells), *task));
-    ranked.into_iter().zip(LETTERS.chars()).map(|((task, cells), letter)| (task, (letter, cells))).collect()
+    // Their time, also where they had only the most of a cell.
+    for (row, column) in cells() {
+        let cell = map.cell(row, column);
+        if let (Some(time), Some(busy)) = (cell.owner.and_then(|owner| times.get_mut(&owner)), busy(map, row, column)) {
+            let share = f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)) * busy;
+            *time += (share * map.step as f64) as u64;
+        }
+    }
+    let mut ranked: Vec<(TaskId, u64)> = times.into_iter().collect();
+    ranked.sort_by_key(|(task, time)| (std::cmp::Reverse(*time), *task));
+    ranked.into_iter().zip(LETTERS.chars()).map(|((task, time), letter)| (task, (letter, time))).collect()
 }
 
 /// How busy a core was; `None` if that is not known.
@@ -132,8 +160,14 @@ fn sole_owner(map: &CoreHeatmap, row: usize, column: usize) -> Option<TaskId> {
     owner(map, row, column, OWNS)
 }
 
-fn glyph(map: &CoreHeatmap, row: usize, column: usize, letters: &HashMap<TaskId, (char, usize)>) -> String {
-    let share = match map.busy(row, column) {
+fn glyph(
+    map: &CoreHeatmap,
+    row: usize,
+    column: usize,
+    letters: &HashMap<TaskId, (char, u64)>,
+    asked: Option<&Asked>,
+) -> String {
+    let mut share = match map.busy(row, column) {
         Busy::Measured(share) | Busy::Estimated(share) => share,
         Busy::Silent => return dim("-"),
         Busy::NotSampled => return " ".to_owned(),
@@ -146,7 +180,11 @@ fn glyph(map: &CoreHeatmap, row: usize, column: usize, letters: &HashMap<TaskId,
         return owned(letter.to_ascii_lowercase());
     }
     let cell = map.cell(row, column);
-    if cell.busy() > 0 && cell.irq > cell.busy() / 2 {
+    if let Some(asked) = asked {
+        let at = (map.cores[row], map.start / map.step + column as u64);
+        let of_all = cell.samples().max(1);
+        share *= f64::from(*asked.cells.get(&at).unwrap_or(&0)) / f64::from(of_all);
+    } else if cell.busy() > 0 && cell.irq > cell.busy() / 2 {
         return by_load(share, "▒");
     }
     let level = (share * 8.0).round() as usize;
@@ -157,22 +195,21 @@ fn glyph(map: &CoreHeatmap, row: usize, column: usize, letters: &HashMap<TaskId,
     }
 }
 
-fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char, usize)>, out: &mut String) {
-    let mut listed: Vec<(&TaskId, &(char, usize))> = letters.iter().collect();
+fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char, u64)>, out: &mut String) {
+    let mut listed: Vec<(&TaskId, &(char, u64))> = letters.iter().collect();
     listed.sort_by_key(|(_, (letter, _))| *letter);
-    for (id, (letter, cells)) in listed.into_iter().take(12) {
+    for (id, (letter, time)) in listed.into_iter().take(12) {
         let on: Vec<u32> = (0..map.cores.len())
             .filter(|row| (0..map.columns).any(|column| sole_owner(map, *row, column) == Some(*id)))
             .map(|row| map.cores[row])
             .collect();
-        let time = *cells as u64 * map.step;
         let _ = writeln!(
             out,
-            "{:>7} {} on core {}, {} in all",
+            "{:>7} {} on core {}, about {} in all",
             owned(*letter),
             task(&read.names, *id),
             super::cores(&on),
-            duration(time)
+            duration(*time / MS * MS)
         );
     }
 }
@@ -229,5 +266,6 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
             dim(&format!("{} samples without a time, or too far off, are not shown", map.left_out))
         );
     }
+    out.push_str(&footer(read, width));
     out
 }

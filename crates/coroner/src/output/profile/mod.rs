@@ -7,9 +7,9 @@ pub mod heatmap_text;
 pub mod monopolies_json;
 pub mod monopolies_text;
 
-use crate::commands::profile::{ReadProfile, is_clock};
+use crate::commands::profile::ReadProfile;
 use crate::output::terminal::{dim, printable, wrap};
-use coroner_profile::import::{Oddity, OddityKind, Report};
+use coroner_profile::import::{Format, Oddity, OddityKind, Report};
 use coroner_profile::model::{Dictionary, TaskId};
 use serde::Serialize;
 
@@ -47,9 +47,9 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
-/// What samples of an event stand for.
-pub fn weight(event: &str, weight: u64) -> String {
-    if !is_clock(event) {
+/// What samples stand for, in nanoseconds if it is a clock's.
+pub fn weight(is_clock: bool, weight: u64) -> String {
+    if !is_clock {
         return thousands(weight);
     }
     match weight as f64 {
@@ -118,12 +118,13 @@ pub fn oddity(oddity: &Oddity) -> String {
     format!("{} {what} ({place} {}{more}{example})", thousands(oddity.count), first.join(", "))
 }
 
-/// The lines above every result: what was read, and what of it could not be used.
+/// The lines above every result: what was read.
 pub fn header(read: &ReadProfile, selection: &str, width: usize) -> String {
     let mut line = format!("{}: {}", printable(&read.file.display().to_string()), read.format.name());
-    line.push_str(&format!(", {} samples", thousands(read.report.samples)));
+    let what = if read.format == Format::Folded { "stack" } else { "sample" };
+    line.push_str(&format!(", {}", counted(read.report.samples, what)));
     if !read.cores.is_empty() {
-        line.push_str(&format!(" on {} cores", read.cores.len()));
+        line.push_str(&format!(" on {}", counted(read.cores.len() as u64, "core")));
     }
     if let Some((first, last)) = read.span {
         line.push_str(&format!(" in {:.3} s", (last - first) as f64 / 1e9));
@@ -135,10 +136,25 @@ pub fn header(read: &ReadProfile, selection: &str, width: usize) -> String {
     if !selection.is_empty() {
         out.push_str(&wrap(&format!("{} of them: {selection}", thousands(read.selected)), width, 0));
     }
-    for note in notes(&read.report, &read.unnamed) {
-        out.push_str(&dim(&wrap(&note, width, 0)));
-    }
     out
+}
+
+/// The lines below every result: what could not be used.
+pub fn footer(read: &ReadProfile, width: usize) -> String {
+    notes(&read.report, &read.unnamed).iter().map(|note| dim(&wrap(note, width, 0))).collect()
+}
+
+/// As much of a text as fits.
+pub fn shortened(text: &str, letters: usize) -> String {
+    if text.chars().count() <= letters {
+        return text.to_owned();
+    }
+    text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// `1 core`, `60,394 samples`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
 /// What could not be used or seen.
@@ -154,10 +170,12 @@ pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
         notes.push(format!("{} samples stood behind younger ones; put in order", thousands(report.out_of_order)));
     }
     notes.extend(report.oddities.iter().map(oddity));
-    const MOST: usize = 5;
-    notes.extend(unnamed.iter().take(MOST).map(|problem| format!("names: {}", printable(problem))));
-    if unnamed.len() > MOST {
-        notes.push(format!("names: {} more files could not name their functions", unnamed.len() - MOST));
+    if let Some(first) = unnamed.first() {
+        let more = match unnamed.len() {
+            1 => String::new(),
+            n => format!("; so with {} more (--json has all)", n - 1),
+        };
+        notes.push(format!("names: {}{more}", printable(first)));
     }
     notes
 }

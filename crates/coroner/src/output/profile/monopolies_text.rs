@@ -1,39 +1,41 @@
 //! Monopolies in the terminal.
 
 use super::monopolies_json::frames;
-use super::{header, task, thousands, wall_clock};
+use super::{counted, footer, header, shortened, task, thousands, wall_clock};
 use crate::args::profile::MonopoliesArgs;
 use crate::commands::profile::ReadProfile;
 use crate::output::terminal::{bold, dim, good, printable, width, wrap};
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Frames of a stack that are shown, from the leaf on.
 const FRAMES: usize = 4;
 /// Runs that are shown unless all are asked for.
 const RUNS: usize = 20;
+/// Threads that the summary names.
+const SUMMARY: usize = 5;
 /// Kernel threads that are named.
 const ABSENT: usize = 3;
 const INDENT: usize = 28;
 
 pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, args: &MonopoliesArgs) -> String {
     let width = width();
-    let mut out = header(read, &args.selection.words(), width);
-    for note in notes(coverage) {
-        out.push_str(&dim(&wrap(&note, width, 0)));
-    }
+    let mut out = header(read, &args.selection.of_anybody().words(), width);
     let least = args.threshold.as_secs_f64() * 1e3;
     out.push('\n');
     if found.is_empty() {
         let _ = writeln!(out, "{}", good(&format!("No thread had a core for itself for {least} ms or longer.")));
+        out.push_str(&remarks(read, coverage, width));
         return out;
     }
-    let runs = if found.len() == 1 { "run" } else { "runs" };
-    let _ = writeln!(
-        out,
-        "{}",
-        bold(&format!("{} {runs} of one thread on one core for {least} ms or longer", thousands(found.len() as u64)))
-    );
+    let runs = counted(found.len() as u64, "run");
+    let _ = writeln!(out, "{}", bold(&format!("{runs} of one thread on one core for {least} ms or longer")));
+    for (who, core, count, length) in summary(read, found).into_iter().take(SUMMARY) {
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        let _ = writeln!(out, "  {} had core {core} {times}, {:.2} s in all", bold(&who), length as f64 / 1e9);
+    }
+    out.push('\n');
     // The longest, in order of time.
     let most = if args.all { found.len() } else { RUNS };
     let mut shown: Vec<&Monopoly> = found.iter().take(most).collect();
@@ -46,15 +48,54 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, args: &
         let _ =
             writeln!(out, "{}", dim(&format!("{} shorter ones are not shown; --all shows them", found.len() - most)));
     }
+    if let Some(longest) = found.first() {
+        let at = read.seconds(longest.start);
+        let _ = writeln!(
+            out,
+            "\nWhat it did in the longest: coroner flame {} --core {} --since {at:.3} --until {:.3}",
+            read.file.display(),
+            longest.core,
+            at + longest.length as f64 / 1e9
+        );
+    }
+    out.push_str(&remarks(read, coverage, width));
+    out
+}
+
+/// Whose runs they are: thread, core, how many, how long together; the longest first.
+fn summary(read: &ReadProfile, found: &[Monopoly]) -> Vec<(String, u32, u64, u64)> {
+    let mut sums: BTreeMap<(String, u32), (u64, u64)> = BTreeMap::new();
+    for run in found {
+        let (count, length) = sums.entry((who(read, run), run.core)).or_default();
+        *count += 1;
+        *length += run.length;
+    }
+    let mut sums: Vec<_> = sums.into_iter().map(|((who, core), (count, length))| (who, core, count, length)).collect();
+    sums.sort_by_key(|(_, _, _, length)| std::cmp::Reverse(*length));
+    sums
+}
+
+fn who(read: &ReadProfile, run: &Monopoly) -> String {
+    match run.by {
+        By::Thread => task(&read.names, run.task),
+        By::Interrupts => format!("interrupts, mostly of {}", task(&read.names, run.task)),
+    }
+}
+
+/// What could not be used.
+fn remarks(read: &ReadProfile, coverage: &Coverage, width: usize) -> String {
+    let mut out: String = notes(coverage).iter().map(|note| dim(&wrap(note, width, 0))).collect();
+    if let Some(pid) = read.only_process() {
+        let note =
+            format!("only process {pid} was recorded: who else ran on these cores is not known (perf record -a)");
+        out.push_str(&dim(&wrap(&note, width, 0)));
+    }
+    out.push_str(&footer(read, width));
     out
 }
 
 fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) {
     let names = &read.names;
-    let who = match run.by {
-        By::Thread => task(names, run.task),
-        By::Interrupts => format!("interrupts, mostly of {}", task(names, run.task)),
-    };
     let at_least = run.begin == Edge::Recording || run.end == Edge::Recording;
     let _ = writeln!(
         out,
@@ -63,7 +104,7 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
         if at_least { "≥" } else { " " },
         run.length as f64 / 1e6,
         run.core,
-        bold(&who)
+        bold(&who(read, run))
     );
     let mut about = Vec::new();
     about.extend(read.wall(run.start).map(wall_clock));
@@ -86,14 +127,15 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
         about.push(format!("did not run there: {}", absent.join(", ")));
     }
     out.push_str(&dim(&wrap(&about.join(" · "), width, INDENT)));
-    for (stack, share) in run.stacks.iter().take(2) {
+    // A stack seen once in a hundred samples tells nothing.
+    for (stack, share) in run.stacks.iter().take(2).filter(|(_, share)| *share >= 0.01) {
         let frames = frames(read, *stack);
         let mut leaf_first: Vec<String> = frames.iter().rev().take(FRAMES).map(|frame| printable(frame)).collect();
         if frames.len() > FRAMES {
             leaf_first.push("…".to_owned());
         }
         let line = format!("{:.0} % {}", share * 100.0, leaf_first.join(" ← "));
-        let line: String = line.chars().take(width.saturating_sub(INDENT)).collect();
+        let line = shortened(&line, width.saturating_sub(INDENT));
         let _ = writeln!(out, "{:INDENT$}{}", "", dim(&line));
     }
 }
