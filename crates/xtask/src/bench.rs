@@ -20,7 +20,7 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     }
     if filter == "profile:monopolies" {
         // Looks at the library, not at the command.
-        return crate::bench_profile::run(std::path::Path::new(""), "monopolies", runs);
+        return crate::bench_profile::run(Path::new(""), "monopolies", runs);
     }
     let binaries = build()?;
     if filter == "zombies" {

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use super::flame;
 use super::made::{MS, Made};
 use super::*;
@@ -235,9 +237,12 @@ fn late_samples_are_counted_for_their_cell_and_its_owner() {
 #[test]
 fn a_band_may_go_over_the_turn_of_the_second() {
     let profile = example();
-    let band =
-        |offsets| Filter { band: Some(Band { offsets, within: 0..4000 * MS }), cores: vec![1], ..Filter::default() };
-    assert_eq!(tree(&profile, band(900 * MS..100 * MS), &flame::Options::default()).samples, 800);
+    let band = |start, end| Filter {
+        band: Some(Band { offsets: Range { start, end }, within: 0..4000 * MS }),
+        cores: vec![1],
+        ..Filter::default()
+    };
+    assert_eq!(tree(&profile, band(900 * MS, 100 * MS), &flame::Options::default()).samples, 800);
     let ranges = Filter { ranges: vec![0..100 * MS, 50 * MS..200 * MS, 900 * MS..900 * MS], ..Filter::default() };
     assert_eq!(tree(&profile, Filter { cores: vec![1], ..ranges }, &flame::Options::default()).samples, 200);
 }
@@ -261,7 +266,7 @@ fn kubelet_and_its_function_come_out_on_top() {
             let at = (draw >> 33) % 1000;
             let (task, stack) = match at {
                 _ if at < permille => (kubelets[(n % 2) as usize], if at % 20 == 19 { other } else { stat }),
-                _ if at < 200 => (web, if at % 2 == 0 { other } else { write }),
+                _ if at < 200 => (web, if at.is_multiple_of(2) { other } else { write }),
                 _ => (train, user),
             };
             made.sample("cpu-clock", 0, from + n * MS / 10, task, stack);
