@@ -37,16 +37,12 @@ const WAITING: &[&str] = &[
     "arch_cpu_idle",
     "default_idle",
     "x86_idle",
-    "native_safe_halt",
-    "pv_native_safe_halt",
     "native_halt",
     "mwait_idle",
     "mwait_idle_with_hints",
     "amd_e400_idle",
-    "tdx_safe_halt",
     "tdx_halt",
     "__tdx_hypercall",
-    "xen_safe_halt",
     "xen_hypercall_sched_op",
     "intel_idle",
     "intel_idle_irq",
@@ -55,7 +51,6 @@ const WAITING: &[&str] = &[
     "intel_idle_hlt",
     "intel_idle_hlt_irq",
     "intel_idle_s2idle",
-    "acpi_safe_halt",
     "acpi_idle_do_entry",
     "acpi_idle_enter",
     "acpi_idle_enter_bm",
@@ -90,6 +85,12 @@ const WAITING: &[&str] = &[
     "psw_idle",
     "sbi_cpuidle_enter_state",
 ];
+
+/// Each hypervisor has its own: native_, pv_native_, xen_, pvm_, tdx_, acpi_safe_halt.
+fn is_waiting(symbol: &str) -> bool {
+    symbol.contains("_safe_halt") || WAITING.contains(&symbol)
+}
+
 /// The kernel is on its way back from an interrupt to what it interrupted: schedule() above it is not interrupt work.
 const LEAVING: &[&str] = &[
     "irqentry_exit",
@@ -288,7 +289,7 @@ impl Kinds {
                 leaving: kernel && LEAVING.contains(&symbol),
                 kernel,
                 // Without symbols nothing can be told; an idle task most often idles.
-                waiting: kernel && (WAITING.contains(&symbol) || symbol.is_empty() || symbol == "[unknown]"),
+                waiting: kernel && (is_waiting(symbol) || symbol.is_empty() || symbol == "[unknown]"),
             });
         }
         self.frames[id.0 as usize]
