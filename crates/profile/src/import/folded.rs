@@ -29,11 +29,19 @@ pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report)
         if line.last() != Some(&b'\n') {
             if n as u64 == MAX_LINE {
                 report.odd(OddityKind::OverlongLine, report.lines, &line);
-                report.bytes += skip_line(&mut from)?;
+                let (skipped, ended) = skip_line(&mut from)?;
+                report.bytes += skipped;
+                report.truncated |= !ended;
                 continue;
             }
-            // A weight that was cut is a wrong weight; only a whole line counts. The last line of a file may lack its newline.
-            report.truncated |= from.get_ref().cut();
+            // A weight that was cut is a wrong weight: where the file is known to be cut, the last line does not count.
+            if from.get_ref().cut() {
+                report.odd(OddityKind::UnparsedLine, report.lines, &line);
+                continue;
+            }
+            // The last line of a whole file may lack its newline, but not its weight.
+            let text = line.trim_ascii();
+            report.truncated |= !text.is_empty() && !text.starts_with(b"#") && parse(text).is_none();
         }
         let text = line.trim_ascii();
         if text.is_empty() || text.starts_with(b"#") {
@@ -55,18 +63,19 @@ pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report)
     Ok((names, report))
 }
 
-fn skip_line(from: &mut impl BufRead) -> io::Result<u64> {
+/// How long the rest of the line is, and whether it has an end.
+fn skip_line(from: &mut impl BufRead) -> io::Result<(u64, bool)> {
     let mut skipped = 0;
     loop {
         let buffer = from.fill_buf()?;
         let (n, done) = match memchr::memchr(b'\n', buffer) {
-            Some(at) => (at + 1, true),
-            None => (buffer.len(), buffer.is_empty()),
+            Some(at) => (at + 1, Some(true)),
+            None => (buffer.len(), buffer.is_empty().then_some(false)),
         };
         from.consume(n);
         skipped += n as u64;
-        if done {
-            return Ok(skipped);
+        if let Some(ended) = done {
+            return Ok((skipped, ended));
         }
     }
 }

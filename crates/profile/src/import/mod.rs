@@ -136,13 +136,16 @@ pub fn file(
     let mut window = Window::new(take);
     let (names, mut report) = match format {
         Format::PerfData => {
-            let file = if packed || path == Path::new("-") {
-                spool(gz::Unpacked::new(head.as_slice().chain(input)).map_err(of)?).map_err(of)?
+            let (file, cut) = if packed || path == Path::new("-") {
+                spool(head.as_slice().chain(input)).map_err(of)?
             } else {
-                File::open(path).map_err(of)?
+                (File::open(path).map_err(of)?, false)
             };
             let counted = CountedFile { file: &file, read };
-            perf_data::read(&counted, symbols, &mut |names, sample| window.take(names, sample))?
+            let (names, mut report) =
+                perf_data::read(&counted, symbols, &mut |names, sample| window.take(names, sample))?;
+            report.truncated |= cut;
+            (names, report)
         }
         Format::PerfScript => {
             let input = Counted { from: head.as_slice().chain(input), read };
@@ -215,12 +218,26 @@ pub fn profile(path: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Res
     })
 }
 
-/// A file without a name that holds what `from` gives: perf.data cannot be read front to back.
-fn spool(mut from: impl Read) -> io::Result<File> {
+/// How much more than itself a compressed perf.data may unpack to. The ones measured do 2 to 16 times; gzip could do a
+/// thousand, and this goes to disk.
+const MOST_UNPACKED: u64 = 200;
+const ALWAYS_UNPACKED: u64 = 64 << 20;
+
+/// A file without a name that holds what `from` gives, unpacked: perf.data cannot be read front to back. Says whether it is cut.
+fn spool(from: impl Read) -> io::Result<(File, bool)> {
+    let packed = AtomicU64::new(0);
+    let mut from = gz::Unpacked::new(Counted { from, read: &packed })?;
     let mut file = tempfile::tempfile()?;
-    io::copy(&mut from, &mut file)?;
-    file.rewind()?;
-    Ok(file)
+    let mut unpacked = 0;
+    loop {
+        let n = io::copy(&mut from.by_ref().take(1 << 20), &mut file)?;
+        unpacked += n;
+        let most = packed.load(Ordering::Relaxed).saturating_mul(MOST_UNPACKED).saturating_add(ALWAYS_UNPACKED);
+        if n == 0 || unpacked > most {
+            file.rewind()?;
+            return Ok((file, from.cut() || n > 0));
+        }
+    }
 }
 
 /// Counts what is read.

@@ -1,6 +1,7 @@
 //! Puts samples in order of time that are nearly so.
 
-use std::collections::VecDeque;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::ControlFlow;
 
 use super::Take;
@@ -11,40 +12,81 @@ const HELD: usize = 1 << 16;
 
 pub(super) struct Window<'s, 't> {
     take: &'s mut Take<'t>,
-    held: VecDeque<(u64, Sample)>,
+    /// Those that came in order …
+    held: VecDeque<Held>,
+    /// … and those that came after a younger one, the oldest on top.
+    late_ones: BinaryHeap<Reverse<Held>>,
+    came: u64,
     passed: u64,
-    /// Samples that came after a younger one had been passed on.
+    /// Samples that came after a younger one.
     pub late: u64,
     stopped: bool,
 }
 
+/// Ordered by time, then as they came.
+struct Held {
+    time: u64,
+    turn: u64,
+    sample: Sample,
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Held) -> Ordering {
+        (self.time, self.turn).cmp(&(other.time, other.turn))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
 impl<'s, 't> Window<'s, 't> {
     pub fn new(take: &'s mut Take<'t>) -> Window<'s, 't> {
-        Window { take, held: VecDeque::new(), passed: 0, late: 0, stopped: false }
+        let (held, late_ones) = (VecDeque::new(), BinaryHeap::new());
+        Window { take, held, late_ones, came: 0, passed: 0, late: 0, stopped: false }
     }
 
     pub fn take(&mut self, names: &Dictionary, sample: Sample) -> ControlFlow<()> {
         let Some(time) = sample.time else { return self.pass(names, sample) };
-        // Most files are in order, and then this is a push at the end.
-        let at = match self.held.back() {
-            Some((newest, _)) if *newest > time => {
-                self.late += 1;
-                self.held.partition_point(|(other, _)| *other <= time)
-            }
-            _ => self.held.len(),
-        };
-        if at == 0 && time < self.passed {
+        self.came += 1;
+        let held = Held { time, turn: self.came, sample };
+        if time < self.passed {
             // Too late to be put in its place.
+            self.late += 1;
             return self.pass(names, sample);
         }
-        self.held.insert(at, (time, sample));
-        if self.held.len() > HELD
-            && let Some((time, sample)) = self.held.pop_front()
+        // Most files are in order, and then this is a push at the end.
+        if self.held.back().is_some_and(|newest| newest.time > time) {
+            self.late += 1;
+            self.late_ones.push(Reverse(held));
+        } else {
+            self.held.push_back(held);
+        }
+        if self.held.len() + self.late_ones.len() > HELD
+            && let Some(oldest) = self.oldest()
         {
-            self.passed = time;
-            return self.pass(names, sample);
+            self.passed = oldest.time;
+            return self.pass(names, oldest.sample);
         }
         if self.stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn oldest(&mut self) -> Option<Held> {
+        match (self.held.front(), self.late_ones.peek()) {
+            (Some(next), Some(Reverse(late))) if late < next => self.late_ones.pop().map(|Reverse(late)| late),
+            (None, Some(_)) => self.late_ones.pop().map(|Reverse(late)| late),
+            _ => self.held.pop_front(),
+        }
     }
 
     fn pass(&mut self, names: &Dictionary, sample: Sample) -> ControlFlow<()> {
@@ -55,8 +97,8 @@ impl<'s, 't> Window<'s, 't> {
     }
 
     pub fn finish(&mut self, names: &Dictionary) {
-        while let Some((_, sample)) = self.held.pop_front() {
-            if self.pass(names, sample).is_break() {
+        while let Some(oldest) = self.oldest() {
+            if self.pass(names, oldest.sample).is_break() {
                 return;
             }
         }

@@ -61,6 +61,14 @@ pub struct Dictionary {
 
 const NOBODY: u32 = u32::MAX;
 
+/// The last event's place. Where a file has more events, it stands for all of them.
+const LAST_EVENT: usize = u16::MAX as usize - 1;
+
+/// The place and name of a new event, where `events` are known.
+pub(super) fn event_place(events: usize, name: &str) -> (usize, &str) {
+    if events < LAST_EVENT { (events, name) } else { (LAST_EVENT, "[other events]") }
+}
+
 impl Dictionary {
     pub fn intern_task(&mut self, task: Task) -> TaskId {
         let cgroup = task.cgroup.map_or(NOBODY, |cgroup| cgroup.0);
@@ -78,17 +86,17 @@ impl Dictionary {
         (0..self.tasks.len() as u32).map(|id| (TaskId(id), self.task(TaskId(id))))
     }
 
-    /// The id of the event `name`. A file with more than 65,535 events shares the last id among the rest.
+    /// The id of the event `name`, which is added if new.
     pub fn intern_event(&mut self, name: &str) -> EventId {
         if let Some(id) = self.event_ids.get(name) {
             return *id;
         }
-        if self.events.len() >= usize::from(u16::MAX) {
-            return EventId(u16::MAX - 1);
+        let (at, name) = event_place(self.events.len(), name);
+        let id = EventId(at as u16);
+        if at == self.events.len() {
+            self.events.push(Event { name: name.to_owned(), samples: 0, weight: 0 });
+            self.event_ids.insert(name.to_owned(), id);
         }
-        self.events.push(Event { name: name.to_owned(), samples: 0, weight: 0 });
-        let id = EventId((self.events.len() - 1) as u16);
-        self.event_ids.insert(name.to_owned(), id);
         id
     }
 

@@ -1,9 +1,10 @@
 //! Stacks and their weights, without samples: what a flame graph of a whole file needs.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::intern::Looked;
-use super::{Strings, WordTable};
+use super::{Strings, WordTable, dictionary};
 
 /// Distinct stacks of labels with their weights, per event.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,7 @@ pub struct FoldedStacks {
     pub labels: Strings,
     /// Names of the events; a stack names its event by position.
     pub events: Vec<String>,
+    event_ids: HashMap<String, u32>,
     /// Event, root label, then labels from the leaf on.
     keys: WordTable,
     weights: Vec<u64>,
@@ -93,10 +95,14 @@ impl FoldedStacks {
 
     /// The position of the event `name`, which is added if new.
     pub fn event(&mut self, name: &str) -> u32 {
-        let at = self.events.iter().position(|event| event == name).unwrap_or_else(|| {
+        if let Some(at) = self.event_ids.get(name) {
+            return *at;
+        }
+        let (at, name) = dictionary::event_place(self.events.len(), name);
+        if at == self.events.len() {
             self.events.push(name.to_owned());
-            self.events.len() - 1
-        });
+            self.event_ids.insert(name.to_owned(), at as u32);
+        }
         at as u32
     }
 

@@ -16,6 +16,13 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
+/// What keys are mixed with. Not a constant: a key that equals it makes the product zero whatever came before, and whoever knew it
+/// could write a file whose keys all have one hash.
+#[inline(always)]
+fn secret(seed: u64) -> u64 {
+    seed.rotate_left(32) ^ K1
+}
+
 #[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
@@ -25,24 +32,25 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[inline]
 pub fn bytes(seed: u64, bytes: &[u8]) -> u64 {
     let n = bytes.len();
+    let secret = secret(seed);
     let mut h = seed ^ (n as u64).wrapping_mul(K0);
     if n >= 16 {
         let mut at = 0;
         while at + 16 < n {
-            h = fold(word(bytes, at) ^ K1, word(bytes, at + 8) ^ h);
+            h = fold(word(bytes, at) ^ secret, word(bytes, at + 8) ^ h);
             at += 16;
         }
         // The last sixteen bytes, overlapping what came before: no loop over a remainder.
-        fold(word(bytes, n - 16) ^ K0, word(bytes, n - 8) ^ h)
+        fold(word(bytes, n - 16) ^ secret, word(bytes, n - 8) ^ h)
     } else if n >= 8 {
-        fold(word(bytes, 0) ^ K0, word(bytes, n - 8) ^ h)
+        fold(word(bytes, 0) ^ secret, word(bytes, n - 8) ^ h)
     } else if n >= 4 {
         let a = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
         let b = u32::from_le_bytes(bytes[n - 4..].try_into().expect("four bytes"));
-        fold(u64::from(a) << 32 | u64::from(b), h ^ K1)
+        fold((u64::from(a) << 32 | u64::from(b)) ^ secret, h ^ K1)
     } else if n > 0 {
         let packed = u64::from(bytes[0]) << 16 | u64::from(bytes[n / 2]) << 8 | u64::from(bytes[n - 1]);
-        fold(packed ^ K0, h ^ K1)
+        fold(packed ^ secret, h ^ K1)
     } else {
         fold(h, K1)
     }
@@ -51,13 +59,14 @@ pub fn bytes(seed: u64, bytes: &[u8]) -> u64 {
 /// Mixes a run of ids into `seed`.
 #[inline]
 pub fn ids(seed: u64, ids: &[u32]) -> u64 {
+    let secret = secret(seed);
     let mut h = seed ^ (ids.len() as u64).wrapping_mul(K0);
     let mut pairs = ids.chunks_exact(2);
     for pair in &mut pairs {
-        h = fold((u64::from(pair[0]) << 32 | u64::from(pair[1])) ^ K1, h ^ K0);
+        h = fold((u64::from(pair[0]) << 32 | u64::from(pair[1])) ^ secret, h ^ K0);
     }
     if let [last] = pairs.remainder() {
-        h = fold(u64::from(*last) ^ K1, h ^ K0);
+        h = fold(u64::from(*last) ^ secret, h ^ K0);
     }
     h
 }
@@ -76,26 +85,29 @@ impl BuildHasher for Seeded {
     type Hasher = Mixer;
 
     fn build_hasher(&self) -> Mixer {
-        Mixer(self.0)
+        Mixer { state: self.0, secret: secret(self.0) }
     }
 }
 
-pub struct Mixer(u64);
+pub struct Mixer {
+    state: u64,
+    secret: u64,
+}
 
 impl Hasher for Mixer {
     #[inline]
     fn write(&mut self, text: &[u8]) {
-        self.0 = bytes(self.0, text);
+        self.state = bytes(self.state, text);
     }
 
     #[inline]
     fn write_u32(&mut self, word: u32) {
-        self.0 = fold(u64::from(word) ^ K1, self.0 ^ K0);
+        self.state = fold(u64::from(word) ^ self.secret, self.state ^ K0);
     }
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        self.0 = fold(word ^ K1, self.0 ^ K0);
+        self.state = fold(word ^ self.secret, self.state ^ K0);
     }
 
     #[inline]
@@ -105,6 +117,6 @@ impl Hasher for Mixer {
 
     #[inline]
     fn finish(&self) -> u64 {
-        self.0
+        self.state
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use coroner_evidence::recording::profile::{FrameRow, Reader, SampleRow, StackRow, TaskRow};
+use coroner_evidence::recording::profile::{FrameRow, Names, Reader, SampleRow, StackRow, TaskRow};
 
 use super::PLACES;
 use crate::import::{OddityKind, Report};
@@ -12,6 +12,8 @@ use crate::model::{Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, 
 
 /// How many stacks of a file are kept. A stack takes twelve bytes here, and a file could claim any number.
 const MAX_STACKS: usize = 1 << 24;
+/// How many numbers may be missing before a stack: those of some chunks that were lost. A chunk of one stack could claim any number.
+const MAX_MISSING: usize = 1 << 20;
 /// How deep a stack may be: the kernel takes 127 frames unless told otherwise. Beyond it the frames next to the root are cut.
 const MAX_DEPTH: u16 = 4096;
 
@@ -20,24 +22,24 @@ const STRAY: u32 = u32::MAX;
 
 /// Where names come from: a file, or nowhere.
 pub(super) trait Source {
-    fn event(&self, number: u32) -> Option<String>;
-    fn path(&self, number: u32) -> Option<String>;
-    fn task(&self, number: u32) -> Option<TaskRow>;
-    fn frame(&self, number: u32) -> Option<FrameRow>;
+    fn event(&mut self, number: u32) -> Option<String>;
+    fn path(&mut self, number: u32) -> Option<String>;
+    fn task(&mut self, number: u32) -> Option<TaskRow>;
+    fn frame(&mut self, number: u32) -> Option<FrameRow>;
 }
 
-impl Source for Reader {
-    fn event(&self, number: u32) -> Option<String> {
-        Reader::event(self, number)
+impl Source for Names<'_> {
+    fn event(&mut self, number: u32) -> Option<String> {
+        Names::event(self, number)
     }
-    fn path(&self, number: u32) -> Option<String> {
-        self.path_name(number)
+    fn path(&mut self, number: u32) -> Option<String> {
+        Names::path(self, number)
     }
-    fn task(&self, number: u32) -> Option<TaskRow> {
-        Reader::task(self, number)
+    fn task(&mut self, number: u32) -> Option<TaskRow> {
+        Names::task(self, number)
     }
-    fn frame(&self, number: u32) -> Option<FrameRow> {
-        Reader::frame(self, number)
+    fn frame(&mut self, number: u32) -> Option<FrameRow> {
+        Names::frame(self, number)
     }
 }
 
@@ -79,8 +81,8 @@ impl Numbers {
         let unknown = Node { below: STRAY, frame: STRAY, depth: 0 };
         for stack in stacks {
             let at = stack.number as usize;
-            if at >= MAX_STACKS {
-                report.odd(OddityKind::BadRecord, at as u64, b"more stacks than are kept");
+            if at >= MAX_STACKS || at > self.nodes.len() + MAX_MISSING {
+                report.odd(OddityKind::BadRecord, at as u64, b"a stack with a number beyond those that are kept");
                 return;
             }
             if self.nodes.len() <= at {
@@ -100,7 +102,7 @@ impl Numbers {
     /// The sample that a row stands for.
     pub fn sample(
         &mut self,
-        source: &dyn Source,
+        source: &mut dyn Source,
         names: &mut Dictionary,
         report: &mut Report,
         row: &SampleRow,
@@ -115,7 +117,7 @@ impl Numbers {
         }
     }
 
-    fn event(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> EventId {
+    fn event(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> EventId {
         *self.events.entry(number).or_insert_with(|| match source.event(number) {
             Some(name) => names.intern_event(&name),
             None => {
@@ -125,7 +127,7 @@ impl Numbers {
         })
     }
 
-    fn path(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StrId {
+    fn path(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StrId {
         *self.paths.entry(number).or_insert_with(|| match source.path(number) {
             Some(path) => names.strings.intern(&path),
             None => {
@@ -135,7 +137,7 @@ impl Numbers {
         })
     }
 
-    fn task(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
+    fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
         if let Some(known) = self.tasks.get(&number) {
             return *known;
         }
@@ -156,7 +158,7 @@ impl Numbers {
         id
     }
 
-    fn frame(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
+    fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
         if let Some(known) = self.frames.get(&number) {
             return *known;
         }
@@ -177,7 +179,7 @@ impl Numbers {
         id
     }
 
-    fn stack(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StackId {
+    fn stack(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StackId {
         self.stacks.resize(self.nodes.len(), STRAY);
         let mut new = Vec::new();
         let mut at = number;

@@ -12,10 +12,14 @@ use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
 use super::window::densest;
 use super::{Kind, Kinds};
+use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, TaskId};
 
 /// A day of seconds on 230 cores. What is beyond is left out, and counted.
 const MAX_CELLS: u64 = 20_000_000;
+/// Of the cells that are shown one in so many, about, must have been near a sample, from so many cells on.
+const SPREAD: u64 = 16;
+const ALWAYS_CELLS: u64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cell {
@@ -120,21 +124,21 @@ const OPEN: usize = 4;
 struct Row {
     chunks: BTreeMap<u64, Box<[Count; CHUNK]>>,
     /// Who had how many samples of the latest columns.
-    open: Vec<(u64, Vec<(u32, u32)>)>,
+    open: Vec<(u64, HashMap<u32, u32, Seeded>)>,
     last: Option<u64>,
     samples: u64,
     late: u64,
 }
 
 impl Row {
-    fn open(&mut self, column: u64) -> &mut Vec<(u32, u32)> {
+    fn open(&mut self, column: u64) -> &mut HashMap<u32, u32, Seeded> {
         let at = match self.open.iter().rposition(|(open, _)| *open == column) {
             Some(at) => at,
             None => {
                 if self.open.len() == OPEN {
                     self.settle_first();
                 }
-                self.open.push((column, Vec::new()));
+                self.open.push((column, HashMap::default()));
                 self.open.len() - 1
             }
         };
@@ -154,8 +158,10 @@ impl Row {
         };
         if count.owner != NOBODY {
             // Settled before: these came late.
-            self.late += tasks.iter().map(|(_, samples)| u64::from(*samples)).sum::<u64>();
-            tasks.iter_mut().filter(|(task, _)| *task == count.owner).for_each(|(_, n)| *n += count.owner_samples);
+            self.late += tasks.values().map(|samples| u64::from(*samples)).sum::<u64>();
+            if let Some(samples) = tasks.get_mut(&count.owner) {
+                *samples = samples.saturating_add(count.owner_samples);
+            }
         }
         // The smaller number wins a tie: the same file gives the same picture.
         let most = tasks.into_iter().max_by_key(|(task, samples)| (*samples, std::cmp::Reverse(*task)));
@@ -224,11 +230,8 @@ impl CoreCounter {
         if kind == Kind::Idle {
             return;
         }
-        let tasks = row.open(column);
-        match tasks.iter_mut().find(|(task, _)| *task == sample.task.0) {
-            Some((_, samples)) => *samples = samples.saturating_add(1),
-            None => tasks.push((sample.task.0, 1)),
-        }
+        let samples = row.open(column).entry(sample.task.0).or_default();
+        *samples = samples.saturating_add(1);
     }
 
     pub fn finish(mut self) -> CoreHeatmap {
@@ -249,7 +252,9 @@ impl CoreCounter {
             }
         }
         let cores: Vec<u32> = best.keys().copied().collect();
-        let most = (MAX_CELLS / cores.len().max(1) as u64).max(1);
+        // Two samples a year apart are no reason to take the memory of a year.
+        let cells = (self.chunks * CHUNK as u64).saturating_mul(SPREAD).saturating_add(ALWAYS_CELLS).min(MAX_CELLS);
+        let most = (cells / cores.len().max(1) as u64).max(1);
         let (start, columns) = window(best.values().map(|(_, row)| row), most);
         let mut map = CoreHeatmap {
             start: start.saturating_mul(self.step),

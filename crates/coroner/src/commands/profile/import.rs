@@ -51,7 +51,9 @@ fn fill(file: &mut Writer, source: &SourceArgs, selection: &SelectionArgs) -> an
     file.set_profile_source(&origin.row(None, None))?;
     let mut samples = SampleWriter::default();
     let mut failed = None;
-    let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| match samples.take(file, names, *sample) {
+    let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| match samples
+        .take(file, names, *sample)
+    {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);

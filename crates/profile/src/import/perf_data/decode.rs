@@ -40,8 +40,6 @@ pub(super) mod kind {
 }
 
 pub(super) const HEADER: usize = 8;
-/// More events than are ever recorded at once.
-const MAX_ATTRS: usize = 1 << 14;
 const READ: usize = 256 << 10;
 
 pub(super) fn decode<S: Source + ?Sized>(
@@ -95,7 +93,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
             filled += n;
             at += n as u64;
             let place = at - filled as u64;
-            match self.records(&buffer[..filled], place, &mut unpacker) {
+            match self.records(&buffer[..filled], place, Some(&mut unpacker)) {
                 Step::Used(used) => {
                     buffer.copy_within(used..filled, 0);
                     filled -= used;
@@ -103,6 +101,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
                 Step::Skip(used, skip) => {
                     at = (place + used as u64).saturating_add(skip);
                     filled = 0;
+                    self.work.report.truncated |= at > data.end;
                 }
                 Step::Broken(used) => {
                     let place = place + used as u64;
@@ -120,24 +119,24 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         Ok(())
     }
 
-    /// Takes whole records off the front of `bytes`.
-    fn records(&mut self, bytes: &[u8], place: u64, unpacker: &mut Unpacker) -> Step {
+    /// Takes whole records off the front of `bytes`. Without an unpacker they came out of a compressed one.
+    fn records(&mut self, bytes: &[u8], place: u64, mut unpacker: Option<&mut Unpacker>) -> Step {
         let mut at = 0;
-        while let Some(header) = bytes.get(at..at + HEADER) {
+        while let Some(header) = bytes.get(at..at + HEADER).filter(|_| !self.work.stopped) {
             let (kind, _, size) = record_header(header, self.layout.swap);
             if size < HEADER {
                 return Step::Broken(at);
             }
             let Some(record) = bytes.get(at..at + size) else { break };
             let body = &record[HEADER..];
-            let start = place + at as u64;
+            let start = if unpacker.is_some() { place + at as u64 } else { place };
             at += size;
             match kind {
-                kind::COMPRESSED => self.compressed(body, start, unpacker),
+                kind::COMPRESSED => self.compressed(body, start, unpacker.as_deref_mut()),
                 kind::COMPRESSED2 => {
                     let mut fields = Fields::new(body, self.layout.swap);
                     let packed = fields.u64().and_then(|size| fields.bytes(usize::try_from(size).ok()?));
-                    self.compressed(packed.unwrap_or_default(), start, unpacker);
+                    self.compressed(packed.unwrap_or_default(), start, unpacker.as_deref_mut());
                 }
                 // Both are followed by data that is not in the record's size.
                 kind::AUXTRACE => {
@@ -155,15 +154,22 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         Step::Used(at)
     }
 
-    fn compressed(&mut self, packed: &[u8], place: u64, unpacker: &mut Unpacker) {
+    fn compressed(&mut self, packed: &[u8], place: u64, unpacker: Option<&mut Unpacker>) {
+        // perf does not do this. A small file could nest them for ever.
+        let Some(unpacker) = unpacker else {
+            self.work.report.odd(OddityKind::BadRecord, place, b"a compressed record in a compressed record");
+            return;
+        };
         let mut carry = std::mem::take(&mut unpacker.carry);
         let result = unpacker.unpack(packed, |bytes| {
             carry.extend_from_slice(bytes);
-            let mut nested = Unpacker::default();
-            // Records in compressed records do not nest; what looks like it is skipped as empty.
-            let used = match self.records(&carry, place, &mut nested) {
+            let used = match self.records(&carry, place, None) {
                 Step::Used(used) | Step::Skip(used, _) => used,
-                Step::Broken(_) => carry.len(),
+                Step::Broken(_) => {
+                    let what = b"in a compressed record: a record shorter than its own header";
+                    self.work.report.odd(OddityKind::BadRecord, place, what);
+                    carry.len()
+                }
             };
             carry.drain(..used);
         });
@@ -186,13 +192,9 @@ impl<'s, 't> RecordDecoder<'s, 't> {
             kind::HEADER_ATTR => self.header_attr(fields, place),
             kind::HEADER_FEATURE => {
                 if let Some(number) = fields.u64() {
-                    let names = self.layout.attrs.len();
                     self.layout.feature(u32::try_from(number).unwrap_or(u32::MAX), &body[8..]);
                     self.work.names.clock = self.layout.clock;
-                    if names > 0 {
-                        let attrs = &self.layout.attrs;
-                        self.events = attrs.iter().map(|attr| self.work.names.intern_event(&attr.name)).collect();
-                    }
+                    self.name_events();
                 }
             }
             _ if (kind::FIRST_OF_PERF..kind::LAST_OF_PERF).contains(&kind) => {} // perf's notes to itself
@@ -209,14 +211,21 @@ impl<'s, 't> RecordDecoder<'s, 't> {
     }
 
     fn header_attr(&mut self, fields: Fields<'_>, place: u64) {
-        if self.layout.attrs.len() >= MAX_ATTRS || self.layout.attribute_record(fields).is_none() {
+        if self.layout.attribute_record(fields).is_none() {
             self.work.report.odd(OddityKind::BadRecord, place, b"event description");
-            return;
         }
-        if let Some(attr) = self.layout.attrs.last() {
+        self.name_events();
+    }
+
+    /// Takes the names of events that are new or were renamed. Only of these: a file may say so again and again.
+    fn name_events(&mut self) {
+        for number in self.events.len()..self.layout.attrs.len() {
+            let attr = &self.layout.attrs[number];
             self.events.push(self.work.names.intern_event(&attr.name));
-            let number = self.layout.attrs.len() - 1;
             self.ids.extend(attr.ids.iter().map(|id| (*id, number)));
+        }
+        for number in self.layout.renamed.drain(..) {
+            self.events[number] = self.work.names.intern_event(&self.layout.attrs[number].name);
         }
     }
 

@@ -10,6 +10,7 @@ use super::attr::Attr;
 use super::fields::Fields;
 use crate::import::{ImportError, OddityKind, Report};
 use crate::model::Clock;
+use crate::model::hash::Seeded;
 use crate::symbols::RecordedKernel;
 
 /// Something that can be read at any place.
@@ -43,6 +44,8 @@ impl Source for [u8] {
 
 /// No section that is read at once is larger. Build ids and event descriptions of large machines are some hundred kilobytes.
 const MAX_SECTION: u64 = 32 << 20;
+/// More events than are ever recorded at once.
+const MAX_ATTRS: usize = 1 << 14;
 
 /// Feature numbers (tools/perf/util/header.h).
 mod feature {
@@ -59,6 +62,10 @@ mod feature {
 pub(super) struct Layout {
     pub swap: bool,
     pub attrs: Vec<Attr>,
+    /// Which of them has an id as its first.
+    by_first_id: HashMap<u64, usize, Seeded>,
+    /// Those that got another name; whoever follows them empties it.
+    pub renamed: Vec<usize>,
     /// The records.
     pub data: std::ops::Range<u64>,
     pub clock: Option<Clock>,
@@ -99,6 +106,8 @@ pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Resul
     let mut layout = Layout {
         swap,
         attrs: Vec::new(),
+        by_first_id: HashMap::default(),
+        renamed: Vec::new(),
         data: 16..length,
         clock: None,
         build_ids: HashMap::new(),
@@ -135,20 +144,30 @@ fn attributes<S: Source + ?Sized>(
 ) -> Result<(), ImportError> {
     let bytes = section(file, at, size)?;
     let Some(each) = usize::try_from(each).ok().filter(|each| *each > 16) else { return Ok(()) };
+    // All ids together are no more than the file: many descriptions could point at the same ones.
+    let mut ids_left = file.length()?;
     for (index, entry) in bytes.chunks_exact(each).enumerate() {
+        let place = at + (index * each) as u64;
         let (attr, ids) = entry.split_at(each - 16);
         let mut ids = Fields::new(ids, layout.swap);
         let (ids_at, ids_size) = (ids.u64().unwrap_or(0), ids.u64().unwrap_or(0));
         match Attr::parse(Fields::new(attr, layout.swap)) {
             Some(mut attr) => {
-                let bytes = section(file, ids_at, ids_size)?;
+                let bytes = section(file, ids_at, ids_size.min(ids_left))?;
+                if ids_size > ids_left {
+                    report.odd(OddityKind::BadRecord, place, b"event description: more ids than the file can hold");
+                }
+                ids_left -= bytes.len() as u64;
                 let mut fields = Fields::new(&bytes, layout.swap);
                 while let Some(id) = fields.u64() {
                     attr.ids.push(id);
                 }
-                layout.attrs.push(attr);
+                if layout.add_attr(attr).is_none() {
+                    report.odd(OddityKind::BadRecord, place, b"event description: more than are read");
+                    break;
+                }
             }
-            None => report.odd(OddityKind::BadRecord, at + (index * each) as u64, b"event description"),
+            None => report.odd(OddityKind::BadRecord, place, b"event description"),
         }
     }
     Ok(())
@@ -169,6 +188,7 @@ fn features<S: Source + ?Sized>(
             report.truncated = true;
             break;
         };
+        report.truncated |= at.saturating_add(size) > report.bytes;
         if feature::READ.contains(&number) {
             let bytes = section(file, at, size)?;
             layout.feature(number, &bytes);
@@ -214,6 +234,17 @@ impl Layout {
         while let Some(id) = fields.u64() {
             attr.ids.push(id);
         }
+        self.add_attr(attr)
+    }
+
+    /// `None` if there are too many.
+    fn add_attr(&mut self, attr: Attr) -> Option<()> {
+        if self.attrs.len() >= MAX_ATTRS {
+            return None;
+        }
+        if let Some(id) = attr.ids.first() {
+            self.by_first_id.entry(*id).or_insert(self.attrs.len());
+        }
         self.attrs.push(attr);
         Some(())
     }
@@ -228,10 +259,14 @@ impl Layout {
             for _ in 0..id_count {
                 ids.push(fields.u64()?);
             }
-            let same_ids = self.attrs.iter().position(|attr| !ids.is_empty() && attr.ids == ids);
-            match (self.attrs.get_mut(same_ids.unwrap_or(index)), attr) {
-                (Some(known), _) => known.name = name,
-                (None, Some(attr)) => self.attrs.push(Attr { name, ids, ..attr }),
+            let same_ids = ids.first().and_then(|id| self.by_first_id.get(id)).copied();
+            let at = same_ids.filter(|at| self.attrs[*at].ids == ids).unwrap_or(index);
+            match (self.attrs.get_mut(at), attr) {
+                (Some(known), _) => {
+                    known.name = name;
+                    self.renamed.push(at);
+                }
+                (None, Some(attr)) => self.add_attr(Attr { name, ids, ..attr })?,
                 (None, None) => return None,
             }
         }

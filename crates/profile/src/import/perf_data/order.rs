@@ -29,7 +29,7 @@ impl Order {
         self.newest = self.newest.max(time);
         self.held.push(Held { time, start: self.bytes.len(), length: record.len(), place });
         self.bytes.extend_from_slice(record);
-        self.bytes.len() > MAX_HELD
+        self.bytes.len() + self.held.len() * size_of::<Held>() > MAX_HELD
     }
 
     pub fn finish_round(&mut self, pass: impl FnMut(&[u8], u64)) {

@@ -27,6 +27,8 @@ pub(super) struct Dso {
 
 /// The most mappings, processes and bytes of paths held; a file that has more loses names, not samples.
 const MAX_MAPPINGS: usize = 1 << 17;
+/// Of all processes together. Some thousand processes with some hundred mappings each.
+const MAX_ALL_MAPPINGS: usize = 1 << 22;
 const MAX_TASKS: usize = 1 << 20;
 const MAX_PATH_BYTES: usize = 64 << 20;
 /// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
@@ -92,6 +94,8 @@ pub(super) struct Tasks {
     dso_ids: HashMap<Dso, u32, Seeded>,
     path_bytes: usize,
     versions: u32,
+    /// Mappings of all processes, shared ones once.
+    all_mappings: usize,
 }
 
 impl Tasks {
@@ -122,9 +126,18 @@ impl Tasks {
     pub fn map(&mut self, pid: u32, start: u64, mapping: Mapping) {
         if self.spaces.len() >= MAX_TASKS {
             self.spaces.clear();
+            self.all_mappings = 0;
         }
         let space = self.spaces.entry(pid).or_default();
+        let shared = Rc::strong_count(&space.mappings) > 1;
+        if shared && self.all_mappings + space.mappings.len() > MAX_ALL_MAPPINGS {
+            space.mappings = Rc::default();
+        }
+        let before = if shared { 0 } else { space.mappings.len() };
         space.map(start, mapping);
+        // Where nothing was mapped after all, it is still shared and counted elsewhere.
+        let after = if Rc::strong_count(&space.mappings) > 1 { before } else { space.mappings.len() };
+        self.all_mappings = self.all_mappings.saturating_sub(before) + after;
         self.versions = self.versions.wrapping_add(1).max(1);
         space.version = self.versions;
         space.seen_since_end = true;
@@ -159,10 +172,12 @@ impl Tasks {
                 Some(mappings) if self.spaces.len() < MAX_TASKS => {
                     self.versions = self.versions.wrapping_add(1).max(1);
                     let space = Space { mappings, version: self.versions, seen_since_end: true };
-                    self.spaces.insert(pid, space);
+                    let old = self.spaces.insert(pid, space);
+                    self.released(old);
                 }
                 _ => {
-                    self.spaces.remove(&pid);
+                    let old = self.spaces.remove(&pid);
+                    self.released(old);
                 }
             }
         }
@@ -185,7 +200,14 @@ impl Tasks {
             self.names.remove(&tid);
         }
         if pid == tid && self.spaces.get(&pid).is_some_and(|space| !space.seen_since_end) {
-            self.spaces.remove(&pid);
+            let old = self.spaces.remove(&pid);
+            self.released(old);
+        }
+    }
+
+    fn released(&mut self, old: Option<Space>) {
+        if let Some(old) = old.filter(|old| Rc::strong_count(&old.mappings) == 1) {
+            self.all_mappings = self.all_mappings.saturating_sub(old.mappings.len());
         }
     }
 

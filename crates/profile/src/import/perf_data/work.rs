@@ -14,9 +14,14 @@ use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, StackId, StrId, Strings, Task};
 use crate::symbols::Symbols;
 
+const GROUP: &[u8] = b"samples of a group of events (:S): only the leader's are kept, not the others' counts";
 const DWARF: &[u8] =
     b"user stacks are copies of memory (--call-graph dwarf), which are not unwound: only the kernel's frames and the place in user code";
-const MAX_CORES: u32 = 1 << 16;
+/// What the kernel allows (PATH_MAX, KSYM_NAME_LEN). A longer name in a deep stack would be longer than the file, many times.
+const MAX_PATH: usize = 4096;
+const MAX_KSYMBOL: usize = 512;
+/// Cores are numbered below this; a larger number says that none is known.
+const MAX_CORES: u32 = u16::MAX as u32;
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 /// `PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER`.
 const KSYMBOL_GONE: u16 = 1;
@@ -75,6 +80,9 @@ impl Work<'_, '_> {
         ids: &HashMap<u64, usize, Seeded>,
         events: &[EventId],
     ) {
+        if self.stopped {
+            return;
+        }
         let (kind, misc, _) = record_header(record, self.swap);
         let body = &record[HEADER..];
         let done = if kind == kind::SAMPLE {
@@ -115,7 +123,8 @@ impl Work<'_, '_> {
                     }
                     fields.u64()?; // protection and flags
                 }
-                let path = String::from_utf8_lossy(fields.string());
+                let path = fields.string();
+                let path = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH)]);
                 if pid == u32::MAX || Mode::of_record(misc) == Mode::Kernel {
                     if let (Some(id), true) = (build_id, path.starts_with("[kernel.kallsyms]")) {
                         layout.kernel.build_id = Some(id.to_vec());
@@ -169,7 +178,8 @@ impl Work<'_, '_> {
             kind::KSYMBOL => {
                 let (start, length) = (fields.u64()?, fields.u32()?);
                 let (_kind, flags) = (fields.u16()?, fields.u16()?);
-                let name = self.names.strings.intern_bytes(fields.string());
+                let name = fields.string();
+                let name = self.names.strings.intern_bytes(&name[..name.len().min(MAX_KSYMBOL)]);
                 self.namer.generated(start, u64::from(length), (flags & KSYMBOL_GONE == 0).then_some(name));
             }
             _ => {} // context switches and the like
@@ -195,6 +205,9 @@ impl Work<'_, '_> {
             }
             stack
         };
+        if attr.reads_group() {
+            self.report.odd(OddityKind::Unsupported, place, GROUP);
+        }
         if attr.copies_stacks() {
             self.report.odd(OddityKind::Unsupported, place, DWARF);
         }
@@ -204,13 +217,16 @@ impl Work<'_, '_> {
                 Some(name) => self.names.strings.intern_bytes(name),
                 None => self.names.strings.intern(&format!(":{tid}")),
             },
+            // A thread that is being torn down has no number any more; perf calls it so.
+            None if attr.has_thread() => self.names.strings.intern(":-1"),
             None => Strings::EMPTY,
         };
         let cgroup = raw.cgroup.and_then(|id| self.cgroups.get(&id).copied());
         let task = self.names.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
         let sample = Sample {
-            time: raw.time,
-            core: raw.core,
+            // The kernel has -1 for what it does not know.
+            time: raw.time.filter(|time| *time != u64::MAX),
+            core: raw.core.filter(|core| *core < MAX_CORES),
             task,
             event,
             period: raw.period.unwrap_or(attr.sample_period),

@@ -57,6 +57,7 @@ pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Resul
         buffer.copy_within(end..total, 0);
         filled = total - end;
     }
+    scanner.report.truncated |= skipping;
     scanner.finish(if skipping { &[] } else { &buffer[..filled] });
     Ok(())
 }

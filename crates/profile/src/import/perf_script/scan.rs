@@ -44,6 +44,8 @@ pub struct Scanner<S> {
     /// The known line before this one in the stack.
     before: u32,
     state: State,
+    /// Some sample has frames below its line.
+    has_stacks: bool,
     /// A line that is a command if a frame follows.
     lone_comm: Vec<u8>,
     last_event: Vec<u8>,
@@ -77,6 +79,7 @@ impl<S: Sink> Scanner<S> {
             wanted: true,
             before: START,
             state: State::Between,
+            has_stacks: false,
             lone_comm: Vec::new(),
             last_event: Vec::new(),
             event_name: None,
@@ -117,7 +120,12 @@ impl<S: Sink> Scanner<S> {
                 self.lines(&line);
             }
         }
-        self.report.truncated |= self.state == State::Stack;
+        // Where stacks are printed, each sample ends with an empty line, also one that has none.
+        self.report.truncated |= match self.state {
+            State::Stack => true,
+            State::Event => self.stack.is_empty() && self.has_stacks,
+            State::Between => false,
+        };
         self.close();
         self.flush_lone_comm();
     }
@@ -177,7 +185,14 @@ impl<S: Sink> Scanner<S> {
         self.before = id;
         if self.stack.len() < MAX_FRAMES {
             self.stack.push(self.memo.value(id));
+        } else {
+            self.too_deep();
         }
+    }
+
+    #[cold]
+    fn too_deep(&mut self) {
+        self.report.odd(OddityKind::UnparsedFrame, self.report.lines, b"a frame of a stack that is too deep");
     }
 
     #[inline(always)]
@@ -186,6 +201,7 @@ impl<S: Sink> Scanner<S> {
             self.headless();
         }
         self.state = State::Stack;
+        self.has_stacks = true;
         self.before = START;
     }
 
