@@ -1,51 +1,76 @@
-//! Whether two tools fold a text to the same lines, and if not, why.
+//! Whether two tools fold a text to the same lines. What inferno is known to do otherwise is done to our lines too; then each
+//! line and its weight must be the same, on both sides.
 
 use anyhow::Context;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// How our lines compare with inferno's.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Compared {
+    /// Lines that are the same as they stand.
     pub same: usize,
-    /// Lines of ours that inferno does not have so, by the reason that is plain from the line.
-    pub others: BTreeMap<&'static str, usize>,
-    /// Those without a known reason. None are expected.
+    /// Lines of ours that had to be changed to compare them, by what was changed. A line may count for several.
+    pub changed: BTreeMap<&'static str, usize>,
+    /// Lines of either side that still differ.
     pub unexplained: Vec<String>,
 }
 
-/// What inferno does otherwise. The first that fits a line of ours is its reason.
-const REASONS: &[(&str, &str)] = &[
-    ("(deleted)", "deleted files"),
-    ("(anonymous namespace)", "anonymous namespaces"),
-    ("__vdso", "the vdso is not the kernel"),
-    ("operator()", "operator()"),
-];
-
 pub fn compare(ours: &Path, inferno: &Path) -> anyhow::Result<Compared> {
-    let (ours, inferno) = (read(ours)?, read(inferno)?);
+    Ok(compare_stacks(&read(ours)?, &read(inferno)?))
+}
+
+fn compare_stacks(ours: &HashMap<String, u64>, inferno: &HashMap<String, u64>) -> Compared {
     let mut compared = Compared::default();
-    for (stack, weight) in &ours {
-        if inferno.get(stack) == Some(weight) {
+    let mut as_theirs: HashMap<String, u64> = HashMap::new();
+    for (stack, weight) in ours {
+        let (changed, reasons) = as_inferno(stack);
+        if reasons.is_empty() && inferno.get(stack) == Some(weight) {
             compared.same += 1;
-            continue;
         }
-        let frames = stack.split(';').skip(1);
-        // A module's name stands in brackets where its functions have none.
-        let spaced = frames.clone().any(|frame| frame.starts_with('[') && frame.contains(' '));
-        let known = REASONS.iter().find(|(part, _)| stack.contains(part)).map(|(_, reason)| *reason);
-        let reason = match known {
-            Some(reason) => Some(reason),
-            None if frames.clone().next().is_none() => Some("events without a stack"),
-            None if spaced => Some("paths with spaces"),
-            None => None,
-        };
-        match reason {
-            Some(reason) => *compared.others.entry(reason).or_default() += 1,
-            None => compared.unexplained.push(format!("{stack} {weight}")),
+        for reason in reasons {
+            *compared.changed.entry(reason).or_default() += 1;
+        }
+        if let Some(changed) = changed {
+            *as_theirs.entry(changed).or_default() += weight;
         }
     }
-    Ok(compared)
+    let differ = |a: &HashMap<String, u64>, b: &HashMap<String, u64>, whose: &str| -> Vec<String> {
+        let others = a.iter().filter(|(stack, weight)| b.get(*stack) != Some(*weight));
+        others.map(|(stack, weight)| format!("{whose}: {stack} {weight}")).collect()
+    };
+    compared.unexplained = differ(&as_theirs, inferno, "ours");
+    compared.unexplained.extend(differ(inferno, &as_theirs, "inferno"));
+    compared
+}
+
+/// Our line as inferno prints it, with what was changed; nothing if inferno leaves it out.
+fn as_inferno(stack: &str) -> (Option<String>, Vec<&'static str>) {
+    let mut reasons = Vec::new();
+    let mut frames = stack.split(';');
+    let mut line = frames.next().unwrap_or_default().to_owned();
+    let mut kept = 0;
+    for frame in frames {
+        let (reason, frame) = match frame {
+            _ if frame.starts_with("(anonymous namespace)") => (Some("without frames of anonymous namespaces"), None),
+            _ if frame.starts_with('[') && frame.ends_with(" (deleted)]") => {
+                (Some("deleted files unknown"), Some("[unknown] ".to_owned()))
+            }
+            _ if frame.starts_with("__vdso_") => (Some("the vdso called kernel"), Some(format!("{frame}_[k]"))),
+            _ => (None, Some(frame.to_owned())),
+        };
+        reasons.extend(reason.filter(|reason| !reasons.contains(reason)));
+        if let Some(frame) = frame {
+            line.push(';');
+            line.push_str(&frame);
+            kept += 1;
+        }
+    }
+    if kept == 0 {
+        reasons.push("without events that have no frame left");
+        return (None, reasons);
+    }
+    (Some(line), reasons)
 }
 
 /// The sum of all weights.
@@ -61,4 +86,32 @@ fn read(path: &Path) -> anyhow::Result<HashMap<String, u64>> {
         stacks.insert(stack.to_owned(), weight.parse()?);
     }
     Ok(stacks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stacks(lines: &[(&str, u64)]) -> HashMap<String, u64> {
+        lines.iter().map(|(stack, weight)| ((*stack).to_owned(), *weight)).collect()
+    }
+
+    #[test]
+    fn known_differences_are_undone_and_no_other() {
+        let ours =
+            [("a;f", 1), ("a;[x (deleted)];f", 2), ("a;(anonymous namespace)::g;f", 3), ("a", 4), ("a;__vdso_t", 5)];
+        let theirs = stacks(&[("a;f", 4), ("a;[unknown] ;f", 2), ("a;__vdso_t_[k]", 5)]);
+        let compared = compare_stacks(&stacks(&ours), &theirs);
+        assert!(compared.unexplained.is_empty(), "{compared:?}");
+        assert_eq!(compared.changed.values().sum::<usize>(), 4);
+    }
+
+    #[test]
+    fn a_line_lost_or_miscounted_by_either_is_told() {
+        let both = stacks(&[("a;f", 1), ("a;g (deleted)", 2)]);
+        let lost = stacks(&[("a;f", 1)]);
+        assert_eq!(compare_stacks(&lost, &both).unexplained, ["inferno: a;g (deleted) 2"]);
+        assert_eq!(compare_stacks(&both, &lost).unexplained, ["ours: a;g (deleted) 2"]);
+        assert_eq!(compare_stacks(&stacks(&[("a;f", 2)]), &lost).unexplained.len(), 2);
+    }
 }
