@@ -175,7 +175,22 @@ test("a reload, a link and the way back show the same", () => look(svg, "", asyn
   }
 }));
 
-test("text can be read in both themes", () => look(svg, "", async page => {
+test("text can be read on every colour in both themes", async () => {
+  const [old, now, kinds, change] = ["c.old.folded", "c.now.folded", "c.svg", "c.diff.svg"].map(name => join(dir, name));
+  // Every kind in every shade, every step of a difference.
+  const stack = n => `cmd${n};f${n};k${n}_[k] 30\ncmd${n};j${n}_[j];i${n}_[i] 30\ncmd${n};[unknown] 10\n`;
+  writeFileSync(now, Array.from({ length: 12 }, (_, n) => stack(n)).join(""));
+  writeFileSync(old, Array.from({ length: 12 }, (_, n) => stack(n).replaceAll(" 30", ` ${30 + (n - 6) ** 3}`.replace("-", ""))).join(""));
+  flame(now, kinds);
+  flame(now, change, "--diff", old);
+  for (const file of [svg, kinds, change]) await look(file, "", page => readable(page));
+  await look(kinds, "", async page => {
+    const seen = new Set((await boxes(page)).flatMap(box => box.classes));
+    for (const name of ["u", "k", "j", "i", "c", "x", "s0", "s1", "s2", "s3", "s4"]) assert.ok(seen.has(name), name);
+  });
+});
+
+async function readable(page) {
   const measure = () => page.evaluate(() => {
     const numbers = text => text.match(/[\d.]+/g).map(Number);
     const light = rgb => {
@@ -194,14 +209,14 @@ test("text can be read in both themes", () => look(svg, "", async page => {
   });
   for (const [colorScheme, dark] of [["light", false], ["dark", true]]) {
     await page.emulateMedia({ colorScheme });
-    for (const pattern of ["", "syscall"]) {
+    for (const pattern of ["", "^[fkjs]"]) {
       await search(page).fill(pattern);
       const { page: background, worst } = await measure();
       assert.equal(background < 0.1, dark);
       assert.ok(worst >= 4.5, `contrast ${worst} in ${colorScheme} with "${pattern}"`);
     }
   }
-}));
+}
 
 test("names that hold markup, scripts or hidden characters are text", async () => {
   const names = ["</title><script>window.hacked=1</script>", "]]></metadata><script>window.hacked=2</script>",

@@ -18,6 +18,10 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "units" {
         return crate::bench_units::run(runs);
     }
+    if let Some(part @ ("ranges" | "monopolies")) = filter.strip_prefix("profile:") {
+        // They measure the libraries; no binary has to be built for them.
+        return crate::bench_profile::run(Path::new(""), part, runs);
+    }
     let binaries = build()?;
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);

@@ -27,10 +27,25 @@ enum Command {
         #[arg(long, default_value_t = 3)]
         runs: u32,
     },
+    /// The load of `bench profile:monopolies`.
+    #[command(hide = true)]
+    Bursts {
+        #[arg(long)]
+        seed: u64,
+        #[arg(long)]
+        seconds: u64,
+        #[arg(long)]
+        threshold_ms: u64,
+        #[arg(long)]
+        truth: std::path::PathBuf,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Bench { filter, runs } => bench::run(filter.as_deref().unwrap_or(""), runs.max(1)),
+        Command::Bursts { seed, seconds, threshold_ms, truth } => {
+            bench_profile::monopolies::workload::run(seed, seconds, threshold_ms, &truth)
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use crate::model::{Dictionary, EventId, StackId, Strings, Task};
-use crate::views::{Owner, StackSums};
+use crate::model::{Dictionary, EventId, FrameId, Place, StackId, StrId, Strings, Task, label};
+use crate::views::{Owner, StackSums, Sum};
 
 /// The messages, field numbers as in profile.proto. Only what is written is declared.
 pub mod proto {
@@ -34,6 +34,8 @@ pub mod proto {
         pub period_type: Option<ValueType>,
         #[prost(int64, tag = "12")]
         pub period: i64,
+        #[prost(int64, repeated, tag = "13")]
+        pub comment: Vec<i64>,
         #[prost(int64, tag = "14")]
         pub default_sample_type: i64,
     }
@@ -64,6 +66,8 @@ pub mod proto {
         pub str: i64,
         #[prost(int64, tag = "3")]
         pub num: i64,
+        #[prost(int64, tag = "4")]
+        pub num_unit: i64,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -100,8 +104,6 @@ pub mod proto {
         pub name: i64,
         #[prost(int64, tag = "3")]
         pub system_name: i64,
-        #[prost(int64, tag = "4")]
-        pub filename: i64,
     }
 }
 
@@ -115,19 +117,19 @@ impl Table {
     }
 }
 
-/// Stacks as a message. Each sample type is an event's count and weight; samples carry command, pid and tid as labels where
-/// they are summed by thread.
+/// Stacks as a message. Each sample type is an event's count or weight. Samples have labels: command, whose code ran (`mode`), and
+/// pid, tid and cgroup where they are summed by thread. Addresses are not kept, so mappings have names only.
 pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     let mut table = Table::default();
     let mut out = proto::Profile::default();
-    let columns = value_types(names, stacks, &mut table, &mut out);
+    let sorted = stacks.sorted();
+    let columns = value_types(names, stacks, &sorted, &mut table, &mut out);
     let shared = out.sample_type.len() < 2 * columns.iter().flatten().count();
     let mut sums: BTreeMap<(Owner, StackId, Option<EventId>), Vec<i64>> = BTreeMap::new();
-    for sum in stacks.sorted() {
+    for sum in &sorted {
         let event = Some(sum.event).filter(|_| shared);
         let values = sums.entry((sum.owner, sum.stack, event)).or_insert_with(|| vec![0; out.sample_type.len()]);
         if let Some(column) = columns.get(usize::from(sum.event.0)).copied().flatten() {
-            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
             values[column] = number(sum.samples);
             values[column + 1] = number(sum.weight);
         }
@@ -137,81 +139,160 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
         let wall = names.clock.and_then(|clock| clock.wall_ns.checked_add(first)?.checked_sub(clock.clock_ns));
         out.time_nanos = wall.and_then(|wall| i64::try_from(wall).ok()).unwrap_or(0);
     }
-    functions(names, &mut table, &mut out);
-    let (comm_key, pid_key, tid_key) = (table.id("comm"), table.id("pid"), table.id("tid"));
-    let event_key = table.id("event");
+    out.comment = vec![table.id(concat!("written by coroner ", env!("CARGO_PKG_VERSION")))];
+    let mut locations = Locations { names, by_frame: HashMap::new(), mappings: HashMap::new(), without_stack: None };
     for ((owner, stack, event), value) in sums {
-        let task = match owner {
-            Owner::Thread(task) => names.task(task),
-            Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
-        };
-        let number = |key: i64, id: Option<u32>| id.map(|id| proto::Label { key, str: 0, num: i64::from(id) });
-        let comm = proto::Label { key: comm_key, str: table.id(names.strings.get(task.comm)), num: 0 };
-        let event = event.and_then(|event| names.events.get(usize::from(event.0)));
-        let event = event.map(|event| proto::Label { key: event_key, str: table.id(&event.name), num: 0 });
-        let labels = [Some(comm), event, number(pid_key, task.pid), number(tid_key, task.tid)];
-        out.sample.push(proto::Sample {
-            // Locations count from 1.
-            location_id: names.stacks.leaf_first(stack).map(|frame| u64::from(frame.0) + 1).collect(),
-            value,
-            label: labels.into_iter().flatten().collect(),
-        });
+        let label = labels(names, owner, stack, event, &mut table);
+        let mut location_id: Vec<u64> =
+            names.stacks.leaf_first(stack).map(|frame| locations.of(frame, &mut table, &mut out)).collect();
+        if location_id.is_empty() {
+            location_id.push(locations.without_stack(&mut table, &mut out));
+        }
+        out.sample.push(proto::Sample { location_id, value, label });
     }
     out.string_table = table.0.iter().map(|(_, text)| text.to_owned()).collect();
+    out
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn labels(
+    names: &Dictionary,
+    owner: Owner,
+    stack: StackId,
+    event: Option<EventId>,
+    table: &mut Table,
+) -> Vec<proto::Label> {
+    let task = match owner {
+        Owner::Thread(task) => names.task(task),
+        Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
+    };
+    let mode = names.stacks.leaf_first(stack).next().map(|leaf| match names.frames.get(leaf).place {
+        Place::User => "user",
+        Place::Jit => "jit",
+        Place::Kernel => "kernel",
+    });
+    let comm = Some(names.strings.get(task.comm));
+    let cgroup = task.cgroup.map(|cgroup| names.strings.get(cgroup));
+    let event = event.and_then(|event| names.events.get(usize::from(event.0))).map(|event| event.name.as_str());
+    let mut out = Vec::new();
+    for (key, text) in [("comm", comm), ("mode", mode), ("cgroup", cgroup), ("event", event)] {
+        // An empty text would be read as the number 0.
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            out.push(proto::Label { key: table.id(key), str: table.id(text), ..Default::default() });
+        }
+    }
+    for (key, id) in [("pid", task.pid), ("tid", task.tid)] {
+        if let Some(id) = id {
+            // pprof takes the key for the unit where there is none, and drops a 0 without one: the idle task.
+            let key = table.id(key);
+            out.push(proto::Label { key, num: i64::from(id), num_unit: key, ..Default::default() });
+        }
+    }
     out
 }
 
 /// Each sample has a value for each column, so beyond this they are too many.
 const MAX_EVENTS: usize = 64;
 
-/// Two columns for each event that has samples; where they are. Too many events share two columns, and are labels instead.
+/// Two columns for each event that has samples; where they are. Too many events share two columns, and are labels instead. The event with the most samples is what readers show first.
 fn value_types(
     names: &Dictionary,
     stacks: &StackSums,
+    sums: &[Sum],
     table: &mut Table,
     out: &mut proto::Profile,
 ) -> Vec<Option<usize>> {
+    let events = stacks.events();
     let mut columns = Vec::new();
-    let has: HashSet<EventId> = stacks.events().into_iter().map(|(event, _)| event).collect();
-    if has.len() > MAX_EVENTS {
+    if events.len() > MAX_EVENTS {
         let name = table.id("samples");
         out.sample_type.push(proto::ValueType { r#type: name, unit: table.id("count") });
         out.sample_type.push(proto::ValueType { r#type: table.id("weight"), unit: table.id("count") });
+        let has: HashSet<EventId> = events.iter().map(|(event, _)| *event).collect();
         return (0..names.events.len()).map(|id| has.contains(&EventId(id as u16)).then_some(0)).collect();
     }
     for (id, event) in names.events.iter().enumerate() {
-        if !has.contains(&EventId(id as u16)) {
+        let id = EventId(id as u16);
+        if !events.iter().any(|(has, _)| *has == id) {
             columns.push(None);
             continue;
         }
         columns.push(Some(out.sample_type.len()));
         let clock = event.name.starts_with("cpu-clock") || event.name.starts_with("task-clock");
+        // Folded stacks have no event, only numbers.
         let name = if event.name.is_empty() { "samples" } else { &event.name };
-        let unit = if clock { "nanoseconds" } else { "count" };
-        out.sample_type
-            .push(proto::ValueType { r#type: table.id(&format!("{name} samples")), unit: table.id("count") });
-        out.sample_type.push(proto::ValueType { r#type: table.id(name), unit: table.id(unit) });
-        out.period_type.get_or_insert(proto::ValueType { r#type: table.id(name), unit: table.id(unit) });
-        out.default_sample_type = table.id(name);
+        let count = if name == "samples" { "stacks".to_owned() } else { format!("{name} samples") };
+        let kind =
+            proto::ValueType { r#type: table.id(name), unit: table.id(if clock { "nanoseconds" } else { "count" }) };
+        out.sample_type.push(proto::ValueType { r#type: table.id(&count), unit: table.id("count") });
+        out.sample_type.push(kind);
+        if events.first().is_some_and(|(most, _)| *most == id) {
+            out.period_type = Some(kind);
+            out.period = period(sums, id);
+            out.default_sample_type = kind.r#type;
+        }
     }
     columns
 }
 
-/// A mapping for each module, a location and a function for each frame.
-fn functions(names: &Dictionary, table: &mut Table, out: &mut proto::Profile) {
-    let mut mappings: HashMap<u32, u64> = HashMap::new();
-    for (id, frame) in names.frames.iter() {
-        let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
-        let mapping_id = *mappings.entry(frame.module.0).or_insert_with(|| {
-            let id = out.mapping.len() as u64 + 1;
-            out.mapping.push(proto::Mapping { id, filename: table.id(module), has_functions: true });
-            id
-        });
-        let name = table.id(if symbol.is_empty() { "[unknown]" } else { symbol });
-        let id = u64::from(id.0) + 1;
-        out.function.push(proto::Function { id, name, system_name: name, filename: table.id(module) });
-        out.location.push(proto::Location { id, mapping_id, line: vec![proto::Line { function_id: id }] });
+/// The period of an event if all its samples have the same, else 0: unknown.
+fn period(sums: &[Sum], event: EventId) -> i64 {
+    let mut of = sums.iter().filter(|sum| sum.event == event);
+    let Some(first) = of.next() else { return 0 };
+    let period = first.weight / first.samples.max(1);
+    let same = |sum: &Sum| sum.samples.checked_mul(period) == Some(sum.weight);
+    if same(first) && of.all(same) { number(period) } else { 0 }
+}
+
+/// Locations, functions and mappings of the frames that occur.
+struct Locations<'a> {
+    names: &'a Dictionary,
+    by_frame: HashMap<FrameId, u64>,
+    mappings: HashMap<StrId, u64>,
+    without_stack: Option<u64>,
+}
+
+impl Locations<'_> {
+    fn of(&mut self, id: FrameId, table: &mut Table, out: &mut proto::Profile) -> u64 {
+        if let Some(location) = self.by_frame.get(&id) {
+            return *location;
+        }
+        let frame = self.names.frames.get(id);
+        let (symbol, module) = (frame.symbol(&self.names.strings), frame.module(&self.names.strings));
+        let known = !symbol.is_empty() && symbol != "[unknown]";
+        let mapping_id = if module.is_empty() { 0 } else { self.mapping(frame.module, table, out) };
+        let name = if known { symbol.to_owned() } else { label::label("", module, frame.place, false) };
+        let location = add(&name, mapping_id, table, out);
+        self.by_frame.insert(id, location);
+        location
     }
+
+    fn mapping(&mut self, module: StrId, table: &mut Table, out: &mut proto::Profile) -> u64 {
+        *self.mappings.entry(module).or_insert_with(|| {
+            let id = out.mapping.len() as u64 + 1;
+            let filename = table.id(self.names.strings.get(module));
+            // All functions that could be named are: without this pprof would look for the file and for address 0 in it.
+            out.mapping.push(proto::Mapping { id, filename, has_functions: true });
+            id
+        })
+    }
+
+    /// pprof does not show samples without a location.
+    fn without_stack(&mut self, table: &mut Table, out: &mut proto::Profile) -> u64 {
+        *self.without_stack.get_or_insert_with(|| add("[no stack]", 0, table, out))
+    }
+}
+
+fn add(name: &str, mapping_id: u64, table: &mut Table, out: &mut proto::Profile) -> u64 {
+    // Ids count from 1.
+    let id = out.location.len() as u64 + 1;
+    let name = table.id(name);
+    out.function.push(proto::Function { id, name, system_name: name });
+    out.location.push(proto::Location { id, mapping_id, line: vec![proto::Line { function_id: id }] });
+    id
 }
 
 /// Writes stacks, compressed.

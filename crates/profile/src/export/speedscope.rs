@@ -1,12 +1,11 @@
 //! speedscope's JSON (<https://www.speedscope.app/file-format-schema.json>): one profile for each event.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::model::folded::root_label;
-use crate::model::{Dictionary, EventId, StrId, label};
+use crate::model::{Dictionary, EventId, Frame, FrameId, label};
 use crate::views::{Owner, StackSums, Sum};
 
 #[derive(Serialize)]
@@ -46,59 +45,88 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-/// Writes stacks.
+/// Writes stacks. Stacks of the same frames are added up, whoever ran them, and stand in the order of their names, so that even
+/// speedscope's view in order of time is a flame graph.
 pub fn write(names: &Dictionary, stacks: &StackSums, name: &str, to: impl Write) -> io::Result<()> {
-    let mut frames: Vec<FrameEntry> = names.frames.iter().map(|(_, frame)| entry(names, frame)).collect();
-    let mut comms: HashMap<StrId, usize> = HashMap::new();
-    let mut profiles: Vec<(EventId, Sampled)> = Vec::new();
+    let mut frames = Frames { entries: Vec::new(), numbers: HashMap::new() };
+    let mut known: HashMap<FrameId, Vec<usize>> = HashMap::new();
+    let mut events: BTreeMap<EventId, HashMap<Vec<usize>, u64>> = BTreeMap::new();
     for Sum { event, owner, stack, weight, .. } in stacks.sorted() {
         let comm = match owner {
             Owner::Command(comm) => comm,
             Owner::Thread(task) => names.task(task).comm,
         };
-        let root = *comms.entry(comm).or_insert_with(|| {
-            frames.push(FrameEntry { name: root_label(names.strings.get(comm)), file: None });
-            frames.len() - 1
-        });
-        if profiles.last().is_none_or(|(of, _)| *of != event) {
-            profiles
-                .push((event, empty(names.events.get(usize::from(event.0)).map_or("samples", |event| &event.name))));
+        let comm = names.strings.get(comm);
+        let mut path = vec![frames.number(if comm.is_empty() { "[unknown]" } else { comm }, "")];
+        for id in names.stacks.root_first(stack) {
+            path.extend(known.entry(id).or_insert_with(|| frames.of(names, names.frames.get(id))).iter());
         }
-        let Some((_, sampled)) = profiles.last_mut() else { continue };
-        let stack = names.stacks.root_first(stack);
-        sampled.samples.push(std::iter::once(root).chain(stack.into_iter().map(|frame| frame.0 as usize)).collect());
-        sampled.weights.push(weight);
-        sampled.end = sampled.end.saturating_add(weight);
+        let sum = events.entry(event).or_default().entry(path).or_default();
+        *sum = sum.saturating_add(weight);
     }
+    let profiles: Vec<Sampled> =
+        events.into_iter().map(|(event, sums)| sampled(event_name(names, event), sums, &frames)).collect();
+    // The event with the most samples is shown first.
+    let most = stacks.events().first().map_or(EventId(0), |(event, _)| *event);
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
         exporter: concat!("coroner ", env!("CARGO_PKG_VERSION")),
         name,
-        active: 0,
-        shared: Shared { frames },
-        profiles: profiles.into_iter().map(|(_, sampled)| sampled).collect(),
+        active: profiles.iter().position(|profile| profile.name == event_name(names, most)).unwrap_or(0),
+        shared: Shared { frames: frames.entries },
+        profiles,
     };
     let mut to = io::BufWriter::new(to);
     serde_json::to_writer(&mut to, &file)?;
     to.flush()
 }
 
-fn entry(names: &Dictionary, frame: crate::model::Frame) -> FrameEntry {
-    let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
-    let file = (!module.is_empty()).then(|| module.to_owned());
-    FrameEntry { name: label::label(symbol, module, frame.place, true), file }
+fn event_name(names: &Dictionary, event: EventId) -> &str {
+    names
+        .events
+        .get(usize::from(event.0))
+        .map(|event| event.name.as_str())
+        .filter(|name| !name.is_empty())
+        .unwrap_or("samples")
 }
 
-fn empty(event: &str) -> Sampled {
+fn sampled(event: &str, sums: HashMap<Vec<usize>, u64>, frames: &Frames) -> Sampled {
     let clock = event.starts_with("cpu-clock") || event.starts_with("task-clock");
-    let unit = if clock { "nanoseconds" } else { "none" };
+    let mut sums: Vec<(Vec<usize>, u64)> = sums.into_iter().collect();
+    // Frames have different numbers under the same name if their modules differ.
+    let key = |frame: &usize| (frames.entries[*frame].name.as_str(), *frame);
+    sums.sort_by(|(a, _), (b, _)| a.iter().map(key).cmp(b.iter().map(key)));
+    let (samples, weights): (Vec<_>, Vec<u64>) = sums.into_iter().unzip();
     Sampled {
         r#type: "sampled",
         name: event.to_owned(),
-        unit,
+        unit: if clock { "nanoseconds" } else { "none" },
         start: 0,
-        end: 0,
-        samples: Vec::new(),
-        weights: Vec::new(),
+        end: weights.iter().copied().fold(0, u64::saturating_add),
+        samples,
+        weights,
+    }
+}
+
+/// Each name in a module once.
+struct Frames {
+    entries: Vec<FrameEntry>,
+    numbers: HashMap<(String, String), usize>,
+}
+
+impl Frames {
+    fn number(&mut self, name: &str, module: &str) -> usize {
+        *self.numbers.entry((name.to_owned(), module.to_owned())).or_insert_with(|| {
+            let file = (!module.is_empty()).then(|| module.to_owned());
+            self.entries.push(FrameEntry { name: name.to_owned(), file });
+            self.entries.len() - 1
+        })
+    }
+
+    /// Several where a compiler's `outer->inner` names several functions.
+    fn of(&mut self, names: &Dictionary, frame: Frame) -> Vec<usize> {
+        let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
+        let label = label::label(symbol, module, frame.place, false);
+        label.split(';').map(|part| self.number(part, module)).collect()
     }
 }

@@ -63,6 +63,16 @@ pub struct Imported {
     pub format: Format,
 }
 
+/// Which stacks are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stacks {
+    #[default]
+    All,
+    /// Only those of the cores' idle tasks: enough to count when cores did not idle. A hint: text is then read several times as
+    /// fast, and gives other samples without their stacks.
+    OfIdleTasks,
+}
+
 #[derive(Default)]
 pub struct Options<'a> {
     /// What the file is, if it is known.
@@ -72,6 +82,7 @@ pub struct Options<'a> {
     /// Only samples of this time are wanted, in nanoseconds of the profile's clock (of the wall clock for a directory). A hint:
     /// a recording is read there only, other files are read whole.
     pub range: Option<Range<u64>>,
+    pub stacks: Stacks,
 }
 
 /// What the file at `path` is.
@@ -138,7 +149,7 @@ pub fn file(
         }
         Format::PerfScript => {
             let input = Counted { from: head.as_slice().chain(input), read };
-            perf_script::samples::read(input, &mut |names, sample| window.take(names, sample))?
+            perf_script::samples::read_with(input, options.stacks, &mut |names, sample| window.take(names, sample))?
         }
         Format::Folded => {
             let input = Counted { from: head.as_slice().chain(input), read };

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use super::intern::Looked;
 use super::{Strings, WordTable, dictionary};
 
 /// Distinct stacks of labels with their weights, per event.
@@ -17,17 +18,70 @@ pub struct FoldedStacks {
     weights: Vec<u64>,
 }
 
+/// Stacks on their way into [`FoldedStacks`]. Its tables are larger than a core's own caches; looked into for many stacks at a
+/// time, the waits overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    words: Vec<u32>,
+    stacks: Vec<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    end: usize,
+    weight: u64,
+    looked: Looked,
+}
+
+impl Batch {
+    const FULL: usize = 32;
+
+    #[inline(always)]
+    pub fn push(&mut self, event: u32, root: u32, leaf_first: &[u32], weight: u64) {
+        self.words.extend_from_slice(&[event, root]);
+        self.words.extend_from_slice(leaf_first);
+        self.stacks.push(Waiting { end: self.words.len(), weight, looked: Looked::default() });
+    }
+
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.stacks.len() >= Batch::FULL
+    }
+}
+
 impl FoldedStacks {
-    /// Adds `weight` to the stack `[event, root label, leaf label, …]`.
-    #[inline]
-    pub fn add(&mut self, key: &[u32], weight: u64) {
-        let (id, new) = self.keys.intern(key);
+    /// Adds all stacks of a batch and empties it.
+    pub fn add_batch(&mut self, batch: &mut Batch) {
+        let mut start = 0;
+        for stack in &mut batch.stacks {
+            stack.looked = self.keys.look(&batch.words[start..stack.end]);
+            start = stack.end;
+        }
+        start = 0;
+        for stack in &batch.stacks {
+            let (id, new) = self.keys.intern_looked(&batch.words[start..stack.end], stack.looked);
+            self.weigh(id, new, stack.weight);
+            start = stack.end;
+        }
+        batch.words.clear();
+        batch.stacks.clear();
+    }
+
+    #[inline(always)]
+    fn weigh(&mut self, id: u32, new: bool, weight: u64) {
         if new {
             self.weights.push(weight);
         } else {
             let sum = &mut self.weights[id as usize];
             *sum = sum.saturating_add(weight);
         }
+    }
+
+    /// Adds `weight` to the stack `[event, root label, leaf label, …]`.
+    #[inline]
+    pub fn add(&mut self, key: &[u32], weight: u64) {
+        let (id, new) = self.keys.intern(key);
+        self.weigh(id, new, weight);
     }
 
     /// The number of distinct stacks.

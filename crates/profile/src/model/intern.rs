@@ -162,6 +162,13 @@ fn piece<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
     &bytes[start..ends[id as usize]]
 }
 
+/// A step on the way to a run of words.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looked {
+    hash: u64,
+    slot: u64,
+}
+
 /// Each distinct run of words (ids, numbers) once.
 #[derive(Clone, Debug)]
 pub struct WordTable {
@@ -192,6 +199,26 @@ impl WordTable {
         let (seed, words, ends) = (self.seed, &self.words, &self.ends);
         self.slots.add(h, id, |id| hash::ids(seed, run(words, ends, id)));
         (id, true)
+    }
+
+    /// The hash of `key` and the slot it chooses, not yet compared.
+    #[inline(always)]
+    pub fn look(&self, key: &[u32]) -> Looked {
+        let hash = hash::ids(self.seed, key);
+        Looked { hash, slot: self.slots.slots[hash as usize & (self.slots.slots.len() - 1)] }
+    }
+
+    /// [`WordTable::intern`] of a key that was looked for before. Keys may have been added since.
+    #[inline(always)]
+    pub fn intern_looked(&mut self, key: &[u32], looked: Looked) -> (u32, bool) {
+        let Looked { hash, slot } = looked;
+        if slot != 0 && (slot >> 32) as u32 == (hash >> 32) as u32 {
+            let id = slot as u32 - 1;
+            if run(&self.words, &self.ends, id) == key {
+                return (id, false);
+            }
+        }
+        self.intern(key)
     }
 
     pub fn get(&self, id: u32) -> &[u32] {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use coroner_evidence::recording::profile::{FrameRow, Reader, SampleRow, StackRow, TaskRow};
+use coroner_evidence::recording::profile::{FrameRow, Names, Reader, SampleRow, StackRow, TaskRow};
 
 use super::PLACES;
 use crate::import::{OddityKind, Report};
@@ -22,24 +22,24 @@ const STRAY: u32 = u32::MAX;
 
 /// Where names come from: a file, or nowhere.
 pub(super) trait Source {
-    fn event(&self, number: u32) -> Option<String>;
-    fn path(&self, number: u32) -> Option<String>;
-    fn task(&self, number: u32) -> Option<TaskRow>;
-    fn frame(&self, number: u32) -> Option<FrameRow>;
+    fn event(&mut self, number: u32) -> Option<String>;
+    fn path(&mut self, number: u32) -> Option<String>;
+    fn task(&mut self, number: u32) -> Option<TaskRow>;
+    fn frame(&mut self, number: u32) -> Option<FrameRow>;
 }
 
-impl Source for Reader {
-    fn event(&self, number: u32) -> Option<String> {
-        Reader::event(self, number)
+impl Source for Names<'_> {
+    fn event(&mut self, number: u32) -> Option<String> {
+        Names::event(self, number)
     }
-    fn path(&self, number: u32) -> Option<String> {
-        self.path_name(number)
+    fn path(&mut self, number: u32) -> Option<String> {
+        Names::path(self, number)
     }
-    fn task(&self, number: u32) -> Option<TaskRow> {
-        Reader::task(self, number)
+    fn task(&mut self, number: u32) -> Option<TaskRow> {
+        Names::task(self, number)
     }
-    fn frame(&self, number: u32) -> Option<FrameRow> {
-        Reader::frame(self, number)
+    fn frame(&mut self, number: u32) -> Option<FrameRow> {
+        Names::frame(self, number)
     }
 }
 
@@ -102,7 +102,7 @@ impl Numbers {
     /// The sample that a row stands for.
     pub fn sample(
         &mut self,
-        source: &dyn Source,
+        source: &mut dyn Source,
         names: &mut Dictionary,
         report: &mut Report,
         row: &SampleRow,
@@ -117,7 +117,7 @@ impl Numbers {
         }
     }
 
-    fn event(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> EventId {
+    fn event(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> EventId {
         *self.events.entry(number).or_insert_with(|| match source.event(number) {
             Some(name) => names.intern_event(&name),
             None => {
@@ -127,7 +127,7 @@ impl Numbers {
         })
     }
 
-    fn path(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StrId {
+    fn path(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StrId {
         *self.paths.entry(number).or_insert_with(|| match source.path(number) {
             Some(path) => names.strings.intern(&path),
             None => {
@@ -137,7 +137,7 @@ impl Numbers {
         })
     }
 
-    fn task(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
+    fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
         if let Some(known) = self.tasks.get(&number) {
             return *known;
         }
@@ -158,7 +158,7 @@ impl Numbers {
         id
     }
 
-    fn frame(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
+    fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
         if let Some(known) = self.frames.get(&number) {
             return *known;
         }
@@ -179,7 +179,7 @@ impl Numbers {
         id
     }
 
-    fn stack(&mut self, source: &dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StackId {
+    fn stack(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StackId {
         self.stacks.resize(self.nodes.len(), STRAY);
         let mut new = Vec::new();
         let mut at = number;

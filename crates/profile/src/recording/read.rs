@@ -145,6 +145,7 @@ fn pass(
     };
     let own_range = range.map(|range| shift.to_own(range));
     let mut numbers: Option<Numbers> = None;
+    let mut looked_up = file.names();
     let mut flow = ControlFlow::Continue(());
     let ended = file.chunks(own_range.as_ref(), &mut |chunk| {
         report.bytes += chunk.bytes;
@@ -156,7 +157,13 @@ fn pass(
             }
         };
         let numbers = numbers.get_or_insert_with(|| Numbers::of(file, report));
-        flow = pass_rows(rows, own_range.as_ref(), shift, &mut Naming { numbers, source: file, names, report }, take);
+        flow = pass_rows(
+            rows,
+            own_range.as_ref(),
+            shift,
+            &mut Naming { numbers, source: &mut looked_up, names, report },
+            take,
+        );
         flow
     });
     if let Err(why) = ended {
@@ -167,7 +174,7 @@ fn pass(
 
 struct Naming<'a> {
     numbers: &'a mut Numbers,
-    source: &'a dyn Source,
+    source: &'a mut dyn Source,
     names: &'a mut Dictionary,
     report: &'a mut Report,
 }
@@ -205,7 +212,8 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
     }
     match unpack_samples(samples) {
         Ok(rows) => {
-            let mut to = Naming { numbers: &mut numbers, source: &Nameless, names: &mut names, report: &mut report };
+            let mut to =
+                Naming { numbers: &mut numbers, source: &mut Nameless, names: &mut names, report: &mut report };
             let _ = pass_rows(rows, None, Shift(0), &mut to, take);
         }
         Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of samples {why}").as_bytes()),
@@ -217,16 +225,16 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
 struct Nameless;
 
 impl Source for Nameless {
-    fn event(&self, _: u32) -> Option<String> {
+    fn event(&mut self, _: u32) -> Option<String> {
         None
     }
-    fn path(&self, _: u32) -> Option<String> {
+    fn path(&mut self, _: u32) -> Option<String> {
         None
     }
-    fn task(&self, _: u32) -> Option<TaskRow> {
+    fn task(&mut self, _: u32) -> Option<TaskRow> {
         None
     }
-    fn frame(&self, _: u32) -> Option<FrameRow> {
+    fn frame(&mut self, _: u32) -> Option<FrameRow> {
         None
     }
 }

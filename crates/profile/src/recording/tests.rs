@@ -65,7 +65,8 @@ fn described(all: &[Said]) -> (Dictionary, Vec<Sample>) {
 
 /// Sample `i` of a node with two cores and 100 samples a second.
 fn usual(i: u64) -> Said {
-    let frame = |n: u64, place| (format!("function_{n}"), format!("/usr/lib/module_{}.so", n % 3), place, n % 5 == 0);
+    let frame =
+        |n: u64, place| (format!("function_{n}"), format!("/usr/lib/module_{}.so", n % 3), place, n.is_multiple_of(5));
     let frames = (0..i % 4).map(|n| frame(i % 7 + n, Place::User)).chain([frame(i % 11, Place::Kernel)]);
     Said {
         time: Some(i * 10_000_000 + i % 3),

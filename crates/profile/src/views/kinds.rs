@@ -294,3 +294,74 @@ impl Kinds {
         self.frames[id.0 as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::made::Made;
+
+    fn kind(comm: &str, tid: Option<u32>, root_first: &[&str]) -> Kind {
+        let mut made = Made::default();
+        let (task, stack) = (made.task_of(comm, tid, tid), made.stack(root_first));
+        made.sample("cpu-clock", 0, 1, task, stack);
+        Kinds::default().kind(&made.names, &made.samples[0])
+    }
+
+    #[test]
+    fn an_idle_core_is_idle_only_if_nothing_is_above_its_waiting() {
+        const LOOP: [&str; 2] = ["cpu_startup_entry_[k]", "do_idle_[k]"];
+        for waits in [
+            &["default_idle_call_[k]", "default_idle_[k]", "pv_native_safe_halt_[k]"][..],
+            &["cpuidle_idle_call_[k]", "cpuidle_enter_[k]", "cpuidle_enter_state_[k]", "intel_idle_ibrs_[k]"],
+            &["cpuidle_enter_state_[k]", "acpi_idle_enter_[k]", "acpi_idle_do_entry.isra.0_[k]"],
+            &["default_idle_call_[k]", "xen_safe_halt_[k]"],
+            &["default_idle_[k]", "native_irq_return_iret_[k]"],
+            &["psci_enter_idle_state_[k]", "psci_cpu_suspend_enter_[k]", "cpu_suspend_[k]", "__arm_smccc_hvc_[k]"],
+            &["[unknown]_[k]"],
+            &["_[k]"],
+            &[],
+        ] {
+            let stack: Vec<&str> = LOOP.iter().chain(waits).copied().collect();
+            assert_eq!(kind("swapper", Some(0), &stack), Kind::Idle, "{stack:?}");
+            // Folded stacks have no numbers, and only the suffix tells the kernel's functions.
+            assert_eq!(kind("swapper", None, &stack), Kind::Idle, "{stack:?}");
+            let above = [&stack[..], &["asm_common_interrupt_[k]", "ena_intr_msix_io_[k]"]].concat();
+            assert_eq!(kind("swapper", Some(0), &above), Kind::Irq, "{above:?}");
+        }
+        assert_eq!(kind("swapper", Some(0), &["do_idle_[k]", "schedule_idle_[k]", "__schedule_[k]"]), Kind::Kernel);
+        assert_eq!(kind("swapper", Some(0), &[]), Kind::Idle);
+        // A program may have such a function.
+        assert_eq!(kind("idler", Some(7), &["main", "default_idle"]), Kind::User);
+    }
+
+    #[test]
+    fn interrupts_are_known_by_their_entries() {
+        for entry in [
+            "asm_sysvec_apic_timer_interrupt_[k]",
+            "__sysvec_call_function_single_[k]",
+            "fred_sysvec_reschedule_ipi_[k]",
+            "common_interrupt_[k]",
+            "do_IRQ_[k]",
+            "smp_apic_timer_interrupt_[k]",
+            "smp_call_function_single_interrupt_[k]",
+            "el1h_64_irq_handler_[k]",
+            "el0t_64_irq_[k]",
+            "el1_irq_[k]",
+            "do_softirq.part.0_[k]",
+            "__do_softirq_[k]",
+        ] {
+            assert_eq!(kind("web", Some(7), &["main", entry, "work_[k]"]), Kind::Irq, "{entry}");
+            // On the way back to the program somebody else is chosen: no interrupt's work.
+            let back = ["main", entry, "irqentry_exit_to_user_mode_[k]", "schedule_[k]"];
+            assert_eq!(kind("web", Some(7), &back), Kind::Kernel, "{entry}");
+        }
+        assert_eq!(kind("ksoftirqd/3", Some(30), &["ret_from_fork_[k]", "run_ksoftirqd_[k]"]), Kind::Irq);
+        assert_eq!(kind("ksoftirqd/3", Some(30), &["tcp_v4_rcv_[k]"]), Kind::Irq);
+        let napi = ["ret_from_fork_[k]", "kthread_[k]", "napi_threaded_poll_[k]", "__napi_poll_[k]"];
+        assert_eq!(kind("napi/eth0-5", Some(31), &napi), Kind::Kernel);
+        assert_eq!(kind("web", Some(7), &["main", "entry_SYSCALL_64_[k]", "ksys_read_[k]"]), Kind::Kernel);
+        // An interrupt above an interrupt's end.
+        let again = ["main", "sysvec_reboot_[k]", "irqentry_exit_[k]", "asm_common_interrupt_[k]"];
+        assert_eq!(kind("web", Some(7), &again), Kind::Irq);
+    }
+}

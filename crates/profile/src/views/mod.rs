@@ -15,6 +15,8 @@ mod usual;
 mod window;
 
 #[cfg(test)]
+mod made;
+#[cfg(test)]
 mod tests;
 
 pub use clocks::{Clocks, Ticking};

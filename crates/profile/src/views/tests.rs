@@ -1,4 +1,5 @@
 use super::flame;
+use super::made::{MS, Made};
 use super::*;
 use crate::import::perf_script;
 use crate::model::{Dictionary, EventId, Profile, Sample};
@@ -59,8 +60,6 @@ fn shares(profile: &Profile, filter: Filter) -> risers::BusyShares {
     each(profile, filter, |names, sample| shares.add(names, sample));
     shares
 }
-
-const MS: u64 = 1_000_000;
 
 #[test]
 fn the_burst_is_found_and_nothing_else() {
@@ -149,4 +148,155 @@ fn the_riser_is_the_kernel_function_that_was_not_there_before() {
     assert_eq!((risers[0].what, risers[0].name.as_str()), (risers::What::KernelSymbol, "cgroup_rstat_flush"));
     assert_eq!((risers[0].baseline, risers[0].now), (0.0, 0.5));
     assert_eq!(risers.len(), 1);
+}
+
+/// The offsets of a row are exactly those that are counted in it, also where a second does not divide evenly.
+#[test]
+fn a_cell_of_the_offset_heatmap_and_a_filter_agree() {
+    for rows in [1, 7, 50, 333, 1000] {
+        let mut made = Made::default();
+        let task = made.task("a", 1);
+        let all: Vec<u64> = (0..rows as u64 + 1).map(|row| row * 1_000_000_000 / rows as u64).collect();
+        for offset in all.iter().flat_map(|at| [at.saturating_sub(1), *at, at + 1]) {
+            made.tick(7_000_000_000 + offset, task);
+        }
+        let mut counter = heatmap::OffsetCounter::new(rows);
+        made.samples.iter().for_each(|sample| counter.add(sample));
+        let map = counter.finish();
+        assert_eq!(map.first_second, 7);
+        for column in 0..map.columns {
+            for row in 0..rows {
+                let times = map.times(column, row);
+                let within = made.samples.iter().filter(|sample| times.contains(&sample.time.expect("time"))).count();
+                assert_eq!(map.count(column, row) as usize, within, "{rows} rows, row {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_wrong_time_stamp_does_not_push_out_the_rest() {
+    let mut made = Made::default();
+    let task = made.task("a", 1);
+    made.tick(0, task);
+    (0..1000u64).for_each(|n| made.tick(40_000_000_000_000_000 + n * MS, task));
+    made.tick(u64::MAX, task);
+    let mut offsets = heatmap::OffsetCounter::new(1000);
+    let mut cores = cores::CoreCounter::new(MS);
+    for sample in &made.samples {
+        offsets.add(sample);
+        cores.add(&made.names, sample);
+    }
+    let (offsets, cores) = (offsets.finish(), cores.finish());
+    assert_eq!((offsets.first_second, offsets.columns, offsets.left_out), (40_000_000, 1, 2));
+    assert_eq!((cores.start, cores.columns, cores.left_out), (40_000_000_000_000_000, 1000, 2));
+}
+
+#[test]
+fn idle_that_is_not_sampled_is_not_known() {
+    let mut made = Made::default();
+    let (a, b) = (made.task("a", 1), made.task("b", 2));
+    let stack = made.stack(&["main"]);
+    // Core 0 works all the time, core 1 a quarter of the first second and then not at all.
+    for ms in 0..2000u64 {
+        made.sample("cycles", 0, ms * MS, a, stack);
+        if ms < 250 {
+            made.sample("cycles", 1, ms * MS, b, stack);
+        }
+        made.sample("sched:sched_switch", 1, ms * MS, a, stack);
+    }
+    let mut counter = cores::CoreCounter::new(1000 * MS);
+    made.samples.iter().for_each(|sample| counter.add(&made.names, sample));
+    let map = counter.finish();
+    assert_eq!((map.cell(1, 0).busy_share(), map.cell(1, 0).owner, map.other_events), (None, Some(b), 2000));
+    let cores::Busy::Estimated(share) = map.busy(1, 0) else { panic!("{:?}", map.busy(1, 0)) };
+    assert!((share - 0.25).abs() < 0.03, "{share}");
+    assert_eq!(map.busy(1, 1), cores::Busy::Silent);
+}
+
+#[test]
+fn late_samples_are_counted_for_their_cell_and_its_owner() {
+    let mut made = Made::default();
+    let [a, b] = ["a", "b"].map(|comm| made.task(comm, u32::from(comm.as_bytes()[0])));
+    // Of the first column a has 6 and b has 5, but 3 of a's come when all the others are through.
+    for (n, task) in [a, a, a, b, b, b, b, b].into_iter().enumerate() {
+        made.tick(n as u64 * MS, task);
+    }
+    (1..50).for_each(|column| made.tick(column * 100 * MS, b));
+    (0..3).for_each(|n| made.tick((20 + n) * MS, a));
+    let mut counter = cores::CoreCounter::new(100 * MS);
+    made.samples.iter().for_each(|sample| counter.add(&made.names, sample));
+    let map = counter.finish();
+    assert_eq!((map.cell(0, 0).user, map.late), (11, 3));
+    // Who had most is not known for sure any more, and that is said by `late`.
+    assert_eq!(map.cell(0, 0).owner_samples, 5);
+}
+
+#[test]
+fn a_band_may_go_over_the_turn_of_the_second() {
+    let profile = example();
+    let band =
+        |offsets| Filter { band: Some(Band { offsets, within: 0..4000 * MS }), cores: vec![1], ..Filter::default() };
+    assert_eq!(tree(&profile, band(900 * MS..100 * MS), &flame::Options::default()).samples, 800);
+    let ranges = Filter { ranges: vec![0..100 * MS, 50 * MS..200 * MS, 900 * MS..900 * MS], ..Filter::default() };
+    assert_eq!(tree(&profile, Filter { cores: vec![1], ..ranges }, &flame::Options::default()).samples, 200);
+}
+
+/// The story: on a loaded node kubelet goes from under 1 % to 6.5 %, nearly all of it in one function deep below a system call.
+#[test]
+fn kubelet_and_its_function_come_out_on_top() {
+    let mut made = Made::default();
+    let entry = ["main", "entry_SYSCALL_64_after_hwframe_[k]", "do_syscall_64_[k]"];
+    let read = [&entry[..], &["ksys_read_[k]", "vfs_read_[k]", "seq_read_iter_[k]"]].concat();
+    let stat = [&read[..], &["memcg_stat_show_[k]", "mem_cgroup_nr_lru_pages_[k]"]].concat();
+    let other = [&read[..], &["proc_pid_status_[k]"]].concat();
+    let write = [&entry[..], &["ksys_write_[k]"]].concat();
+    let [stat, other, write, user] = [&stat[..], &other, &write, &["main", "train"]].map(|stack| made.stack(stack));
+    let kubelets = [made.task("kubelet", 900), made.task_of("kubelet", Some(900), Some(901))];
+    let (train, web) = (made.task("train", 1000), made.task("web", 1001));
+    let mut draw = 99u64;
+    let mut second = |made: &mut Made, from: u64, permille: u64| {
+        for n in 0..10_000u64 {
+            draw = draw.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (draw >> 33) % 1000;
+            let (task, stack) = match at {
+                _ if at < permille => (kubelets[(n % 2) as usize], if at % 20 == 19 { other } else { stat }),
+                _ if at < 200 => (web, if at.is_multiple_of(2) { other } else { write }),
+                _ => (train, user),
+            };
+            made.sample("cpu-clock", 0, from + n * MS / 10, task, stack);
+        }
+    };
+    second(&mut made, 0, 8);
+    second(&mut made, 5000 * MS, 65);
+    let sides = [0..5000 * MS, 5000 * MS..9000 * MS].map(|times| {
+        let mut shares = risers::BusyShares::default();
+        let within = made.samples.iter().filter(|sample| times.contains(&sample.time.expect("time")));
+        within.for_each(|sample| shares.add(&made.names, sample));
+        shares
+    });
+    let [before, now] = &sides;
+    let risers = risers::find((&made.names, before), (&made.names, now), 10);
+    let names: Vec<&str> = risers.iter().map(|riser| riser.name.as_str()).collect();
+    assert_eq!(names, ["kubelet", "mem_cgroup_nr_lru_pages"]);
+    assert!(risers[0].baseline < 0.01 && (0.06..0.07).contains(&risers[0].now), "{risers:?}");
+    assert_eq!((risers[0].now_processes, risers[0].baseline_processes), (1, 1));
+    assert_eq!(risers[1].mostly_in, Some(("kubelet".to_owned(), 1.0)));
+    assert_eq!(risers[1].carries[0], "memcg_stat_show");
+    // The same again is no rise, and against nothing nothing can be said.
+    assert_eq!(risers::find((&made.names, now), (&made.names, now), 10), []);
+    assert_eq!(risers::find((&made.names, &risers::BusyShares::default()), (&made.names, now), 10), []);
+}
+
+#[test]
+fn one_sample_in_twenty_is_noise() {
+    let mut made = Made::default();
+    let (a, b) = (made.task("a", 1), made.task("b", 2));
+    (0..40u64).for_each(|n| made.tick(n * MS, if n == 30 { b } else { a }));
+    let shares = |from: usize, until: usize| {
+        let mut shares = risers::BusyShares::default();
+        made.samples[from..until].iter().for_each(|sample| shares.add(&made.names, sample));
+        shares
+    };
+    assert_eq!(risers::find((&made.names, &shares(0, 20)), (&made.names, &shares(20, 40)), 10), []);
 }

@@ -2,10 +2,13 @@
 //! turns so that a busy machine hurts all of them alike, the least of several turns. Peers are installed by their package managers
 //! into target/peers, never linked.
 
-mod monopolies;
+pub mod monopolies;
+mod peers;
 mod perf_data;
 mod ranges;
+mod same_lines;
 mod text;
+mod vary;
 
 use std::path::Path;
 
@@ -19,9 +22,11 @@ pub struct Row {
     pub met: bool,
 }
 
+type Measure = fn(&Path, u32) -> anyhow::Result<Vec<Row>>;
+
 /// `binaries` holds the release build of coroner. `part` is one of text, perf-data, ranges, monopolies, or empty for all.
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
-    let parts: [(&str, fn(&Path, u32) -> anyhow::Result<Vec<Row>>); 4] =
+    let parts: [(&str, Measure); 4] =
         [("text", text::run), ("perf-data", perf_data::run), ("ranges", ranges::run), ("monopolies", monopolies::run)];
     println!("| work | ours | peer | ratio | bar | met |");
     println!("|---|---|---|---|---|---|");

@@ -1,8 +1,156 @@
-//! One second out of a day of recordings.
+//! One second's flame graph out of a day of recordings.
+
+mod day;
 
 use super::Row;
+use anyhow::Context;
+use coroner_profile::import::{self, Options};
+use coroner_profile::symbols::Symbols;
+use coroner_profile::views::{Filter, Selector, StackSums, flame};
+use day::{CORES, FILE_SECONDS, Node, RATE, SECOND, START_WALL};
+use std::ops::{ControlFlow, Range};
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-pub fn run(_binaries: &Path, _runs: u32) -> anyhow::Result<Vec<Row>> {
-    Ok(Vec::new())
+const FILES: u64 = 24 * 3600 / FILE_SECONDS;
+const BAR: Duration = Duration::from_millis(20);
+
+pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
+    let directory = tempfile::tempdir()?;
+    let began = Instant::now();
+    let (samples, bytes) = make(directory.path(), FILES)?;
+    eprintln!(
+        "{FILES} files, {samples} samples, {:.2} GB, made in {:.0} s",
+        bytes as f64 / 1e9,
+        began.elapsed().as_secs_f64()
+    );
+    let seconds = FILES * FILE_SECONDS;
+    let mut rows = Vec::new();
+    for (where_in, second) in [("first", 0), ("middle", seconds / 2 + 301), ("last", seconds - 1)] {
+        let times = measure(directory.path(), second, runs.max(5))?;
+        rows.push(Row {
+            work: format!("flame graph of the {where_in} second of {} h × {CORES} cores", seconds / 3600),
+            ours: format!(
+                "{} CPU, {} wall; {} wall with the files not in the page cache",
+                ms(times.cpu),
+                ms(times.wall),
+                ms(times.cold)
+            ),
+            peer: "–".to_owned(),
+            ratio: "–".to_owned(),
+            bar: "≤ 20 ms".to_owned(),
+            met: times.cpu <= BAR,
+        });
+    }
+    let packed = chunk_bytes(directory.path(), FILES)?;
+    let each = |bytes: u64| bytes as f64 / samples as f64;
+    rows.push(Row {
+        work: format!("bytes of a sample, {samples} of them in {FILES} files"),
+        ours: format!("{:.2}, with names {:.2}", each(packed), each(bytes)),
+        peer: "–".to_owned(),
+        ratio: "–".to_owned(),
+        bar: "≤ 10".to_owned(),
+        met: each(bytes) <= 10.0,
+    });
+    Ok(rows)
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// Writes the files, as many at a time as there are cores. How many samples and bytes they have.
+fn make(directory: &Path, files: u64) -> anyhow::Result<(u64, u64)> {
+    let node = Node::new();
+    let (next, samples) = (AtomicU64::new(0), AtomicU64::new(0));
+    let work = || -> anyhow::Result<()> {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= files {
+                return Ok(());
+            }
+            samples.fetch_add(node.write(directory, number)?, Ordering::Relaxed);
+        }
+    };
+    let workers = std::thread::available_parallelism()?.get();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a writer panicked")))
+    })?;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(directory)? {
+        bytes += entry?.metadata()?.len();
+    }
+    Ok((samples.into_inner(), bytes))
+}
+
+/// What the chunks of samples take, by the first file.
+fn chunk_bytes(directory: &Path, files: u64) -> anyhow::Result<u64> {
+    let range = START_WALL..START_WALL + FILE_SECONDS * SECOND - SECOND;
+    let options = Options { range: Some(range), ..Options::default() };
+    let mut ignore = |_: &_, _| ControlFlow::Continue(());
+    Ok(import::file(directory, &options, &mut Symbols::none(), &mut ignore)?.report.bytes * files)
+}
+
+/// The least of several turns.
+struct Times {
+    cpu: Duration,
+    wall: Duration,
+    cold: Duration,
+}
+
+fn measure(directory: &Path, second: u64, runs: u32) -> anyhow::Result<Times> {
+    let range = START_WALL + second * SECOND..START_WALL + (second + 1) * SECOND;
+    let mut cold = Vec::new();
+    for _ in 0..3 {
+        for entry in std::fs::read_dir(directory)? {
+            let file = std::fs::File::open(entry?.path())?;
+            // SAFETY: the descriptor is open, and the call touches no memory of ours.
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        }
+        cold.push(flame_graph(directory, &range)?.1);
+    }
+    let warm: Vec<(Duration, Duration)> =
+        (0..runs).map(|_| flame_graph(directory, &range)).collect::<anyhow::Result<_>>()?;
+    let least = |times: &mut dyn Iterator<Item = Duration>| times.min().unwrap_or_default();
+    Ok(Times {
+        cpu: least(&mut warm.iter().map(|(cpu, _)| *cpu)),
+        wall: least(&mut warm.iter().map(|(_, wall)| *wall)),
+        cold: least(&mut cold.into_iter()),
+    })
+}
+
+/// What this thread has used so far.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours and outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The whole way: from the directory's name to the tree that is drawn. CPU and wall time.
+fn flame_graph(directory: &Path, range: &Range<u64>) -> anyhow::Result<(Duration, Duration)> {
+    let (began, used) = (Instant::now(), cpu_time());
+    let mut sums = StackSums::by_command();
+    let mut selector = Selector::new(Filter::between(range.start, range.end));
+    let options = Options { range: Some(range.clone()), ..Options::default() };
+    let imported = import::file(directory, &options, &mut Symbols::none(), &mut |names, sample| {
+        if selector.has(names, &sample) {
+            sums.add(names, &sample);
+        }
+        ControlFlow::Continue(())
+    })?;
+    let (event, samples) = *sums.events().first().context("no samples")?;
+    let tree = flame::tree(&imported.names, &sums, event, &flame::Options::default());
+    let took = (cpu_time() - used, began.elapsed());
+    let expected = RATE * u64::from(CORES);
+    anyhow::ensure!(
+        samples.abs_diff(expected) <= 2 * u64::from(CORES) && tree.samples == samples && tree.nodes.len() > 1000,
+        "{samples} samples and {} nodes for one second, expected about {expected}",
+        tree.nodes.len()
+    );
+    anyhow::ensure!(imported.report.oddities.is_empty(), "{:?}", imported.report);
+    Ok(took)
 }

@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::output::profile::{heatmap_json, heatmap_text};
 use crate::output::{print, terminal};
 use anyhow::bail;
+use coroner_profile::import::Stacks;
 use coroner_profile::views::cores::CoreCounter;
 use coroner_profile::views::heatmap::OffsetCounter;
 use coroner_profile::views::{Kind, Kinds};
@@ -43,11 +44,13 @@ pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
             let mut counter = OffsetCounter::new(usize::from(args.rows));
             let mut kinds = Kinds::default();
             let mut idle = 0;
-            let read =
-                super::read(&args.source, &args.selection, &mut |names, sample| match kinds.kind(names, sample) {
-                    Kind::Idle => idle += 1,
-                    _ => counter.add(sample),
-                })?;
+            let stacks = Stacks::OfIdleTasks;
+            let read = super::read_with(&args.source, &args.selection, stacks, &mut |names, sample| match kinds
+                .kind(names, sample)
+            {
+                Kind::Idle => idle += 1,
+                _ => counter.add(sample),
+            })?;
             must_have_times(&read)?;
             let map = counter.finish();
             if args.json {

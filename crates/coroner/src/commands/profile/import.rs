@@ -9,7 +9,7 @@ use crate::output::profile::{header, thousands};
 use crate::output::terminal;
 use anyhow::bail;
 use coroner_evidence::recording::Writer;
-use coroner_profile::import as reader;
+use coroner_profile::import::{self as reader, Stacks};
 use coroner_profile::recording::{Origin, SampleWriter};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -51,7 +51,9 @@ fn fill(file: &mut Writer, source: &SourceArgs, selection: &SelectionArgs) -> an
     file.set_profile_source(&origin.row(None, None))?;
     let mut samples = SampleWriter::default();
     let mut failed = None;
-    let read = super::read_until(source, selection, &mut |names, sample| match samples.take(file, names, *sample) {
+    let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| match samples
+        .take(file, names, *sample)
+    {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);

@@ -12,7 +12,7 @@ mod span;
 use crate::args::profile::{InputFormat, SelectionArgs, SourceArgs};
 use crate::output::progress::StatusLine;
 use anyhow::bail;
-use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report};
+use coroner_profile::import::{self as reader, Format, ImportError, Imported, Report, Stacks};
 use coroner_profile::model::{Clock, Dictionary, EventId, Sample};
 use coroner_profile::symbols::Symbols;
 use coroner_profile::views::Clocks;
@@ -91,7 +91,21 @@ pub fn read(
     selection: &SelectionArgs,
     view: &mut dyn FnMut(&Dictionary, &Sample),
 ) -> anyhow::Result<ReadProfile> {
-    let read = read_any(source, selection, view)?;
+    read_with(source, selection, Stacks::All, view)
+}
+
+/// The same, with no more stacks than the view needs. A selection by function needs all.
+pub fn read_with(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    stacks: Stacks,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    let stacks = if selection.symbol.is_some() { Stacks::All } else { stacks };
+    let read = read_until(source, selection, stacks, &mut |names, sample| {
+        view(names, sample);
+        ControlFlow::Continue(())
+    })?;
     if read.selected == 0 {
         bail!("{}", select::nothing(&read, selection));
     }
@@ -104,7 +118,7 @@ pub fn read_any(
     selection: &SelectionArgs,
     view: &mut dyn FnMut(&Dictionary, &Sample),
 ) -> anyhow::Result<ReadProfile> {
-    read_until(source, selection, &mut |names, sample| {
+    read_until(source, selection, Stacks::All, &mut |names, sample| {
         view(names, sample);
         ControlFlow::Continue(())
     })
@@ -114,6 +128,7 @@ pub fn read_any(
 fn read_until(
     source: &SourceArgs,
     selection: &SelectionArgs,
+    stacks: Stacks,
     view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
 ) -> anyhow::Result<ReadProfile> {
     let mut symbols = symbols(source);
@@ -127,7 +142,7 @@ fn read_until(
         select.begins_at(first);
     }
     let range = range.and_then(|(_, range)| range);
-    let options = reader::Options { format: format(source), read: Some(&count), range };
+    let options = reader::Options { format: format(source), read: Some(&count), range, stacks };
     let imported = with_progress(&source.file, &count, || {
         reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
             widen(&mut span, sample.time);

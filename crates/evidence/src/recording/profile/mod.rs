@@ -13,7 +13,7 @@ mod rows;
 
 pub use super::chunk::ChunkError;
 pub use chunk::{unpack_samples, unpack_stacks};
-pub use read::{Chunk, Reader};
+pub use read::{Chunk, Names, Reader};
 
 pub(super) use rows::{insert_names, replace_source};
 
@@ -65,30 +65,30 @@ pub struct FrameRow {
 /// Samples, and the names that were not stored before; each name's number follows from its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProfileRows {
-    pub events: Names<String>,
+    pub events: NewNames<String>,
     /// Modules and cgroups.
-    pub paths: Names<String>,
-    pub tasks: Names<TaskRow>,
-    pub frames: Names<FrameRow>,
+    pub paths: NewNames<String>,
+    pub tasks: NewNames<TaskRow>,
+    pub frames: NewNames<FrameRow>,
     pub stacks: Vec<StackRow>,
     pub samples: Vec<SampleRow>,
 }
 
 /// Names with consecutive numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names<T> {
+pub struct NewNames<T> {
     /// The number of the first one.
     pub first: u32,
     pub names: Vec<T>,
 }
 
-impl<T> Default for Names<T> {
-    fn default() -> Names<T> {
-        Names { first: 0, names: Vec::new() }
+impl<T> Default for NewNames<T> {
+    fn default() -> NewNames<T> {
+        NewNames { first: 0, names: Vec::new() }
     }
 }
 
-impl<T> Names<T> {
+impl<T> NewNames<T> {
     /// Adds a name and tells its number.
     pub fn push(&mut self, name: T) -> u32 {
         self.names.push(name);

@@ -8,7 +8,7 @@ use super::super::rows::U64;
 use super::super::schema::PROFILE_SINCE;
 use super::super::{About, RecordingError, chunk};
 use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row, Statement};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
@@ -166,32 +166,52 @@ impl Reader {
         }
     }
 
-    /// The name of an event; `None` if it is not there or cannot be read, as below.
-    pub fn event(&self, number: u32) -> Option<String> {
-        self.name("SELECT name FROM profile_events WHERE id = ?", number, |row| row.get(0))
+    /// A way to look names up.
+    pub fn names(&self) -> Names<'_> {
+        let prepare = |sql| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
+        Names {
+            event: prepare("SELECT name FROM profile_events WHERE id = ?"),
+            path: prepare("SELECT path FROM profile_paths WHERE id = ?"),
+            task: prepare("SELECT pid, tid, comm, cgroup_path_id FROM profile_tasks WHERE id = ?"),
+            frame: prepare("SELECT symbol, module_path_id, place, is_inlined FROM profile_frames WHERE id = ?"),
+        }
+    }
+}
+
+/// Looks names up by their numbers. `None` is a name that is not there or cannot be read.
+pub struct Names<'r> {
+    event: Option<Statement<'r>>,
+    path: Option<Statement<'r>>,
+    task: Option<Statement<'r>>,
+    frame: Option<Statement<'r>>,
+}
+
+impl Names<'_> {
+    pub fn event(&mut self, number: u32) -> Option<String> {
+        look_up(&mut self.event, number, |row| row.get(0))
     }
 
-    pub fn path_name(&self, number: u32) -> Option<String> {
-        self.name("SELECT path FROM profile_paths WHERE id = ?", number, |row| row.get(0))
+    pub fn path(&mut self, number: u32) -> Option<String> {
+        look_up(&mut self.path, number, |row| row.get(0))
     }
 
-    pub fn task(&self, number: u32) -> Option<TaskRow> {
-        self.name("SELECT pid, tid, comm, cgroup_path_id FROM profile_tasks WHERE id = ?", number, |row| {
+    pub fn task(&mut self, number: u32) -> Option<TaskRow> {
+        look_up(&mut self.task, number, |row| {
             Ok(TaskRow { pid: row.get(0)?, tid: row.get(1)?, comm: row.get(2)?, cgroup: row.get(3)? })
         })
     }
 
-    pub fn frame(&self, number: u32) -> Option<FrameRow> {
-        self.name("SELECT symbol, module_path_id, place, is_inlined FROM profile_frames WHERE id = ?", number, |row| {
+    pub fn frame(&mut self, number: u32) -> Option<FrameRow> {
+        look_up(&mut self.frame, number, |row| {
             Ok(FrameRow { symbol: row.get(0)?, module: row.get(1)?, place: row.get(2)?, is_inlined: row.get(3)? })
         })
     }
+}
 
-    fn name<T>(&self, sql: &str, number: u32, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Option<T> {
-        if !self.has_tables {
-            return None;
-        }
-        let mut select = self.db.prepare_cached(sql).ok()?;
-        select.query_row([number], value).optional().ok().flatten()
-    }
+fn look_up<T>(
+    select: &mut Option<Statement<'_>>,
+    number: u32,
+    value: fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> Option<T> {
+    select.as_mut()?.query_row([number], value).ok()
 }

@@ -1,7 +1,7 @@
 //! Names as rows of plain tables.
 
 use super::super::rows::U64;
-use super::{FrameRow, Names, ProfileRows, SourceRow, TaskRow};
+use super::{FrameRow, NewNames, ProfileRows, SourceRow, TaskRow};
 use rusqlite::{Transaction, params};
 
 pub fn insert_names(tx: &Transaction<'_>, rows: &ProfileRows) -> rusqlite::Result<()> {
@@ -29,7 +29,7 @@ pub fn insert_names(tx: &Transaction<'_>, rows: &ProfileRows) -> rusqlite::Resul
     Ok(())
 }
 
-fn numbered<T>(names: &Names<T>) -> impl Iterator<Item = (i64, &T)> {
+fn numbered<T>(names: &NewNames<T>) -> impl Iterator<Item = (i64, &T)> {
     names.names.iter().enumerate().map(|(i, name)| (i64::from(names.first) + i as i64, name))
 }
 

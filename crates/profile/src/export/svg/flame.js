@@ -10,6 +10,7 @@
   const alone = root === document.documentElement;
   const KINDS = { u: "program", k: "kernel", j: "JIT", i: "inlined", c: "command", x: "no symbol" };
   const LEAST = 0.4; // pixels; narrower boxes are not drawn
+  const ROW_LEAST = 0.004; // of the width; the rows above the last one that has so much in it wait for a zoom
 
   // Boxes are in order: parents before children, left to right. parent and end (of all above a box) follow from the levels.
   const parent = new Int32Array(count), end = new Int32Array(count);
@@ -79,12 +80,13 @@
   reset.title = clear.title = "Esc";
 
   let zoomed = 0, side = data.now.all || !data.was ? data.now : data.was, pattern = null, current = 0, letter = 0;
-  let drawn = new Map(), rows = [], hits = new Uint8Array(count);
+  let drawn = new Map(), rows = [], hits = new Uint8Array(count), levels = data.levels, hidden = 0;
+  const foot = root.querySelector(".foot"), tail = root.getAttribute("height") - data.head - data.row * data.levels;
 
   function place(box, x, width, letters, below, into) {
     const g = document.createElementNS(SVG, "g"), rect = document.createElementNS(SVG, "rect");
     const title = document.createElementNS(SVG, "title");
-    const level = data.level[box], y = data.row * (data.icicle ? level : data.levels - 1 - level);
+    const level = data.level[box], y = data.row * (data.icicle ? level : levels - 1 - level);
     g.setAttribute("class", data.kind[box] + " s" + data.shade[box] + (hits[box] ? " hit" : "") + (below ? " below" : ""));
     g.setAttribute("tabindex", box === current ? "0" : "-1");
     g.setAttribute("role", "button");
@@ -119,6 +121,16 @@
     }
     return text;
   }
+  // As many rows as have something in them: stacks of a few samples may be far deeper than all others.
+  function stretch(to) {
+    if (to === levels) return;
+    const grows = (to - levels) * data.row;
+    levels = to;
+    frames.setAttribute("height", levels * data.row);
+    foot.setAttribute("y", data.head + levels * data.row);
+    root.setAttribute("height", data.head + levels * data.row + tail);
+    if (alone && !data.icicle) window.scrollBy(0, grows);
+  }
   function draw() {
     const focused = frames.contains(document.activeElement);
     if (!letter) {
@@ -132,13 +144,20 @@
     const into = document.createDocumentFragment();
     drawn = new Map(); rows = [];
     const whole = zoomed === 0 ? side.all : side.total[zoomed], from = side.left[zoomed];
-    for (let box = parent[zoomed]; box >= 0; box = parent[box]) place(box, 0, width, (width - 8) / letter, true, into);
+    const seen = [];
     for (let box = zoomed; box < end[zoomed];) {
       const wide = box === zoomed ? width : whole ? side.total[box] / whole * width : 0;
       if (wide < LEAST) { box = end[box]; continue; }
-      place(box, whole ? (side.left[box] - from) / whole * width : 0, wide, (wide - 8) / letter, false, into);
+      seen.push([box, whole ? (side.left[box] - from) / whole * width : 0, wide]);
       box++;
     }
+    const filled = [];
+    for (const [box, , wide] of seen) filled[data.level[box]] = (filled[data.level[box]] || 0) + wide;
+    const top = filled.findLastIndex(wide => wide >= ROW_LEAST * width);
+    hidden = filled.length - 1 - top;
+    stretch(Math.max(top, data.level[zoomed]) + 1);
+    for (let box = parent[zoomed]; box >= 0; box = parent[box]) place(box, 0, width, (width - 8) / letter, true, into);
+    for (const [box, x, wide] of seen) if (data.level[box] < levels) place(box, x, wide, (wide - 8) / letter, false, into);
     frames.replaceChildren(into);
     if (!drawn.has(current)) { current = zoomed; drawn.get(current).setAttribute("tabindex", "0"); }
     if (focused) drawn.get(current).focus({ preventScroll: true });
@@ -150,7 +169,8 @@
   }
   function tell(box) {
     if (box === null) box = zoomed;
-    status.textContent = box === 0 && zoomed === 0 ? "Click a frame to zoom; arrow keys and Enter work, too." : describe(box);
+    status.textContent = box === 0 && zoomed === 0 ? "Click a frame to zoom; arrow keys and Enter work, too."
+      + (hidden > 0 ? " " + hidden + " more rows of narrow stacks show when zoomed." : "") : describe(box);
   }
   // Frames that match inside a frame that matches are not counted again.
   function sum(from) {

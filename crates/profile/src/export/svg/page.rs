@@ -8,6 +8,7 @@ use super::Options;
 use super::boxes::{Kind, Picture, SHADES, Shape, Span};
 use super::text::{escape, json, percent, shorten, shown};
 
+/// Any two kinds differ by at least 11 (CIE 1976), also as protanopes, deuteranopes and tritanopes see them (Machado 2009).
 const STYLE: &str = include_str!("flame.css");
 const SCRIPT: &str = include_str!("flame.js");
 
@@ -21,6 +22,8 @@ const NOTE: u32 = 18;
 const LETTER: f64 = 7.3;
 /// Narrower boxes, as a share of the width, are only drawn by the script.
 const LEAST: f64 = 0.001;
+/// What a row must have in it, as a share of the width, to be shown before somebody zooms; as in the script.
+const ROW_LEAST: f64 = 0.004;
 /// The graph's share of the page; the rest is margin.
 const INNER: f64 = 0.98;
 
@@ -53,7 +56,8 @@ impl<W: Write> Out<W> {
 pub(super) fn write(picture: &Picture<'_>, options: &Options, words: &Words, to: impl Write) -> io::Result<()> {
     let mut out = Out { to, text: String::with_capacity(1 << 18) };
     let width = options.width.clamp(300, 10_000);
-    let graph = picture.levels * ROW;
+    let levels = levels(picture);
+    let graph = levels * ROW;
     let height = HEAD + graph + LEGEND + words.notes.len() as u32 * NOTE;
     let title = escape(&options.title);
     let facts = words.facts.join(" · ");
@@ -69,7 +73,7 @@ pub(super) fn write(picture: &Picture<'_>, options: &Options, words: &Words, to:
     );
     let letters = f64::from(width) * INNER / LETTER;
     for shape in &picture.boxes {
-        draw(picture, shape, options.icicle, letters, &mut out.text);
+        draw(picture, shape, levels, options.icicle, letters, &mut out.text);
         out.flush_if_long()?;
     }
     let _ = writeln!(out.text, "</svg>\n<svg class=\"foot\" x=\"1%\" y=\"{}\" overflow=\"visible\">", HEAD + graph);
@@ -82,14 +86,24 @@ pub(super) fn write(picture: &Picture<'_>, options: &Options, words: &Words, to:
         let _ = writeln!(out.text, "<text class=\"note\" y=\"{y}\">{}</text>", escape(note));
     }
     out.text.push_str("</svg>\n<metadata class=\"data\">");
-    data(picture, options, &subtitle, words.scale.is_some(), &mut out)?;
+    data(picture, levels, options, &subtitle, words.scale.is_some(), &mut out)?;
     let _ = write!(out.text, "</metadata>\n<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>\n");
     out.to.write_all(out.text.as_bytes())?;
     out.to.flush()
 }
 
-/// Draws a box if it is wide enough to be seen.
-fn draw(picture: &Picture<'_>, shape: &Shape<'_>, icicle: bool, letters: f64, out: &mut String) {
+/// Rows up to the last one that has something in it. Stacks of a few samples may be far deeper than all others: the script draws
+/// them when it zooms.
+fn levels(picture: &Picture<'_>) -> u32 {
+    let mut filled = vec![0.0; picture.levels.max(1) as usize];
+    for shape in &picture.boxes {
+        filled[shape.level as usize] += placed(picture, shape).2;
+    }
+    filled.iter().rposition(|share| *share >= ROW_LEAST).map_or(1, |level| level as u32 + 1)
+}
+
+/// Where a box lies, the total, and the box's share of it.
+fn placed(picture: &Picture<'_>, shape: &Shape<'_>) -> (Span, f64, f64) {
     // Without anything now, show what was.
     let (span, total) = if picture.total > 0 || picture.total_was == 0 {
         (shape.now, picture.total)
@@ -97,12 +111,17 @@ fn draw(picture: &Picture<'_>, shape: &Shape<'_>, icicle: bool, letters: f64, ou
         (shape.was, picture.total_was)
     };
     let total = total.max(1) as f64;
-    let share = if shape.level == 0 { 1.0 } else { span.total as f64 / total };
-    if share < LEAST {
+    (span, total, if shape.level == 0 { 1.0 } else { span.total as f64 / total })
+}
+
+/// Draws a box if it is wide enough to be seen.
+fn draw(picture: &Picture<'_>, shape: &Shape<'_>, levels: u32, icicle: bool, letters: f64, out: &mut String) {
+    let (span, total, share) = placed(picture, shape);
+    if share < LEAST || shape.level >= levels {
         return;
     }
     let (left, wide) = (span.left as f64 / total * 100.0, share * 100.0);
-    let y = ROW * if icicle { shape.level } else { picture.levels - 1 - shape.level };
+    let y = ROW * if icicle { shape.level } else { levels - 1 - shape.level };
     let _ = write!(
         out,
         "<g class=\"{} s{}\"><title>{} {}</title><rect x=\"{left:.3}%\" y=\"{y}\" width=\"{wide:.3}%\" height=\"17\"/>",
@@ -162,6 +181,7 @@ fn scale_legend(scale: &str, out: &mut String) {
 /// The graph in columns, for the script.
 fn data<W: Write>(
     picture: &Picture<'_>,
+    levels: u32,
     options: &Options,
     subtitle: &str,
     diff: bool,
@@ -175,7 +195,7 @@ fn data<W: Write>(
         json(subtitle),
         json(&options.unit),
         options.icicle,
-        picture.levels,
+        levels,
     );
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut ids = Vec::with_capacity(picture.boxes.len());

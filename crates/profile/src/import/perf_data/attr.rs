@@ -93,8 +93,17 @@ impl Attr {
         (self.sample_type & bit::TIME != 0).then(|| (self.sample_type & before).count_ones() as usize)
     }
 
+    pub fn has_thread(&self) -> bool {
+        self.sample_type & bit::TID != 0
+    }
+
     pub fn has_address(&self) -> bool {
         self.sample_type & bit::IP != 0
+    }
+
+    /// Samples carry the counts of a whole group (`-e '{a,b}:S'`).
+    pub fn reads_group(&self) -> bool {
+        self.sample_type & bit::READ != 0 && self.read_format & 8 != 0
     }
 
     /// User stacks were recorded as copies of memory, not as addresses.

@@ -21,6 +21,8 @@ mod unpack;
 mod work;
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;
 
 pub use about::{About, about};

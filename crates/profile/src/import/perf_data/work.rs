@@ -14,6 +14,7 @@ use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, StackId, StrId, Strings, Task};
 use crate::symbols::Symbols;
 
+const GROUP: &[u8] = b"samples of a group of events (:S): only the leader's are kept, not the others' counts";
 const DWARF: &[u8] =
     b"user stacks are copies of memory (--call-graph dwarf), which are not unwound: only the kernel's frames and the place in user code";
 /// What the kernel allows (PATH_MAX, KSYM_NAME_LEN). A longer name in a deep stack would be longer than the file, many times.
@@ -204,6 +205,9 @@ impl Work<'_, '_> {
             }
             stack
         };
+        if attr.reads_group() {
+            self.report.odd(OddityKind::Unsupported, place, GROUP);
+        }
         if attr.copies_stacks() {
             self.report.odd(OddityKind::Unsupported, place, DWARF);
         }
@@ -213,6 +217,8 @@ impl Work<'_, '_> {
                 Some(name) => self.names.strings.intern_bytes(name),
                 None => self.names.strings.intern(&format!(":{tid}")),
             },
+            // A thread that is being torn down has no number any more; perf calls it so.
+            None if attr.has_thread() => self.names.strings.intern(":-1"),
             None => Strings::EMPTY,
         };
         let cgroup = raw.cgroup.and_then(|id| self.cgroups.get(&id).copied());

@@ -15,14 +15,18 @@ pub(super) fn line_ends(text: &[u8], ends: &mut Vec<u32>) {
             ends.resize(ends.len() * 2 + 1024, 0);
         }
         let mut bits = newlines(block);
+        let Some(room) = ends[found..].first_chunk_mut::<64>() else { break };
         // Most blocks have one or two. Writing three and counting those that are leaves the processor nothing to foretell.
-        for _ in 0..3 {
-            ends[found] = base + bits.trailing_zeros();
+        for place in &mut room[..3] {
+            *place = base + bits.trailing_zeros();
             found += usize::from(bits != 0);
             bits &= bits.wrapping_sub(1);
         }
-        while bits != 0 {
-            ends[found] = base + bits.trailing_zeros();
+        for place in &mut room[3..] {
+            if bits == 0 {
+                break;
+            }
+            *place = base + bits.trailing_zeros();
             found += 1;
             bits &= bits - 1;
         }

@@ -10,7 +10,7 @@ use super::read::feed;
 use super::scan::{Scanner, Sink};
 use crate::import::gz::{Unpacked, is_gz};
 use crate::import::{ImportError, Report};
-use crate::model::folded::root_label;
+use crate::model::folded::{Batch, root_label};
 use crate::model::{FoldedStacks, label};
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub fn read(from: impl Read, options: &Options) -> Result<(FoldedStacks, Report)
     let mut scanner = Scanner::new(Folder::new(options.suffixes));
     feed(&mut from, &mut scanner)?;
     scanner.report.truncated |= from.cut();
-    Ok((scanner.sink.folded, scanner.report))
+    Ok((scanner.sink.finish(), scanner.report))
 }
 
 /// Folds a file, compressed or not.
@@ -48,7 +48,7 @@ pub fn file(file: &File, options: &Options) -> Result<(FoldedStacks, Report), Im
     let fold_part = |(at, end): (u64, u64)| -> io::Result<(FoldedStacks, Report)> {
         let mut scanner = Scanner::new(Folder::new(options.suffixes));
         feed(Part { file, at, end }, &mut scanner)?;
-        Ok((scanner.sink.folded, scanner.report))
+        Ok((scanner.sink.finish(), scanner.report))
     };
     let results: Vec<io::Result<(FoldedStacks, Report)>> = std::thread::scope(|scope| {
         let (first, others) = parts.split_first().expect("at least one part");
@@ -131,15 +131,22 @@ impl Read for Part<'_> {
 struct Folder {
     folded: FoldedStacks,
     suffixes: bool,
-    /// Event and command of the sample at hand, then its frames.
-    key: Vec<u32>,
+    batch: Batch,
+    /// Of the sample at hand.
+    event: u32,
+    task: u32,
     weight: u64,
 }
 
 impl Folder {
     fn new(suffixes: bool) -> Folder {
         let folded = FoldedStacks::default();
-        Folder { folded, suffixes, key: vec![0, 0], weight: 0 }
+        Folder { folded, suffixes, batch: Batch::default(), event: 0, task: 0, weight: 0 }
+    }
+
+    fn finish(mut self) -> FoldedStacks {
+        self.folded.add_batch(&mut self.batch);
+        self.folded
     }
 }
 
@@ -161,16 +168,18 @@ impl Sink for Folder {
     }
 
     #[inline(always)]
-    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) {
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) -> bool {
         self.weight = header.period.unwrap_or(1);
-        self.key[0] = event;
-        self.key[1] = task;
+        self.event = event;
+        self.task = task;
+        true
     }
 
     #[inline(always)]
     fn end(&mut self, leaf_first: &[u32]) {
-        self.key.truncate(2);
-        self.key.extend_from_slice(leaf_first);
-        self.folded.add(&self.key, self.weight);
+        self.batch.push(self.event, self.task, leaf_first, self.weight);
+        if self.batch.is_full() {
+            self.folded.add_batch(&mut self.batch);
+        }
     }
 }

@@ -7,15 +7,27 @@ use super::header::Header;
 use super::read::feed;
 use super::scan::{Scanner, Sink};
 use crate::import::gz::Unpacked;
-use crate::import::{ImportError, Report, Take};
+use crate::import::{ImportError, Report, Stacks, Take};
 use crate::model::{Dictionary, EventId, Frame, Sample, StackId, Task, TaskId, label};
 
 /// Reads a stream, compressed or not.
 pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+    read_with(from, Stacks::All, take)
+}
+
+/// Reads a stream and only those stacks that are wanted. What is odd about the lines of other stacks is not reported.
+pub fn read_with(from: impl Read, stacks: Stacks, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
     let mut from = Unpacked::new(from)?;
     let nothing =
         Sample { time: None, core: None, task: TaskId(0), event: EventId(0), period: 1, stack: StackId::EMPTY };
-    let mut scanner = Scanner::new(Passer { names: Dictionary::default(), sample: nothing, take, stopped: false });
+    let mut scanner = Scanner::new(Passer {
+        names: Dictionary::default(),
+        sample: nothing,
+        take,
+        stopped: false,
+        stacks,
+        idle: Vec::new(),
+    });
     feed(&mut from, &mut scanner)?;
     let mut report = scanner.report;
     report.truncated |= from.cut();
@@ -28,6 +40,9 @@ struct Passer<'s, 't> {
     sample: Sample,
     take: &'s mut Take<'t>,
     stopped: bool,
+    stacks: Stacks,
+    /// For each task whether it is a core's idle task.
+    idle: Vec<bool>,
 }
 
 impl Sink for Passer<'_, '_> {
@@ -40,14 +55,20 @@ impl Sink for Passer<'_, '_> {
 
     fn task(&mut self, header: &Header<'_>) -> u32 {
         let comm = self.names.strings.intern_bytes(header.comm);
-        self.names.intern_task(Task { pid: header.pid, tid: header.tid, comm, cgroup: None }).0
+        let task = Task { pid: header.pid, tid: header.tid, comm, cgroup: None };
+        let id = self.names.intern_task(task).0;
+        if self.idle.len() <= id as usize {
+            self.idle.resize(id as usize + 1, false);
+        }
+        self.idle[id as usize] = task.is_idle_task(&self.names.strings);
+        id
     }
 
     fn event(&mut self, name: &[u8]) -> u32 {
         u32::from(self.names.intern_event(&String::from_utf8_lossy(name)).0)
     }
 
-    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) {
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) -> bool {
         self.sample = Sample {
             time: header.time,
             core: header.core,
@@ -56,6 +77,7 @@ impl Sink for Passer<'_, '_> {
             period: header.period.unwrap_or(1),
             stack: StackId::EMPTY,
         };
+        self.stacks == Stacks::All || self.idle[task as usize]
     }
 
     fn end(&mut self, leaf_first: &[u32]) {

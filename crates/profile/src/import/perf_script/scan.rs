@@ -16,8 +16,9 @@ pub trait Sink {
     fn task(&mut self, header: &Header<'_>) -> u32;
     /// An event begins of a kind other than the one before. Returns a name for it, which [`Sink::begin`] will be given.
     fn event(&mut self, name: &[u8]) -> u32;
-    /// An event begins. What the header says of task and event may be missing; their names stand for them.
-    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>);
+    /// An event begins. What the header says of task and event may be missing; their names stand for them. Returns whether its
+    /// stack is wanted: if not, the lines of its frames are not looked at.
+    fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) -> bool;
     /// Its stack is complete: the names of its frames, leaf first.
     fn end(&mut self, leaf_first: &[u32]);
     /// A line that begins with `#`, before the first event.
@@ -38,6 +39,8 @@ pub struct Scanner<S> {
     pub report: Report,
     memo: Memo,
     stack: Vec<u32>,
+    /// Whether the stack at hand is wanted.
+    wanted: bool,
     /// The known line before this one in the stack.
     before: u32,
     state: State,
@@ -73,6 +76,7 @@ impl<S: Sink> Scanner<S> {
             report: Report::default(),
             memo: Memo::new(),
             stack: Vec::with_capacity(128),
+            wanted: true,
             before: START,
             state: State::Between,
             has_stacks: false,
@@ -131,6 +135,9 @@ impl<S: Sink> Scanner<S> {
     fn frame_line(&mut self, text: &[u8], length: usize) {
         if self.state != State::Stack {
             self.first_frame();
+        }
+        if !self.wanted {
+            return;
         }
         match aligned_address(text) {
             Some(Address { high, region }) if length >= ALIGNED => {
@@ -313,7 +320,7 @@ impl<S: Sink> Scanner<S> {
             Some(event) => event,
             None => *self.event_name.insert(self.sink.event(b"")),
         };
-        self.sink.begin(task, event, header);
+        self.wanted = self.sink.begin(task, event, header);
         self.state = State::Event;
         self.stack.clear();
         self.report.samples += 1;
@@ -322,8 +329,9 @@ impl<S: Sink> Scanner<S> {
     #[inline(always)]
     fn close(&mut self) {
         if self.state != State::Between {
+            let frames_seen = self.state == State::Stack && !self.wanted;
             self.state = State::Between;
-            if self.stack.is_empty() {
+            if self.stack.is_empty() && !frames_seen {
                 self.report.odd(OddityKind::EmptyStack, self.report.lines, b"");
             }
             self.sink.end(&self.stack);

@@ -173,3 +173,46 @@ impl RecentTasks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::header;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn eight_digits_are_a_number(n in 0u64..100_000_000) {
+            prop_assert_eq!(eight_digits(u64::from_le_bytes(*format!("{n:8}").as_bytes().first_chunk().expect("8"))), n);
+        }
+
+        /// A form learnt from one header reads another as the grammar does, or not at all.
+        #[test]
+        fn a_form_says_what_the_grammar_says(
+            core in 0u32..300, seconds in 0u64..1_000_000, fraction in 0u32..1_000_000, period in 0u64..20_000_000_000,
+            other_core in 0u32..300, other_seconds in 0u64..1_000_000, other_fraction in 0u32..1_000_000,
+            other_period in 0u64..20_000_000_000, event in "[a-z0-9-]{1,9}(:[a-z]{1,3})?", damage in any::<Option<(u8, u8)>>(),
+        ) {
+            let first = format!("[{core:03}] {seconds}.{fraction:06}: {period:10} {event}: ");
+            let learnt = header::usual_rest(first.as_bytes(), b"").and_then(|header| Shape::of(first.as_bytes(), &header));
+            let shape = learnt.expect("the usual form");
+            let rest = format!("[{other_core:03}] {other_seconds}.{other_fraction:06}: {other_period:10} {event}: ");
+            let mut line = format!("task 12 {rest}").into_bytes();
+            if let Some((at, byte)) = damage {
+                let at = 8 + usize::from(at) % rest.len();
+                line[at] = byte;
+            }
+            let mut text = line.clone();
+            text.extend_from_slice(&[b' '; LONGEST]);
+            if let Some((task, header)) = shape.read(&text, line.len()) {
+                let parsed = header::parse(&line).expect("a header");
+                prop_assert_eq!(&line[..task], b"task 12 ");
+                prop_assert_eq!(Header { comm: b"task", tid: Some(12), ..header }, parsed);
+            } else if damage.is_none() {
+                let widths = |seconds: u64, period: u64| (seconds.to_string().len(), period.to_string().len().max(10));
+                prop_assert_ne!(widths(seconds, period), widths(other_seconds, other_period));
+            }
+        }
+    }
+}

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 
 use super::{fold, samples};
 use crate::export;
-use crate::import::OddityKind;
+use crate::import::{OddityKind, Stacks};
 use crate::model::Profile;
+use crate::views::{Kind, Kinds};
 
 /// Every form at once, as perf prints it.
 const TEXT: &str = "\
@@ -200,6 +201,67 @@ proptest! {
         prop_assert!(report.samples >= whole_events && report.samples <= whole_events + 1);
         let in_stack = !text[..cut].ends_with("\n\n") && text[..cut].rsplit("\n\n").next().is_some_and(|last| last.contains("\n\t"));
         prop_assert!(!in_stack || report.truncated);
+    }
+}
+
+/// Lines of every sort in any order: idle and other tasks, several events, lone commands, missing empty lines, CRLF, nonsense.
+fn mixed_lines() -> impl Strategy<Value = String> {
+    let task = prop_oneof![
+        Just("swapper 0".to_owned()),
+        Just("swapper     0/0".to_owned()),
+        Just("swapper/1 0".to_owned()),
+        "[a-z]{1,4}( [0-9])? [1-9][0-9]?".prop_map(String::from),
+    ];
+    let event =
+        prop_oneof![Just("cycles:u: "), Just("cpu-clock: "), Just("sched:sched_switch: a=b ==> c"), Just("e:\r")];
+    let header = (task, 0u32..4, 0u32..9, 0u32..1_000_000, event).prop_map(|(task, core, second, fraction, event)| {
+        format!("{task} [00{core}] {second}.{fraction:06}: 10 {event}")
+    });
+    let symbol = prop_oneof![
+        Just("pv_native_safe_halt"),
+        Just("do_idle"),
+        Just("handle_softirqs"),
+        Just("main"),
+        Just("[unknown]")
+    ];
+    let frame = (prop_oneof![0xffff_ffff_8100_0000u64..0xffff_ffff_8200_0000, 0u64..1 << 44], symbol, 0u32..300)
+        .prop_map(|(address, symbol, offset)| format!("\t{address:16x} {symbol}+0x{offset:x} ([kernel.kallsyms])"));
+    let odd = prop_oneof![
+        Just("lone ".to_owned()),
+        Just("\r".to_owned()),
+        Just("# comment".to_owned()),
+        Just("perf 5 [000] 1.0: PERF_RECORD_LOST lost 17".to_owned()),
+        Just("a 5 [001] 1.5: 10 cycles: ffffffff81000000 do_idle+0x1 ([kernel.kallsyms])".to_owned()),
+        "(\t| {0,3})[0-9a-f]{0,16}[ :\\[\\]()/+x0-9a-z]{0,40}".prop_map(String::from),
+    ];
+    let line = prop_oneof![3 => header, 4 => frame, 3 => Just(String::new()), 1 => odd];
+    proptest::collection::vec(line, 0..120).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    /// What a heatmap counts is the same whether or not the stacks of busy tasks are read.
+    #[test]
+    fn samples_without_the_stacks_of_busy_tasks_are_the_same(text in mixed_lines(), packed in any::<bool>()) {
+        let mut bytes = text.into_bytes();
+        if packed {
+            let mut to = GzEncoder::new(Vec::new(), Compression::fast());
+            to.write_all(&bytes).expect("memory");
+            bytes = to.finish().expect("memory");
+        }
+        let run = |stacks| {
+            let mut kinds = Kinds::default();
+            let mut seen = Vec::new();
+            let (names, report) = samples::read_with(&bytes[..], stacks, &mut |names, sample| {
+                let idle = kinds.kind(names, &sample) == Kind::Idle;
+                let event = names.events[usize::from(sample.event.0)].name.clone();
+                let task = names.task(sample.task);
+                let comm = names.strings.get(task.comm).to_owned();
+                seen.push((sample.time, sample.core, comm, task.pid, task.tid, event, sample.period, idle));
+                std::ops::ControlFlow::Continue(())
+            }).expect("memory");
+            (seen, names.events.len(), report.samples, report.lines, report.lost, report.truncated)
+        };
+        prop_assert_eq!(run(Stacks::All), run(Stacks::OfIdleTasks));
     }
 }
 

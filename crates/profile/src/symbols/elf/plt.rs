@@ -22,6 +22,10 @@ pub(super) struct Plt {
 const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 const STUB: u64 = 16;
+/// What fills a slot on x86-64 (`R_X86_64_*`).
+const GLOB_DAT: u32 = 6;
+const JUMP_SLOT: u32 = 7;
+const IRELATIVE: u32 = 37;
 
 impl Plt {
     pub fn of(image: &Image, sections: &[Section]) -> Option<Plt> {
@@ -63,9 +67,7 @@ impl Plt {
         let (symbols, strings) = &self.dynamic;
         let entry = image.bytes(symbols.offset.checked_add(u64::from(symbol) * 24)?, 24, 24)?;
         let mut name = image.string(strings, u32_at(&entry, 0)?);
-        if name.is_empty() {
-            return None;
-        }
+        // Without a name, as perf has it, if the linker chooses among variants of a function of the same file.
         name.extend_from_slice(b"@plt");
         Some((start..start + each, name))
     }
@@ -102,8 +104,9 @@ fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, u32>, Vec<u32>
         let Some(bytes) = image.bytes(section.offset, section.size, MAX_RELOCATIONS) else { continue };
         for entry in bytes.chunks_exact(24) {
             let (Some(slot), Some(info)) = (u64_at(entry, 0), u64_at(entry, 8)) else { continue };
-            let symbol = (info >> 32) as u32;
-            if symbol != 0 {
+            let (symbol, kind) = ((info >> 32) as u32, info as u32);
+            // Most of them are of no stub's slot.
+            if [GLOB_DAT, JUMP_SLOT, IRELATIVE].contains(&kind) {
                 slots.insert(slot, symbol);
             }
             if section.name == b".rela.plt" {

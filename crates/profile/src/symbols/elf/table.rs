@@ -1,9 +1,10 @@
 //! The symbol tables of a file, by address.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::debugdata;
+use super::demangle::demangle;
 use super::image::{Image, Section, u32_at, u64_at};
 use super::plt::Plt;
 
@@ -17,10 +18,10 @@ const NESTED: usize = 32;
 const PAGE: u64 = 4096;
 
 pub(super) struct Table {
-    /// By start.
+    /// By start; of several with one start in the order of the files.
     symbols: Vec<Symbol>,
-    /// The string tables that [`Symbol::strings`] counts.
-    strings: Vec<(usize, Section)>,
+    /// The tables that [`Symbol::table`] counts: in which image, the symbols, their strings.
+    tables: Vec<(usize, Section, Section)>,
     images: Vec<Image>,
     /// The size of the longest function.
     longest: u64,
@@ -31,8 +32,9 @@ pub(super) struct Table {
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u64,
-    name: u32,
-    /// Its size, below it which string table has the name, below it how much its name is preferred.
+    /// Which entry of its table it is. The name is looked up there when it is asked for.
+    entry: u32,
+    /// Its size, below it which table it is from, below it how much its name is preferred.
     packed: u32,
 }
 
@@ -43,7 +45,7 @@ impl Symbol {
         u64::from(self.packed >> 6)
     }
 
-    fn strings(self) -> usize {
+    fn table(self) -> usize {
         (self.packed >> 3 & 7) as usize
     }
 
@@ -64,7 +66,7 @@ impl Table {
         let packed = packed.and_then(|section| mapped.bytes(section.offset, section.size, MAX_SYMBOLS));
         let plt = Plt::of(&mapped, &sections);
         let stripped = !sections.iter().any(|section| section.kind == SYMTAB);
-        let mut table = Table { symbols: Vec::new(), strings: Vec::new(), images: Vec::new(), longest: 0, plt };
+        let mut table = Table { symbols: Vec::new(), tables: Vec::new(), images: Vec::new(), longest: 0, plt };
         if stripped
             && debug.is_none()
             && let Some(packed) = packed.and_then(|packed| debugdata::unpack(&packed))
@@ -72,13 +74,15 @@ impl Table {
         {
             table.add(packed, &sections, &[SYMTAB]);
         }
-        if let Some(debug) = debug
-            && let Some(sections) = debug.sections()
-        {
+        let has_names = |sections: &[Section]| sections.iter().any(|at| at.kind == SYMTAB && at.size > 24);
+        let debug_sections = debug.as_ref().and_then(Image::sections).filter(|sections| has_names(sections));
+        // The dynamic symbols are among all symbols, where those are.
+        let whole = debug_sections.is_some() || has_names(&sections);
+        if let (Some(debug), Some(sections)) = (debug, debug_sections) {
             table.add(debug, &sections, &[SYMTAB]);
         }
-        table.add(mapped, &sections, &[SYMTAB, DYNSYM]);
-        table.symbols.sort_unstable_by_key(|symbol| symbol.start);
+        table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] });
+        table.symbols.sort_unstable_by_key(|symbol| (symbol.start, symbol.table(), symbol.entry));
         table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         Some(table)
     }
@@ -88,18 +92,19 @@ impl Table {
             let is_table = |section: &&Section| section.kind == *kind && section.entry_size == 24;
             let Some(section) = sections.iter().find(is_table) else { continue };
             let Some(strings) = sections.get(section.link as usize) else { continue };
-            if section.size > MAX_SYMBOLS || self.strings.len() == 8 {
+            if section.size > MAX_SYMBOLS || self.tables.len() == 8 {
                 continue;
             }
-            let from = self.strings.len() as u32;
-            self.strings.push((self.images.len(), strings.clone()));
+            let from = self.tables.len() as u32;
+            self.tables.push((self.images.len(), section.clone(), strings.clone()));
             let named = |section: &Section, part: &str| memchr::memmem::find(&section.name, part.as_bytes()).is_some();
             let code: Vec<bool> = sections.iter().map(|at| named(at, "text") || named(at, "data")).collect();
             let mut buffer = vec![0; CHUNK];
             for at in (0..section.size).step_by(CHUNK) {
                 let want = CHUNK.min((section.size - at) as usize);
                 let n = image.read_at(&mut buffer[..want], section.offset.saturating_add(at));
-                self.symbols.extend(buffer[..n].chunks_exact(24).filter_map(|entry| symbol(entry, from, &code)));
+                let entries = buffer[..n].chunks_exact(24).zip((at / 24) as u32..);
+                self.symbols.extend(entries.filter_map(|(bytes, entry)| symbol(bytes, entry, from, &code)));
                 if n < want {
                     break;
                 }
@@ -118,67 +123,71 @@ impl Table {
         }
         let end = self.symbols.partition_point(|symbol| symbol.start <= address);
         let nearest = self.symbols[..end].last()?.start;
-        let next = self.symbols.get(end).map(|symbol| symbol.start);
         for (at, symbol) in self.symbols[..end].iter().enumerate().rev().take(NESTED) {
-            let size = match symbol.size() {
-                // What has no size ends where the next begins.
-                0 if symbol.start == nearest => {
-                    next.unwrap_or(nearest.next_multiple_of(PAGE).saturating_add(PAGE)) - nearest
-                }
-                size => size,
-            };
-            if address - symbol.start < size {
+            let distance = address - symbol.start;
+            if distance < symbol.size() {
                 let best = self.best(at, symbol.start);
-                let size = if best.size() == 0 { size } else { best.size() };
-                if address - symbol.start < size {
-                    return Some((symbol.start..symbol.start + size, self.name(best)));
+                if distance < best.size() {
+                    return Some((symbol.start..symbol.start + best.size(), self.name(best)));
                 }
             }
-            if address - symbol.start >= self.longest && symbol.start < nearest {
+            if distance >= self.longest && symbol.start < nearest {
                 break;
             }
         }
-        None
+        // What has no size ends where the next begins, but a label in a function is not one.
+        let label = self.best(end - 1, nearest);
+        let stop = match self.symbols.get(end) {
+            Some(next) => next.start,
+            None => nearest.next_multiple_of(PAGE).saturating_add(PAGE),
+        };
+        (label.size() == 0 && address < stop).then(|| (nearest..stop, self.name(label)))
     }
 
     /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one
-    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one.
+    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one, then the first.
     fn best(&self, last: usize, start: u64) -> Symbol {
         let same_start = self.symbols[..=last].iter().rev().take_while(|symbol| symbol.start == start);
+        // perf compares names after it made them readable.
         let taste = |symbol: Symbol| {
-            let name = self.name(symbol);
-            let underscores = name.iter().take_while(|byte| **byte == b'_').count();
+            let name = demangle(&self.name(symbol));
+            let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
             (Reverse(underscores), name.len())
         };
         let mut best = self.symbols[last];
+        let mut best_taste = None;
         for other in same_start.skip(1) {
-            let better = match other.rank().cmp(&best.rank()) {
-                Ordering::Equal => taste(*other) > taste(best),
-                order => order.is_gt(),
-            };
-            if better {
-                best = *other;
+            let order = other.rank().cmp(&best.rank());
+            if order.is_eq() {
+                let (ours, theirs) = (*best_taste.get_or_insert_with(|| taste(best)), taste(*other));
+                if theirs >= ours {
+                    (best, best_taste) = (*other, Some(theirs));
+                }
+            } else if order.is_gt() {
+                (best, best_taste) = (*other, None);
             }
         }
         best
     }
 
     fn name(&self, symbol: Symbol) -> Vec<u8> {
-        let (image, strings) = &self.strings[symbol.strings()];
-        self.images[*image].string(strings, symbol.name)
+        let (image, symbols, strings) = &self.tables[symbol.table()];
+        let mut at = [0; 4];
+        self.images[*image].read_at(&mut at, symbols.offset.saturating_add(u64::from(symbol.entry) * 24));
+        self.images[*image].string(strings, u32::from_ne_bytes(at))
     }
 }
 
 /// A function, or a label in code or data, as perf takes them (tools/perf/util/symbol-elf.c).
-fn symbol(entry: &[u8], from: u32, code: &[bool]) -> Option<Symbol> {
+fn symbol(bytes: &[u8], entry: u32, from: u32, code: &[bool]) -> Option<Symbol> {
     const NO_TYPE: u8 = 0;
     const OBJECT: u8 = 1;
     const FUNCTION: u8 = 2;
     const INDIRECT: u8 = 10;
     const ABSOLUTE: u16 = 0xfff1;
-    let name = u32_at(entry, 0)?;
-    let (info, other) = (entry[4], entry[5]);
-    let section = u16::from_ne_bytes([entry[6], entry[7]]);
+    let name = u32_at(bytes, 0)?;
+    let (info, other) = (bytes[4], bytes[5]);
+    let section = u16::from_ne_bytes([bytes[6], bytes[7]]);
     if name == 0 || section == 0 || section == ABSOLUTE {
         return None;
     }
@@ -192,8 +201,8 @@ fn symbol(entry: &[u8], from: u32, code: &[bool]) -> Option<Symbol> {
         }
         _ => return None,
     }
-    let (start, size) = (u64_at(entry, 8)?, u64_at(entry, 16)?);
+    let (start, size) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
     let (global, weak) = (info >> 4 == 1, info >> 4 == 2);
     let rank = u32::from(size > 0) << 2 | u32::from(!weak) << 1 | u32::from(global);
-    Some(Symbol { start, name, packed: (size.min(MAX_SIZE) as u32) << 6 | from << 3 | rank })
+    Some(Symbol { start, entry, packed: (size.min(MAX_SIZE) as u32) << 6 | from << 3 | rank })
 }

@@ -1,1 +1,108 @@
+use std::path::Path;
+use std::process::Command;
 
+use super::*;
+
+fn wanted<'a>(path: &'a str, build_id: Option<&'a [u8]>) -> Wanted<'a> {
+    Wanted { path, build_id, inode: None, pid: 0 }
+}
+
+fn open(path: &str, build_id: Option<&[u8]>) -> Result<NamedFile, Vec<String>> {
+    let mut problems = Vec::new();
+    NamedFile::open(Path::new("/"), &wanted(path, build_id), &mut |problem| problems.push(problem)).ok_or(problems)
+}
+
+/// The offset of an address of this process in its program's file.
+fn offset_of(address: u64) -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let offset = maps.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (range, _, offset) = (words.next()?, words.next()?, words.next()?);
+        let (start, end) = range.split_once('-')?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end) = (hex(start)?, hex(end)?);
+        (start..end).contains(&address).then(|| hex(offset).map(|offset| offset + address - start))?
+    });
+    offset.expect("the code is mapped")
+}
+
+#[test]
+fn this_program_names_its_own_functions_and_a_wrong_build_id_names_none() {
+    let me = std::env::current_exe().expect("a path");
+    let path = me.to_str().expect("text");
+    let offset =
+        offset_of(this_program_names_its_own_functions_and_a_wrong_build_id_names_none as fn() as usize as u64);
+    let (offsets, name) = open(path, None).expect("a file").find(offset).expect("a name");
+    assert!(name.ends_with("tests::this_program_names_its_own_functions_and_a_wrong_build_id_names_none"), "{name}");
+    assert!(offsets.contains(&offset), "{offsets:?}");
+    let said = |path, id| open(path, id).err().unwrap_or_default().join(" ");
+    assert!(said(path, Some(&[7; 20])).contains("not the file that ran"));
+    assert!(said("/no/such/file", None).contains("no such file"));
+    assert!(said("/proc/self/maps", None).contains("no 64-bit program"));
+    // Another file of that number lies there: said, and named all the same.
+    let mut problems = Vec::new();
+    let replaced = Wanted { inode: Some(1), ..wanted(path, None) };
+    assert!(NamedFile::open(Path::new("/"), &replaced, &mut |problem| problems.push(problem)).is_some());
+    assert!(problems[0].contains("may not be the file that ran"), "{problems:?}");
+}
+
+/// What a C compiler, strip and xz make of a small program; each step is skipped where the tool is missing.
+#[test]
+fn stubs_aliases_and_packed_symbols() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let run = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+    };
+    let code = "#include <stdio.h>\nint __shown(int n) { return n * 7; }\nint shown(int n) __attribute__((alias(\"__shown\")));\n\
+                static int hidden(int n) { return puts(n ? \"a\" : \"b\"); }\nint main(int n, char **v) { return hidden(n); }\n";
+    std::fs::write(at("a.c"), code).expect("a file");
+    if !run("cc", &["-O0", "-o", &at("a"), &at("a.c")]) {
+        eprintln!("not run: there is no C compiler");
+        return;
+    }
+    let names = |path: &str| -> Vec<String> {
+        let mut file = open(path, None).expect("a file");
+        let length = std::fs::metadata(path).expect("a file").len();
+        let mut names: Vec<String> =
+            (0..length).step_by(4).filter_map(|at| file.find(at).map(|(_, name)| name)).collect();
+        names.dedup();
+        names
+    };
+    let all = names(&at("a"));
+    for name in ["shown", "hidden", "main", "puts@plt", "_start"] {
+        assert!(all.iter().any(|other| other == name), "{name} is not in {all:?}");
+    }
+    assert!(!all.iter().any(|name| name == "__shown"), "{all:?}");
+    let packed = run("objcopy", &["--only-keep-debug", &at("a"), &at("a.debug")])
+        && run("strip", &["-s", &at("a")])
+        && run("xz", &[&at("a.debug")]);
+    if !packed {
+        eprintln!("not run: objcopy, strip or xz is missing");
+        return;
+    }
+    let stripped = names(&at("a"));
+    assert!(stripped.iter().any(|name| name == "puts@plt") && !stripped.iter().any(|name| name == "hidden"));
+    let section = format!(".gnu_debugdata={}", at("a.debug.xz"));
+    assert!(run("objcopy", &["--add-section", &section, &at("a")]));
+    assert!(names(&at("a")).iter().any(|name| name == "hidden"));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
+
+    /// A damaged file of this machine: no panic.
+    #[test]
+    fn damaged(flips in proptest::collection::vec((0usize..8192, 0u8..8), 1..20), offset in 0u64..200_000) {
+        let Ok(mut bytes) = std::fs::read("/bin/sh") else { return Ok(()) };
+        // The headers of the sections are at the end.
+        let length = bytes.len();
+        for (at, bit) in flips {
+            let at = if at % 2 == 0 { at % 1024 } else { length - 1 - at % length.min(4096) };
+            bytes[at] ^= 1 << bit;
+        }
+        if let Some(mut file) = NamedFile::read(Image::Memory(bytes), None) {
+            file.find(offset);
+        }
+    }
+}

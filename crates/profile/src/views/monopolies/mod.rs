@@ -9,6 +9,9 @@ mod pace;
 mod run;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};

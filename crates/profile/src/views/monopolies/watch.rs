@@ -1,5 +1,7 @@
 //! One core under one event.
 
+use std::collections::VecDeque;
+
 use super::pace::{Change, Pace};
 use super::run::{Follows, Owner, Run, Step, Tracker};
 use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
@@ -25,6 +27,8 @@ pub(super) struct Watch {
     threads: Tracker,
     interrupts: Tracker,
     workers: Vec<Worker>,
+    /// Who was here of late and is not yet in `workers`.
+    sightings: VecDeque<(TaskId, u64)>,
     found: Vec<Monopoly>,
     /// Found ones for which it is not yet known what came after, from this position of `found` on.
     open: usize,
@@ -56,6 +60,7 @@ impl Watch {
             threads: Tracker::default(),
             interrupts: Tracker::default(),
             workers: Vec::new(),
+            sightings: VecDeque::new(),
             found: Vec::new(),
             open: 0,
             used: 0,
@@ -107,7 +112,11 @@ impl Watch {
         self.interrupts.take(options, step, follows, &mut ended);
         ended.into_iter().for_each(|run| self.end(options, names, run));
         if !idle_task {
-            self.see(names, sample.task, time);
+            self.sightings.push_back((sample.task, time));
+        }
+        // A run is known to have ended only some samples later.
+        while self.sightings.len() as u64 > options.pause_intervals + 1 {
+            self.see_next(names);
         }
     }
 
@@ -145,6 +154,9 @@ impl Watch {
         self.threads.end_all(options, edge, self.pace.interval(), &mut ended);
         self.interrupts.end_all(options, edge, self.pace.interval(), &mut ended);
         ended.into_iter().for_each(|run| self.end(options, names, run));
+        while !self.sightings.is_empty() {
+            self.see_next(names);
+        }
         for found in &mut self.found[self.open..] {
             settle(found);
         }
@@ -222,7 +234,8 @@ impl Watch {
     }
 
     /// Notes who is here, for the runs that ended and for those to come.
-    fn see(&mut self, names: &Dictionary, id: TaskId, time: u64) {
+    fn see_next(&mut self, names: &Dictionary) {
+        let Some((id, time)) = self.sightings.pop_front() else { return };
         let task = names.task(id);
         let name = worker_name(names.strings.get(task.comm)).map(|_| task.comm);
         let same =
@@ -230,7 +243,8 @@ impl Watch {
         let mut still_open = self.found.len();
         for (at, found) in self.found.iter_mut().enumerate().skip(self.open) {
             let own = names.task(found.task);
-            if time <= found.start {
+            if time <= found.end_time().saturating_sub(found.uncertainty) {
+                still_open = still_open.min(at);
                 continue;
             }
             let is_own = found.by == By::Thread && own.tid == task.tid && (own.tid.is_some() || own.comm == task.comm);
@@ -240,7 +254,8 @@ impl Watch {
             if let Some(name) = name {
                 for absent in found.absent.iter_mut().filter(|absent| !absent.came_back) {
                     if same(names.task(absent.task).comm, name) {
-                        absent.length += time.saturating_sub(found.start.saturating_add(found.length));
+                        let last = found.start.saturating_add(found.length).saturating_sub(found.uncertainty);
+                        absent.length += time.saturating_sub(last);
                         absent.came_back = true;
                     }
                 }

@@ -1,0 +1,201 @@
+use super::*;
+use crate::views::made::{MS, Made};
+
+fn find(made: &Made) -> Vec<Monopoly> {
+    let mut finder = Finder::new(Options::default());
+    made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
+    finder.finish(&made.names)
+}
+
+/// Two threads that take turns, each millisecond another one, but for `taken`, which has the core in these milliseconds.
+fn with_burst(made: &mut Made, until: u64, taken: TaskId, burst: std::ops::Range<u64>) {
+    let turns = [made.task("a", 10), made.task("b", 11)];
+    for ms in 0..until {
+        let task = if burst.contains(&ms) { taken } else { turns[(ms / 2 % 2) as usize] };
+        made.tick(ms * MS, task);
+    }
+}
+
+#[test]
+fn the_rate_may_change_within_a_run() {
+    let mut made = Made::default();
+    let (hog, turns) = (made.task("hog", 66), [made.task("a", 10), made.task("b", 11)]);
+    let (mut time, mut n) = (0, 0);
+    while time < 5000 * MS {
+        let task = if (1000 * MS..3000 * MS).contains(&time) { hog } else { turns[n % 2] };
+        made.tick(time, task);
+        n += 1;
+        time += if (1500 * MS..2000 * MS).contains(&time) { 1_001_001 } else { 20_408_163 };
+    }
+    let found = find(&made);
+    assert_eq!(found.len(), 1);
+    let hog = &found[0];
+    assert_eq!((hog.gaps, hog.unseen, hog.begin, hog.end), (0, 0, Edge::Thread, Edge::Thread));
+    assert!(hog.uncertainty > 15 * MS && hog.uncertainty < 25 * MS, "{}", hog.uncertainty);
+    assert!(hog.length.abs_diff(2000 * MS) <= hog.uncertainty, "{}", hog.length);
+}
+
+#[test]
+fn a_gap_is_told_and_is_no_run() {
+    let mut made = Made::default();
+    let hog = made.task("hog", 66);
+    with_burst(&mut made, 2000, hog, 1000..1400);
+    let whole = made.samples.clone();
+    let without = |from: u64, until: u64| {
+        let samples = whole.iter().filter(|sample| !(from * MS..until * MS).contains(&sample.time.unwrap_or(0)));
+        Made { names: made.names.clone(), samples: samples.copied().collect() }
+    };
+    let found = find(&without(1150, 1200));
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].length, found[0].gaps, found[0].longest_gap), (400 * MS, 1, 50 * MS));
+    // As long as a monopoly: nobody knows whether it is one run, so there are two.
+    let found = find(&without(1130, 1260));
+    assert_eq!(found.iter().map(|found| found.length / MS).collect::<Vec<_>>(), [140, 130]);
+    assert_eq!((found[0].begin, found[1].end), (Edge::Silence, Edge::Silence));
+    // 320 ms from first to last, of which 90 were seen.
+    let holes = without(1040, 1130);
+    let samples = holes.samples.iter().filter(|sample| !(1150 * MS..1240 * MS).contains(&sample.time.unwrap_or(0)));
+    let samples = samples.filter(|sample| !(1270 * MS..1400 * MS).contains(&sample.time.unwrap_or(0))).copied();
+    assert_eq!(find(&Made { names: holes.names.clone(), samples: samples.collect() }), []);
+}
+
+#[test]
+fn where_idle_cores_are_silent_a_pause_ends_a_run() {
+    let mut made = Made::default();
+    let (nap, hog) = (made.task("nap", 10), made.task("hog", 66));
+    let stack = made.stack(&["main"]);
+    // 30 ms of work, 60 ms of nothing; then 300 ms of work.
+    for ms in (0..3000u64).filter(|ms| ms % 90 < 30) {
+        made.sample("cycles:P", 1, ms * MS, nap, stack);
+    }
+    for ms in 3100..3400 {
+        made.sample("cycles:P", 1, ms * MS, hog, stack);
+    }
+    let found = find(&made);
+    assert_eq!(found.iter().map(|found| made.comm(found.task)).collect::<Vec<_>>(), ["hog"]);
+    assert_eq!((found[0].length / MS, found[0].begin, found[0].end), (300, Edge::Silence, Edge::Recording));
+}
+
+#[test]
+fn tracepoints_neither_end_nor_make_runs() {
+    let mut made = Made::default();
+    let (hog, other) = (made.task("hog", 66), made.task("other", 67));
+    let stack = made.stack(&["schedule_[k]"]);
+    with_burst(&mut made, 2000, hog, 1000..1400);
+    let want = find(&made);
+    for ms in 0..2000 {
+        for _ in 0..20 {
+            made.sample("sched:sched_switch", 1, ms * MS + 10, other, stack);
+        }
+    }
+    made.samples.sort_by_key(|sample| sample.time);
+    assert_eq!(find(&made), want);
+    assert_eq!(want.len(), 1);
+    let mut finder = Finder::new(Options::default());
+    made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
+    assert_eq!((finder.coverage().used, finder.coverage().other_events), (2000, 40_000));
+}
+
+#[test]
+fn a_thread_is_its_number_and_not_its_name() {
+    let mut made = Made::default();
+    let [before, after] = ["exec", "java"].map(|comm| made.task(comm, 66));
+    with_burst(&mut made, 2000, before, 1000..1400);
+    made.samples[1000..1100].iter_mut().for_each(|sample| sample.task = after);
+    let found = find(&made);
+    assert_eq!((found.len(), found[0].length / MS), (1, 400));
+    assert_eq!((made.comm(found[0].task), made.comm(found[0].also[0])), ("exec", "java"));
+    // The same number in another process is another thread.
+    let reused = made.task_of("other", Some(99), Some(66));
+    made.samples[1000..1200].iter_mut().for_each(|sample| sample.task = reused);
+    let lengths: Vec<u64> = find(&made).iter().map(|found| found.length / MS).collect();
+    assert_eq!(lengths, [200, 200]);
+    // Without numbers it is the name; the idle task never has a run.
+    let named = made.task_of("named", None, None);
+    made.samples[1000..1400].iter_mut().for_each(|sample| sample.task = named);
+    assert_eq!(find(&made).len(), 1);
+    let idle = made.task("swapper", 0);
+    made.samples[1000..1400].iter_mut().for_each(|sample| sample.task = idle);
+    assert_eq!(find(&made), []);
+}
+
+#[test]
+fn interrupts_are_in_nobodys_run_end_none_and_have_their_own() {
+    let mut made = Made::default();
+    let hog = made.task("hog", 66);
+    let softirq = made.stack(&["main", "asm_common_interrupt_[k]", "handle_softirqs_[k]", "net_rx_action_[k]"]);
+    with_burst(&mut made, 3000, hog, 1000..1400);
+    made.samples[1100..1150].iter_mut().for_each(|sample| sample.stack = softirq);
+    let found = find(&made);
+    assert_eq!((found.len(), found[0].length / MS, found[0].samples, found[0].interrupts), (1, 400, 350, 50));
+    // A storm over whoever is there.
+    made.samples[2000..2300].iter_mut().for_each(|sample| sample.stack = softirq);
+    let found = find(&made);
+    assert_eq!(
+        found.iter().map(|found| (found.by, found.length / MS)).collect::<Vec<_>>(),
+        [(By::Thread, 400), (By::Interrupts, 300)]
+    );
+    // Idle ends a run.
+    let idle = made.task("swapper", 0);
+    made.samples[1200].task = idle;
+    assert_eq!(find(&made).iter().filter(|found| found.by == By::Thread).count(), 2);
+}
+
+/// At 49 Hz one of two has five samples in a row each second or so. One that is hardly ever there has not.
+#[test]
+fn what_chance_explains_is_left_out() {
+    let mut made = Made::default();
+    let turns = [made.task("a", 10), made.task("b", 11)];
+    let rare = made.task("rare", 66);
+    let mut draw = 12345u64;
+    for n in 0..49 * 600u64 {
+        draw = draw.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let task = if (20_000..20_006).contains(&n) { rare } else { turns[(draw >> 33) as usize % 2] };
+        made.tick(n * 20_408_163, task);
+    }
+    let found = find(&made);
+    let names: Vec<&str> = found.iter().map(|found| made.comm(found.task)).collect();
+    assert!(names.iter().filter(|name| **name == "rare").count() == 1, "{names:?}");
+    // Ten minutes of fair turns: a thousand candidates, of which one in a thousand of all runs may stay.
+    assert!(names.len() <= 25, "{}", names.len());
+    let mut finder = Finder::new(Options::default());
+    made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
+    assert!(finder.coverage().by_chance > 300, "{:?}", finder.coverage());
+}
+
+#[test]
+fn two_files_in_one_do_not_run_into_each_other() {
+    let mut made = Made::default();
+    let hog = made.task("hog", 66);
+    with_burst(&mut made, 1400, hog, 1000..1400);
+    // Begins with what the first ended with.
+    for ms in 0..90 {
+        made.tick(ms * MS, hog);
+    }
+    let found = find(&made);
+    assert_eq!((found.len(), found[0].length / MS, found[0].end), (1, 400, Edge::Recording));
+    // One that is late is passed over.
+    let late = made.task("late", 77);
+    made.tick(89 * MS, late);
+    made.tick(5 * MS, late);
+    let mut finder = Finder::new(Options::default());
+    made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
+    assert_eq!((finder.coverage().restarts, finder.coverage().late), (1, 3));
+}
+
+#[test]
+fn who_was_there_around_it_is_said() {
+    let mut made = Made::default();
+    let hog = made.task("hog", 66);
+    with_burst(&mut made, 2000, hog, 1000..1400);
+    let [one, two] = ["kworker/1:0-events", "kworker/1:2-mm"].map(|comm| made.task(comm, 5));
+    for at in (0..2000).step_by(50).filter(|at| !(1000..1600).contains(at)) {
+        made.samples[at].task = if at % 100 == 0 { one } else { two };
+    }
+    let found = find(&made);
+    assert_eq!((made.comm(found[0].before.expect("before")), made.comm(found[0].after.expect("after"))), ("b", "a"));
+    assert_eq!(found[0].absent.len(), 1);
+    let absent = &found[0].absent[0];
+    assert_eq!((absent.length / MS, absent.usual / MS, absent.came_back), (650, 50, true));
+    assert_eq!(found[0].kernel, 0.0);
+}

@@ -1,0 +1,237 @@
+//! What is to be found: threads that take a core for themselves at times drawn at random, among threads that share. Each thread
+//! that works notes when it was on which core, by reading the clock all the time. The finder never sees these notes.
+
+use anyhow::{Context, bail};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const MS: u64 = 1_000_000;
+/// A thread that does not see the clock for longer was off its core, if the kernel counted a switch.
+const PAUSE: u64 = 2 * MS;
+/// Shorter stretches are of no interest.
+const NOTED: u64 = 20 * MS;
+
+/// A small generator: the same seed draws the same.
+pub struct Draw(u64);
+
+impl Draw {
+    pub fn new(seed: u64) -> Draw {
+        Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit.max(1)
+    }
+
+    fn between(&mut self, from: u64, until: u64) -> u64 {
+        from + self.below(until - from)
+    }
+}
+
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec that we own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How often this thread was taken off its core or left it.
+fn switches() -> i64 {
+    // SAFETY: getrusage writes one rusage into the zeroed struct that we own; all-zero is a valid rusage.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    usage.ru_nvcsw + usage.ru_nivcsw
+}
+
+/// What a thread writes down of itself.
+struct Notes {
+    what: &'static str,
+    tid: i32,
+    text: String,
+    all: Arc<Mutex<String>>,
+}
+
+impl Notes {
+    fn new(what: &'static str, all: &Arc<Mutex<String>>) -> Notes {
+        // SAFETY: no memory is involved.
+        Notes { what, tid: unsafe { libc::gettid() }, text: String::new(), all: all.clone() }
+    }
+
+    /// Works until the clock says so.
+    fn work(&mut self, until: u64) {
+        let mut start = monotonic_ns();
+        let mut last = start;
+        let mut core = core();
+        let mut seen = switches();
+        while last < until {
+            let mut sum = 0u64;
+            for n in 0..500u64 {
+                sum = std::hint::black_box(sum.wrapping_add(n * n));
+            }
+            let now = monotonic_ns();
+            if now - last > PAUSE {
+                // Without a switch the host took the core, or an interrupt: nobody else ran here.
+                let switched = std::mem::replace(&mut seen, switches()) != seen;
+                if switched {
+                    self.note(core, start, last);
+                    start = now;
+                    core = self::core();
+                }
+            } else if core != self::core() {
+                self.note(core, start, last);
+                start = now;
+                core = self::core();
+            } else {
+                // Switches too short to matter must not be counted for the next long pause.
+                if now / (10 * MS) != last / (10 * MS) {
+                    seen = switches();
+                }
+            }
+            last = now;
+        }
+        self.note(core, start, last);
+    }
+
+    fn note(&mut self, core: i32, start: u64, end: u64) {
+        if end.saturating_sub(start) >= NOTED {
+            let _ = writeln!(self.text, "{} {} {core} {start} {end}", self.what, self.tid);
+        }
+    }
+}
+
+impl Drop for Notes {
+    fn drop(&mut self) {
+        if let Ok(mut all) = self.all.lock() {
+            all.push_str(&self.text);
+        }
+    }
+}
+
+fn core() -> i32 {
+    // SAFETY: no memory is involved.
+    unsafe { libc::sched_getcpu() }
+}
+
+fn cores() -> Vec<usize> {
+    // SAFETY: the set is ours and of the size we say; all-zero is a valid set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        (0..libc::CPU_SETSIZE as usize).filter(|core| libc::CPU_ISSET(*core, &set)).collect()
+    }
+}
+
+fn pin(core: usize) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// Makes the thread that calls a real-time one.
+fn real_time(policy: i32) -> bool {
+    let parameter = libc::sched_param { sched_priority: 20 };
+    // SAFETY: reads one sched_param that we own.
+    unsafe { libc::sched_setscheduler(0, policy, &parameter) == 0 }
+}
+
+fn name(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.to_owned())
+}
+
+/// Works for `seconds` and writes `what tid core start end` (nanoseconds of CLOCK_MONOTONIC) for each stretch to `truth`.
+pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::Result<()> {
+    // SAFETY: no memory is involved. Whoever started us is gone: then nobody wants the load.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let policy_allowed = std::thread::spawn(|| real_time(libc::SCHED_FIFO)).join();
+    if !policy_allowed.is_ok_and(|allowed| allowed) {
+        bail!("real-time threads are not allowed here: run as root");
+    }
+    let mut draw = Draw::new(seed);
+    let cores = cores();
+    let notes = Arc::new(Mutex::new(String::new()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let end = monotonic_ns() + seconds * 1000 * MS;
+    let mut threads = Vec::new();
+    for core in &cores {
+        let core = *core;
+        // Two that never pause, so that whoever is alone on a core is not one of them.
+        for _ in 0..2 {
+            let notes = notes.clone();
+            threads.push(name("sharer").spawn(move || {
+                pin(core);
+                Notes::new("sharer", &notes).work(end);
+            })?);
+        }
+        let (work, pause) = (draw.between(MS, 8 * MS), draw.between(MS, 6 * MS));
+        let (notes, stop) = (notes.clone(), stop.clone());
+        threads.push(name("server").spawn(move || {
+            pin(core);
+            let mut notes = Notes::new("server", &notes);
+            while monotonic_ns() < end && !stop.load(Ordering::Relaxed) {
+                notes.work(monotonic_ns() + work);
+                std::thread::sleep(Duration::from_nanos(pause));
+            }
+        })?);
+    }
+    let mut at = monotonic_ns() + 500 * MS;
+    let mut bursts = Vec::new();
+    while at + 1200 * MS < end {
+        let core = cores[draw.below(cores.len() as u64) as usize];
+        let (what, policy, length) = match draw.below(10) {
+            // Just too short.
+            0 | 1 => ("short", libc::SCHED_FIFO, threshold_ms * draw.between(50, 90) / 100),
+            // Not entitled to the core: it shares.
+            2 => ("fair", libc::SCHED_OTHER, draw.between(200, 800)),
+            n => ("burst", if n % 2 == 0 { libc::SCHED_FIFO } else { libc::SCHED_RR }, draw.between(60, 800)),
+        };
+        bursts.push((at, core, what, policy, length * MS));
+        at += length * MS + draw.between(100, 900) * MS;
+    }
+    // A thread of its own for each, ready before its time; some wait asleep as the same thread for the next.
+    for core in &cores {
+        for (what, policy) in [
+            ("burst", libc::SCHED_FIFO),
+            ("burst", libc::SCHED_RR),
+            ("short", libc::SCHED_FIFO),
+            ("fair", libc::SCHED_OTHER),
+        ] {
+            let mine: Vec<(u64, u64)> = bursts
+                .iter()
+                .filter(|burst| burst.1 == *core && burst.2 == what && burst.3 == policy)
+                .map(|burst| (burst.0, burst.4))
+                .collect();
+            let (core, notes) = (*core, notes.clone());
+            threads.push(name(what).spawn(move || {
+                pin(core);
+                if policy != libc::SCHED_OTHER {
+                    real_time(policy);
+                }
+                let mut notes = Notes::new(what, &notes);
+                for (at, length) in mine {
+                    std::thread::sleep(Duration::from_nanos(at.saturating_sub(monotonic_ns())));
+                    notes.work(monotonic_ns() + length);
+                }
+            })?);
+        }
+    }
+    for thread in threads {
+        if thread.join().is_err() {
+            bail!("a thread of the load ended badly");
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let notes = notes.lock().map_err(|_| anyhow::anyhow!("notes"))?;
+    std::fs::write(truth, notes.as_bytes()).with_context(|| truth.display().to_string())
+}

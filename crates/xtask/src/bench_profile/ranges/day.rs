@@ -1,0 +1,243 @@
+//! A made-up day of a node with 64 cores, as the recorder would keep it: samples of each core at 49 Hz, one file for ten minutes.
+//!
+//! A third of the cores' time is idle; the rest belongs to 48 programs with 600 threads, which stay on a core for some samples.
+//! Each program has 250 stacks that branch off from each other, 10 to 60 frames deep, some of them met often and most of them
+//! rarely; a file meets half of them. Names are as long as those of the kernel, of C++ and of Go.
+
+use coroner_evidence::recording::{Writer, segments};
+use coroner_profile::import::Report;
+use coroner_profile::model::{Clock, Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, Task, TaskId};
+use coroner_profile::recording::{Origin, SampleWriter};
+use std::path::Path;
+
+pub const CORES: u32 = 64;
+pub const RATE: u64 = 49;
+pub const FILE_SECONDS: u64 = 600;
+/// When the day begins, in nanoseconds since 1970, and on the node's own clock.
+pub const START_WALL: u64 = 1_780_000_000 * SECOND;
+const START_CLOCK: u64 = 1_000_000 * SECOND;
+pub const SECOND: u64 = 1_000_000_000;
+
+const PROGRAMS: usize = 48;
+const THREADS: usize = 600;
+const STACKS: usize = 250;
+
+/// SplitMix64: the day is the same in every run.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Small numbers often, large ones rarely.
+    fn skewed(&mut self, n: usize) -> usize {
+        ((self.unit().powi(3) * n as f64) as usize).min(n - 1)
+    }
+}
+
+struct Program {
+    tasks: Vec<TaskId>,
+    stacks: Vec<StackId>,
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    program: usize,
+    task: TaskId,
+    stack: StackId,
+}
+
+/// All names of the day.
+pub struct Node {
+    pub names: Dictionary,
+    event: EventId,
+    idle: (TaskId, StackId),
+    programs: Vec<Program>,
+}
+
+const WORDS: [&str; 32] = [
+    "get", "put", "lock", "page", "cache", "mem", "cgroup", "queue", "skb", "tcp", "recv", "send", "alloc", "free",
+    "tree", "node", "reclaim", "shrink", "stat", "flush", "walk", "sched", "task", "timer", "buffer", "stream",
+    "parse", "encode", "handler", "request", "commit", "index",
+];
+
+fn capital(word: &str) -> String {
+    word[..1].to_uppercase() + &word[1..]
+}
+
+fn symbol(random: &mut Random, style: usize) -> String {
+    let n = random.below(100_000);
+    let mut word = || WORDS[random.below(WORDS.len())];
+    match style {
+        0 => format!("{}_{}_{}_{}", word(), word(), word(), n % 1000),
+        1 => format!(
+            "{}::{}{}<std::__cxx11::basic_string<char>, {}::{}>::{}_{}{n}(unsigned long, {}::{} const&)",
+            word(),
+            capital(word()),
+            capital(word()),
+            word(),
+            capital(word()),
+            word(),
+            word(),
+            word(),
+            capital(word())
+        ),
+        _ => format!(
+            "github.com/{}{}/{}/pkg/{}.(*{}{}).{}{n}",
+            word(),
+            word(),
+            word(),
+            word(),
+            word(),
+            capital(word()),
+            capital(word())
+        ),
+    }
+}
+
+fn hex(random: &mut Random, digits: usize) -> String {
+    (0..digits).map(|_| char::from(b"0123456789abcdef"[random.below(16)])).collect()
+}
+
+impl Node {
+    pub fn new() -> Node {
+        let random = &mut Random::new(1);
+        let mut names = Dictionary::default();
+        names.clock = Some(Clock { clock_ns: START_CLOCK, wall_ns: START_WALL });
+        let event = names.intern_event("cpu-clock");
+        let comm = names.strings.intern("swapper");
+        let idle_task = names.intern_task(Task { pid: Some(0), tid: Some(0), comm, cgroup: None });
+        let kernel_module = names.strings.intern("[kernel.kallsyms]");
+        let mut frames =
+            |names: &mut Dictionary, count: usize, style: usize, module: &str, place: Place| -> Vec<FrameId> {
+                let module = names.strings.intern(module);
+                let one = |_| {
+                    let symbol = symbol(random, style);
+                    names.frames.intern(Frame { symbol: names.strings.intern(&symbol), module, place, inlined: false })
+                };
+                (0..count).map(one).collect()
+            };
+        let kernel = frames(&mut names, 3000, 0, "[kernel.kallsyms]", Place::Kernel);
+        let libc = frames(&mut names, 400, 0, "/usr/lib/x86_64-linux-gnu/libc.so.6", Place::User);
+        let mut own: Vec<Vec<FrameId>> = (0..PROGRAMS)
+            .map(|p| {
+                frames(&mut names, 400, 1 + p % 2, &format!("/opt/services/program-{p}/bin/program-{p}"), Place::User)
+            })
+            .collect();
+        own.iter_mut().for_each(|own| own.extend_from_slice(&libc));
+        let mut idle = StackId::EMPTY;
+        for name in [
+            "secondary_startup_64_no_verify",
+            "start_secondary",
+            "cpu_startup_entry",
+            "do_idle",
+            "cpuidle_idle_call",
+            "acpi_idle_enter",
+        ] {
+            let symbol = names.strings.intern(name);
+            let frame =
+                names.frames.intern(Frame { symbol, module: kernel_module, place: Place::Kernel, inlined: false });
+            idle = names.stacks.push(idle, frame);
+        }
+        let programs = own
+            .iter()
+            .enumerate()
+            .map(|(p, own)| {
+                let cgroup = format!("/kubepods/burstable/pod{}/{}", hex(random, 32), hex(random, 64));
+                let cgroup = Some(names.strings.intern(&cgroup));
+                let tasks = (0..THREADS / PROGRAMS).map(|t| {
+                    let comm = names.strings.intern(&format!("program-{p}/{}", t % 4));
+                    let pid = 1000 + p as u32 * 100;
+                    names.intern_task(Task { pid: Some(pid), tid: Some(pid + t as u32), comm, cgroup })
+                });
+                let tasks = tasks.collect();
+                Program { tasks, stacks: branching(random, &mut names, own, &kernel) }
+            })
+            .collect();
+        Node { names, event, idle: (idle_task, idle), programs }
+    }
+
+    /// What runs on a core at its next sample.
+    fn run_on(&self, random: &mut Random, file: u64, now: &mut Running) {
+        if random.below(10) < 3 {
+            now.program = random.skewed(PROGRAMS);
+            let tasks = &self.programs[now.program].tasks;
+            now.task = tasks[random.skewed(tasks.len())];
+            if random.below(3) == 0 {
+                (now.task, now.stack) = self.idle;
+            }
+        }
+        if now.task != self.idle.0 && random.below(4) > 0 {
+            let stacks = &self.programs[now.program].stacks;
+            // Each file meets another half of them.
+            now.stack = stacks[(random.skewed(STACKS / 2) + file as usize * 7) % STACKS];
+        }
+    }
+
+    /// Writes the file `number` of the day and says how many samples it has.
+    pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<u64> {
+        let random = &mut Random::new(1000 + number);
+        let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
+        let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
+        let origin = Origin { kind: "made up".to_owned(), ..Origin::default() };
+        file.set_profile_source(&origin.row(self.names.clock, Some(&Report::default())))?;
+        let mut writer = SampleWriter::default();
+        let period = SECOND / RATE;
+        let mut running = vec![Running { program: 0, task: self.idle.0, stack: self.idle.1 }; CORES as usize];
+        let first = number * FILE_SECONDS * RATE;
+        // Before the file begins the cores get busy: its first second is as the others.
+        for _ in 0..RATE {
+            running.iter_mut().for_each(|running| self.run_on(random, number, running));
+        }
+        for turn in first..first + FILE_SECONDS * RATE {
+            for (core, running) in (0..CORES).zip(&mut running) {
+                self.run_on(random, number, running);
+                let lateness = 1_500.0 - 3_000.0 * random.unit().max(1e-9).ln();
+                let at = START_CLOCK + turn * period + u64::from(core) * 7_001 + lateness as u64;
+                let Running { task, stack, .. } = *running;
+                let sample = Sample { time: Some(at), core: Some(core), task, event: self.event, period, stack };
+                writer.take(&mut file, &self.names, sample)?;
+            }
+        }
+        writer.commit(&mut file)?;
+        file.finish(&[])?;
+        Ok(FILE_SECONDS * RATE * u64::from(CORES))
+    }
+}
+
+/// Stacks that branch off from each other, 10 to 60 frames deep; 4 of 10 end in the kernel.
+fn branching(random: &mut Random, names: &mut Dictionary, own: &[FrameId], kernel: &[FrameId]) -> Vec<StackId> {
+    let mut known: Vec<Vec<FrameId>> = vec![own[..8].to_vec()];
+    let mut stacks = Vec::new();
+    while stacks.len() < STACKS {
+        let from = &known[random.below(known.len())];
+        let mut frames = from[..5 + random.below(from.len() - 4).min(from.len() - 5)].to_vec();
+        frames.extend((0..1 + random.below(12)).map(|_| own[random.skewed(own.len())]));
+        frames.truncate(50);
+        known.push(frames.clone());
+        if random.below(10) < 4 {
+            frames.extend((0..2 + random.below(14)).map(|_| kernel[random.skewed(kernel.len())]));
+        }
+        if (10..=60).contains(&frames.len()) {
+            stacks.push(frames.into_iter().fold(StackId::EMPTY, |stack, frame| names.stacks.push(stack, frame)));
+        }
+    }
+    stacks
+}
