@@ -86,7 +86,7 @@ fn records(what: &str, size: usize, times: usize, fill: impl Fn(&mut Records, us
 }
 
 fn gz(parts: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let mut to = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut to = GzEncoder::new(Vec::new(), Compression::default());
     parts.into_iter().for_each(|part| to.write_all(&part).expect("memory"));
     to.finish().expect("memory")
 }
