@@ -96,6 +96,40 @@ fn the_hog_is_the_only_monopoly() {
 }
 
 #[test]
+fn a_filter_invents_no_monopoly() {
+    let files = Files::new();
+    // kubelet never had the core for long; only its samples are not the core's story.
+    let none = json(&["monopolies", files.text(), "--comm", "kubelet", "--json"]);
+    assert_eq!(none["monopolies"].as_array().map(Vec::len), Some(0));
+    let hog = json(&["monopolies", files.text(), "--comm", "hog", "--json"]);
+    assert_eq!(hog["monopolies"].as_array().map(Vec::len), Some(1));
+    let map = json(&["heatmap", files.text(), "--step", "100ms", "--comm", "kubelet", "--json"]);
+    let cell = &map["cores"][1]["cells"][2];
+    assert_eq!((&cell["samples"], &cell["asked"]), (&10.into(), &5.into()));
+    let text = stdout(&["heatmap", files.text(), "--step", "100ms", "--comm", "kubelet"]);
+    assert!(!text.contains('A'), "{text}");
+    fails(&["monopolies", files.text(), "--comm", "nobody"], &["nobody"]);
+}
+
+#[test]
+fn what_a_text_does_not_say_is_not_made_up() {
+    let files = Files::new();
+    let without_task = files.path("no-task.txt");
+    let who = |line: &str| line.find(" [00").map_or(line.to_owned(), |at| line[at + 1..].to_owned());
+    fs::write(&without_task, text().lines().map(who).collect::<Vec<_>>().join("\n")).expect("a file");
+    fails(&["monopolies", &without_task], &["who ran", "-F +comm,tid"]);
+    fails(&["heatmap", &without_task], &["who ran"]);
+    let without_period = files.path("no-period.txt");
+    fs::write(&without_period, text().replace(":   10000000 cpu-clock", ": cpu-clock")).expect("a file");
+    let flame = json(&["flame", &without_period, "--json"]);
+    assert_eq!((&flame["unit"], &flame["total"]), (&"count".into(), &800.into()));
+    let switches = files.path("switches.txt");
+    fs::write(&switches, text().replace("cpu-clock:ppp", "sched:sched_switch")).expect("a file");
+    fails(&["heatmap", &switches], &["ticks like a clock", "sched:sched_switch"]);
+    fails(&["monopolies", &switches], &["ticks like a clock"]);
+}
+
+#[test]
 fn the_heatmap_shows_who_had_the_core() {
     let files = Files::new();
     let map = json(&["heatmap", files.text(), "--step", "100ms", "--json"]);
@@ -128,6 +162,9 @@ fn a_flame_graph_of_any_part() {
     assert_eq!(total(&["--comm", "hog", "--comm", "web server"]), 500 + 1750);
     assert_eq!((total(&["--pid", "80"]), total(&["--tid", "71"])), (1750, 1750));
     assert_eq!(total(&["--symbol", "nr_lru"]), 500);
+    // Idle is no cost.
+    let text = stdout(&["flame", files.text()]);
+    assert!(text.contains("idle in 50.0 %") && !text.contains("pv_native_safe_halt"), "{text}");
     let text = stdout(&["flame", files.text(), "--core", "1"]);
     assert!(text.contains("43.75 %  kubelet → main"), "{text}");
     let inverted = stdout(&["flame", files.text(), "--core", "1", "--invert"]);
@@ -261,6 +298,12 @@ fn errors_say_what_failed_and_what_to_do() {
     stdout(&["export", files.text(), "-o", &folded]);
     fails(&["monopolies", &folded], &["no times"]);
     fails(&["heatmap", &folded, "--by", "offset"], &["no times"]);
+    let before = fs::read(&files.text).expect("a file");
+    fails(&["export", files.text(), "-o", files.text(), "--to", "folded"], &["the file to read"]);
+    fails(&["flame", files.text(), "-o", files.text(), "--to", "svg"], &["the file to read"]);
+    assert_eq!(fs::read(&files.text).expect("a file"), before, "the input is as it was");
+    fails(&["import", files.text(), "-o", "-"], &["X.coroner"]);
+    fails(&["flame", files.text(), "--symbols", "/nowhere"], &["/nowhere", "no such directory"]);
     // A failure costs nothing that was there.
     let kept = files.path("kept.svg");
     fs::write(&kept, "old").expect("a file");

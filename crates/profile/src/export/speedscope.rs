@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::model::{Dictionary, EventId, Frame, FrameId, label};
+use crate::model::{Dictionary, Event, EventId, Frame, FrameId, label};
 use crate::views::{Owner, StackSums, Sum};
 
 #[derive(Serialize)]
@@ -64,8 +64,7 @@ pub fn write(names: &Dictionary, stacks: &StackSums, name: &str, to: impl Write)
         let sum = events.entry(event).or_default().entry(path).or_default();
         *sum = sum.saturating_add(weight);
     }
-    let profiles: Vec<Sampled> =
-        events.into_iter().map(|(event, sums)| sampled(event_name(names, event), sums, &frames)).collect();
+    let profiles: Vec<Sampled> = events.into_iter().map(|(event, sums)| sampled(names, event, sums, &frames)).collect();
     // The event with the most samples is shown first.
     let most = stacks.events().first().map_or(EventId(0), |(event, _)| *event);
     let file = File {
@@ -90,8 +89,9 @@ fn event_name(names: &Dictionary, event: EventId) -> &str {
         .unwrap_or("samples")
 }
 
-fn sampled(event: &str, sums: HashMap<Vec<usize>, u64>, frames: &Frames) -> Sampled {
-    let clock = event.starts_with("cpu-clock") || event.starts_with("task-clock");
+fn sampled(names: &Dictionary, id: EventId, sums: HashMap<Vec<usize>, u64>, frames: &Frames) -> Sampled {
+    let event = event_name(names, id);
+    let clock = names.events.get(usize::from(id.0)).is_some_and(Event::is_clock);
     let mut sums: Vec<(Vec<usize>, u64)> = sums.into_iter().collect();
     // Frames have different numbers under the same name if their modules differ.
     let key = |frame: &usize| (frames.entries[*frame].name.as_str(), *frame);
