@@ -155,11 +155,12 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
         let _ = writeln!(out, "  none: no command and no kernel function rose beyond chance");
     }
     for riser in risers {
-        let what = match riser.what {
-            What::Command => "command",
-            What::KernelSymbol => "kernel function",
-            #[allow(unreachable_patterns)]
-            _ => "",
+        let what = match (riser.what, &riser.mostly_in) {
+            (What::Command, _) => "command".to_owned(),
+            (What::KernelSymbol, Some((command, share))) if *share >= 0.5 => {
+                format!("kernel function, {:.0} % of it in {}", share * 100.0, printable(command))
+            }
+            (What::KernelSymbol, _) => "kernel function".to_owned(),
         };
         change(&mut out, riser.baseline, riser.now, &format!("{} ({what})", printable(&riser.name)), width);
     }

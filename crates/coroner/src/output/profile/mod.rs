@@ -105,8 +105,6 @@ pub fn oddity(oddity: &Oddity) -> String {
         OddityKind::StrayStack => "stacks lead nowhere from some frame on; kept up to there",
         OddityKind::BadRecord => "records could not be decoded",
         OddityKind::Unsupported => "things in the file are not read",
-        #[allow(unreachable_patterns)]
-        _ => "things could not be used",
     };
     let first: Vec<String> = oddity.first.iter().take(3).map(u64::to_string).collect();
     let place = match oddity.kind {
