@@ -97,7 +97,7 @@ pub struct Monopoly {
     pub gaps: u64,
     pub longest_gap: u64,
     pub unseen: u64,
-    /// How likely so many samples in a row are for this thread's share of the core's samples before.
+    /// How likely so many samples in a row are for this thread's share of the core's samples around the run.
     pub chance: f64,
     /// Who else was there last before, and first after.
     #[serde(skip)]
@@ -142,7 +142,7 @@ pub struct Coverage {
     pub late: u64,
     /// Times the clock of a core went back for good, as in two files put together.
     pub restarts: u64,
-    /// Runs long enough, but as likely by chance.
+    /// Runs long enough, but as likely by chance; those of the last samples are not yet in it.
     pub by_chance: u64,
     /// Monopolies shorter than those kept.
     pub not_kept: u64,

@@ -170,10 +170,46 @@ impl Recent {
         }
     }
 
-    fn share(&self, owner: Owner) -> f64 {
-        let own: u64 = self.runs.iter().filter(|(of, _)| *of == owner).map(|(_, samples)| samples).sum();
-        (own as f64 + 0.5) / (self.samples as f64 + 1.0)
+    /// The share of an owner in the latest `of` samples.
+    fn share(&self, owner: Owner, of: u64) -> f64 {
+        let (mut own, mut left) = (0, of);
+        for (other, samples) in self.runs.iter().rev() {
+            let samples = left.min(*samples);
+            own += if *other == owner { samples } else { 0 };
+            left -= samples;
+            if left == 0 {
+                break;
+            }
+        }
+        share(own, of - left)
     }
+}
+
+/// A share that is not 0 only because nobody looked longer.
+fn share(own: u64, of: u64) -> f64 {
+    (own as f64 + 0.5) / (of as f64 + 1.0)
+}
+
+/// How likely `samples` in a row are for one with `own` of `of` samples otherwise.
+pub(super) fn chance(own: u64, of: u64, samples: u64) -> f64 {
+    in_a_row(share(own, of), samples)
+}
+
+/// A thread that has nearly all of a core is taken to leave a tenth: else no run of it would ever be out of the ordinary.
+const MOST_SHARE: f64 = 0.9;
+
+fn in_a_row(share: f64, samples: u64) -> f64 {
+    share.min(MOST_SHARE).powf(samples.saturating_sub(1) as f64)
+}
+
+/// Whether so many in a row are beyond chance for anybody.
+pub(super) fn beyond_chance(samples: u64, options: &Options) -> bool {
+    in_a_row(MOST_SHARE, samples) < options.chance
+}
+
+/// Around a run twice as many samples as it has are looked at, besides those of late: who comes and goes has a share only then.
+pub(super) fn around(samples: u64) -> u64 {
+    samples.saturating_mul(2).min(RECENT)
 }
 
 /// Watches one core for runs of one sort of owner.
@@ -262,7 +298,8 @@ impl Tracker {
         if let Some(mut run) = self.run.take() {
             run.settle_gaps();
             run.end = edge;
-            run.chance = self.recent.share(run.owner).min(MOST_SHARE).powf(run.samples as f64 - 1.0);
+            let near = self.recent.share(run.owner, around(run.samples));
+            run.chance = in_a_row(self.recent.share(run.owner, RECENT).max(near), run.samples);
             self.recent.push(run.owner, run.samples);
             ended.push(run);
         }
@@ -293,6 +330,3 @@ impl Tracker {
         }
     }
 }
-
-/// A thread that has nearly all of a core is taken to leave a tenth: else no run of it would ever be out of the ordinary.
-const MOST_SHARE: f64 = 0.9;

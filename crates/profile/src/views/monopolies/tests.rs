@@ -199,3 +199,25 @@ fn who_was_there_around_it_is_said() {
     assert_eq!((absent.length / MS, absent.usual / MS, absent.came_back), (650, 50, true));
     assert_eq!(found[0].kernel, 0.0);
 }
+
+/// A thread that comes, takes turns with others and goes had no share before, but it has around each of its runs.
+#[test]
+fn who_comes_and_takes_turns_has_no_monopoly() {
+    let mut made = Made::default();
+    let (a, rare) = (made.task("a", 10), made.task("rare", 66));
+    let mut draw = 4321u64;
+    for n in 0..49 * 600u64 {
+        draw = draw.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        // A new one each second.
+        let guest = made.task("guest", 1000 + (n / 49) as u32);
+        let task = match n {
+            20_000..20_008 => rare,
+            _ if (draw >> 33) % 2 == 0 => guest,
+            _ => a,
+        };
+        made.tick(n * 20_408_163, task);
+    }
+    let found = find(&made);
+    assert_eq!(found.iter().filter(|found| found.task == rare).count(), 1);
+    assert!(found.len() <= 30, "{}", found.len());
+}

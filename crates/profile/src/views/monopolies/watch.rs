@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::pace::{Change, Pace};
-use super::run::{Follows, Owner, Run, Step, Tracker};
+use super::run::{Follows, Owner, Run, Step, Tracker, around, beyond_chance, chance};
 use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
 use crate::model::{Dictionary, Sample, StrId, TaskId};
 
@@ -32,11 +32,23 @@ pub(super) struct Watch {
     found: Vec<Monopoly>,
     /// Found ones for which it is not yet known what came after, from this position of `found` on.
     open: usize,
+    /// Found ones that may yet turn out to be chance.
+    doubtful: Vec<Doubtful>,
     pub used: u64,
     pub late: u64,
     pub restarts: u64,
     pub by_chance: u64,
     pub not_kept: u64,
+}
+
+/// A run of few samples. If its thread has a share of the core afterwards, it is one of those who take turns.
+#[derive(Debug)]
+struct Doubtful {
+    /// Its position in `found`.
+    at: usize,
+    owner: Owner,
+    own: u64,
+    seen: u64,
 }
 
 /// A kernel thread that works for this core.
@@ -63,6 +75,7 @@ impl Watch {
             sightings: VecDeque::new(),
             found: Vec::new(),
             open: 0,
+            doubtful: Vec::new(),
             used: 0,
             late: 0,
             restarts: 0,
@@ -102,6 +115,11 @@ impl Watch {
         let aside = kind == Kind::Irq;
         let step = Step { owner, aside, kernel: kind == Kind::Kernel, task: sample.task, stack: sample.stack, time };
         let mut ended = Vec::new();
+        for doubtful in &mut self.doubtful {
+            doubtful.seen += 1;
+            doubtful.own +=
+                u64::from(doubtful.owner == owner && !aside || doubtful.owner == Owner::Interrupts && aside);
+        }
         self.threads.take(options, step, follows, &mut ended);
         let owner = match kind {
             Kind::Irq => Owner::Interrupts,
@@ -110,6 +128,7 @@ impl Watch {
         };
         let step = Step { owner, aside: false, kernel: aside, ..step };
         self.interrupts.take(options, step, follows, &mut ended);
+        self.decide(false);
         ended.into_iter().for_each(|run| self.end(options, names, run));
         if !idle_task {
             self.sightings.push_back((sample.task, time));
@@ -160,7 +179,29 @@ impl Watch {
         for found in &mut self.found[self.open..] {
             settle(found);
         }
+        self.decide(true);
+        self.drop_chance(options);
         self.open = self.found.len();
+    }
+
+    /// Says how likely the doubtful runs are, of which enough was seen, or of all.
+    fn decide(&mut self, all: bool) {
+        let found = &mut self.found;
+        self.doubtful.retain(|doubtful| {
+            let found = &mut found[doubtful.at];
+            let open = doubtful.seen < around(found.samples) && !all;
+            if !open {
+                found.chance = found.chance.max(chance(doubtful.own, doubtful.seen, found.samples));
+            }
+            open
+        });
+    }
+
+    /// Leaves out what may be chance.
+    fn drop_chance(&mut self, options: &Options) {
+        let before = self.found.len();
+        self.found.retain(|found| found.chance < options.chance);
+        self.by_chance += (before - self.found.len()) as u64;
     }
 
     pub fn finish(mut self, options: &Options, names: &Dictionary) -> Vec<Monopoly> {
@@ -210,10 +251,15 @@ impl Watch {
             absent: self.absent(&run),
             stacks: stacks.into_iter().map(|(stack, count)| (stack, share(count))).collect(),
         });
+        if !beyond_chance(run.samples, options) {
+            self.doubtful.push(Doubtful { at: self.found.len() - 1, owner: run.owner, own: 0, seen: 0 });
+        }
         if self.found.len() >= options.most.saturating_mul(2).max(16) {
             self.found[self.open..].iter_mut().for_each(settle);
+            self.decide(true);
+            self.drop_chance(options);
             rank(&mut self.found);
-            self.not_kept += (self.found.len() - options.most) as u64;
+            self.not_kept += self.found.len().saturating_sub(options.most) as u64;
             self.found.truncate(options.most);
             self.open = self.found.len();
         }
