@@ -212,7 +212,7 @@ fn who_comes_and_takes_turns_has_no_monopoly() {
         let guest = made.task("guest", 1000 + (n / 49) as u32);
         let task = match n {
             20_000..20_008 => rare,
-            _ if (draw >> 33) % 2 == 0 => guest,
+            _ if (draw >> 33).is_multiple_of(2) => guest,
             _ => a,
         };
         made.tick(n * 20_408_163, task);
