@@ -6,6 +6,7 @@ use coroner_lab::HostLock;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::*;
@@ -229,6 +230,11 @@ fn a_recording_holds_the_same_profile() {
     }
     let runs = |file: &str| json(&["monopolies", file, "--json"])["monopolies"].clone();
     assert_eq!(runs(&recording), runs(files.text()));
+    // Times count from the first sample of the file, though only a part of it is read.
+    let part = ["--since", "1.5", "--until", "3", "--json"];
+    let starts = |file: &str| json(&[&["monopolies", file], &part[..]].concat())["monopolies"][0]["start_s"].clone();
+    assert_eq!(starts(&recording), starts(files.text()));
+    fails(&["flame", &recording, "--since", "100"], &["none of its samples matches"]);
     // A part of it, cut out, is a recording again; and none is overwritten.
     let part = files.path("part.coroner");
     stdout(&["export", &recording, "--comm", "hog", "-o", &part]);
@@ -251,6 +257,22 @@ fn the_standard_input_and_compressed_files_are_read() {
         Command::new("gzip").arg("-c").arg(files.text()).stdout(fs::File::create(&packed).expect("a file")).status();
     assert!(gzip.expect("gzip").success());
     assert_eq!(stdout(&["export", &packed, "--to", "folded"]), stdout(&["export", files.text(), "--to", "folded"]));
+    // A pipe with a name is read once, too.
+    let all = stdout(&["export", files.text(), "--to", "folded"]);
+    for command in ["export --to folded", "flame --to folded --since 0", "heatmap --by offset --json"] {
+        let script = format!("{CORONER} {command} <(cat {})", files.text());
+        let out = Command::new("bash").args(["-c", &script]).output().expect("bash");
+        assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+        if !command.starts_with("heatmap") {
+            assert_eq!(String::from_utf8_lossy(&out.stdout), all, "{command}");
+        }
+    }
+    // Text that went through Windows.
+    let windows = files.path("windows.txt");
+    fs::write(&windows, text().replace('\n', "\r\n")).expect("a file");
+    let of_windows = coroner(&["export", &windows, "--to", "folded"]);
+    assert_eq!(String::from_utf8_lossy(&of_windows.stdout), all);
+    assert!(of_windows.stderr.is_empty(), "{}", String::from_utf8_lossy(&of_windows.stderr));
     let mut child = Command::new(env!("CARGO_BIN_EXE_coroner"))
         .args(["monopolies", "-", "--json"])
         .stdin(Stdio::piped())
@@ -303,6 +325,18 @@ fn errors_say_what_failed_and_what_to_do() {
     fails(&["flame", files.text(), "-o", files.text(), "--to", "svg"], &["the file to read"]);
     assert_eq!(fs::read(&files.text).expect("a file"), before, "the input is as it was");
     fails(&["import", files.text(), "-o", "-"], &["X.coroner"]);
+    // Names cannot drive the terminal, nor end us.
+    let escape = files.path("escape.txt");
+    fs::write(&escape, text().replace("cpu-clock:ppp", "c\u{1b}[31mk")).expect("a file");
+    let out = coroner(&["flame", &escape, "--core", "7"]);
+    assert!(!out.stderr.contains(&0x1b), "{}", String::from_utf8_lossy(&out.stderr));
+    let odd_name = PathBuf::from(std::ffi::OsString::from_vec(
+        files.path("odd\u{0}").into_bytes()[..].iter().map(|b| if *b == 0 { 0xff } else { *b }).collect(),
+    ));
+    fs::copy(files.text(), &odd_name).expect("a copy");
+    let out =
+        Command::new(CORONER).arg("export").arg(&odd_name).args(["-o", &files.path("y.folded"), "--json"]).output();
+    assert!(out.expect("coroner runs").status.success());
     fails(&["flame", files.text(), "--symbols", "/nowhere"], &["/nowhere", "no such directory"]);
     // A failure costs nothing that was there.
     let kept = files.path("kept.svg");

@@ -35,7 +35,7 @@ impl NodeArgs {
 }
 
 /// Becomes true at Ctrl-C or SIGTERM, so that what was seen by then can still be told. The second one ends us the hard way.
-fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))

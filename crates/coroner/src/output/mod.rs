@@ -27,5 +27,7 @@ pub fn print(text: &str) -> io::Result<()> {
 pub fn warn(text: &str) {
     let mut stderr = io::stderr().lock();
     let clear = if io::IsTerminal::is_terminal(&stderr) { "\r\x1b[K" } else { "" };
-    let _ = writeln!(stderr, "{clear}coroner: {text}");
+    // Names of files and threads may hold anything.
+    let lines: Vec<String> = text.lines().map(terminal::printable).collect();
+    let _ = writeln!(stderr, "{clear}coroner: {}", lines.join("\n"));
 }

@@ -42,7 +42,7 @@ pub enum ImportError {
     #[error("{path}: the file is empty")]
     Empty { path: PathBuf },
     #[error(
-        "{path}: neither perf.data, the text of perf script, folded stacks nor a recording of coroner; it begins with {begins}"
+        "{path}: neither perf.data, the text of perf script, folded stacks nor a recording of coroner; it begins with {begins} (--input says what it is)"
     )]
     Unknown { path: PathBuf, begins: String },
     #[error(transparent)]
@@ -124,7 +124,7 @@ pub fn file(
             .ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })?,
     };
     if format == Format::Recording {
-        if packed || path == Path::new("-") {
+        if packed || !std::fs::metadata(path).is_ok_and(|about| about.is_file()) {
             return Err(of(io::Error::other("a recording must be a plain file: unpack or save it first")));
         }
         // Not while it is open: closing it drops locks (see `coroner_evidence`'s open).
@@ -136,7 +136,8 @@ pub fn file(
     let mut window = Window::new(take);
     let (names, mut report) = match format {
         Format::PerfData => {
-            let (file, cut) = if packed || path == Path::new("-") {
+            let regular = std::fs::metadata(path).is_ok_and(|about| about.is_file());
+            let (file, cut) = if packed || !regular {
                 spool(head.as_slice().chain(input)).map_err(of)?
             } else {
                 (File::open(path).map_err(of)?, false)
@@ -165,10 +166,10 @@ pub fn file(
 /// Reads a recording or a directory of them.
 fn ours(path: &Path, options: &Options<'_>, take: &mut Take<'_>) -> Result<Imported, ImportError> {
     let mut window = Window::new(take);
-    let (names, mut report) =
+    let (names, report) =
         recording::read(path, options.range.clone(), &mut |names, sample| window.take(names, sample))?;
     window.finish(&names);
-    report.out_of_order += window.late;
+    // How many were out of order when they were recorded or imported is in the file. That chunks overlap is our own doing.
     if let Some(read) = options.read {
         read.fetch_add(report.bytes, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ mod write;
 mod tests;
 
 pub use read::{read, read_unpacked, span};
-pub use write::{Origin, SampleWriter, import};
+pub use write::{NewRecording, Origin, SampleWriter};
 
 use crate::model::Place;
 

@@ -296,24 +296,43 @@ fn evidence_and_samples_share_a_file() {
     assert!(chunks <= 4, "{chunks} chunks of a second were not packed");
 }
 
+/// Reads a profile into a new recording, as `coroner import` does.
+fn imported(from: &Path, to: &Path) -> Result<import::Imported, ImportError> {
+    let mut recording = NewRecording::create(to, from)?;
+    let read = import::file(from, &Options::default(), &mut Symbols::none(), &mut |names, sample| {
+        recording.take(names, sample).expect("room on the disk");
+        ControlFlow::Continue(())
+    });
+    match read {
+        Ok(read) => {
+            recording.finish(&read.names, &read.report, read.format, None)?;
+            Ok(read)
+        }
+        Err(error) => {
+            recording.discard();
+            Err(error)
+        }
+    }
+}
+
 #[test]
 fn import_makes_a_recording_of_any_profile_and_leaves_nothing_if_it_cannot() {
     let (dir, path) = scratch();
     let folded = dir.path().join("x.folded");
     std::fs::write(&folded, "a;b;c 3\na;b 2\nnonsense\n").unwrap();
-    let imported = import(&folded, &path, &Options::default(), &mut Symbols::none()).unwrap();
-    assert_eq!(imported.format, Format::Folded);
+    let first = imported(&folded, &path).unwrap();
+    assert_eq!(first.format, Format::Folded);
     let (read, _, report) = read_back(&path, None);
     assert_eq!(read.iter().map(|s| s.period).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(report.count(OddityKind::UnparsedLine), 1);
     let row = coroner_evidence::recording::profile::Reader::open(&path).unwrap().source().unwrap();
     assert_eq!((row.kind.as_str(), row.file.as_deref()), ("folded stacks", Some("x.folded")));
 
-    let again = import(&folded, &path, &Options::default(), &mut Symbols::none());
+    let again = imported(&folded, &path);
     assert!(matches!(again, Err(ImportError::Recording(RecordingError::Exists { .. }))), "{again:?}");
     let other = dir.path().join("b.coroner");
     std::fs::write(&folded, [0u8; 100]).unwrap();
-    import(&folded, &other, &Options::default(), &mut Symbols::none()).unwrap_err();
+    imported(&folded, &other).unwrap_err();
     assert!(!other.exists());
 }
 

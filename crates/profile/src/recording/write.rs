@@ -1,7 +1,6 @@
 //! Puts samples into a recording.
 
-use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use coroner_evidence::recording::profile::{
     CHUNK_ROWS, CHUNK_SPAN, FrameRow, ProfileRows, SampleRow, SourceRow, StackRow, TaskRow,
@@ -9,9 +8,8 @@ use coroner_evidence::recording::profile::{
 use coroner_evidence::recording::{RecordingError, Writer};
 
 use super::PLACES;
-use crate::import::{self, ImportError, Imported, Options, Report};
+use crate::import::{Format, Report};
 use crate::model::{Clock, Dictionary, FrameId, Sample, StackId, StrId, TaskId};
-use crate::symbols::Symbols;
 
 /// Numbers samples, and the names they use, for one file. What is not committed yet is held in memory: at most a chunk.
 #[derive(Debug, Default)]
@@ -156,54 +154,55 @@ impl Origin {
     }
 }
 
-/// Reads the file at `from`, whatever it is, into a new recording at `to`.
-pub fn import(from: &Path, to: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Result<Imported, ImportError> {
-    let mut file = Writer::create(to)?;
-    let read = import_into(&mut file, from, options, symbols);
-    if let Err(ImportError::Recording(RecordingError::DiskFull { .. })) = &read {
-        // What fitted is kept, and says that it is not all.
-        file.finish(&[])?;
-    } else if read.is_err() {
-        // We made it a moment ago.
-        drop(file);
-        let _ = std::fs::remove_file(to);
-    } else {
-        file.finish(&[])?;
-    }
-    read
+/// A new recording of one profile. What is not finished is marked so, and readable.
+pub struct NewRecording {
+    path: PathBuf,
+    file: Writer,
+    samples: SampleWriter,
+    origin: Origin,
+    clock: Option<Clock>,
 }
 
-fn import_into(
-    file: &mut Writer,
-    from: &Path,
-    options: &Options<'_>,
-    symbols: &mut Symbols,
-) -> Result<Imported, ImportError> {
-    let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
-    let mut origin = Origin { kind: "unfinished import".to_owned(), file: name, host: None };
-    file.set_profile_source(&origin.row(None, None))?;
-    let mut samples = SampleWriter::default();
-    let mut clock = None;
-    let mut failed = None;
-    let mut store = |names: &Dictionary, sample: Sample| -> Result<(), RecordingError> {
-        if names.clock != clock {
-            clock = names.clock;
-            file.set_profile_source(&origin.row(clock, None))?;
-        }
-        samples.take(file, names, sample)
-    };
-    let imported = import::file(from, options, symbols, &mut |names, sample| match store(names, sample) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failed = Some(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    if let Some(error) = failed {
-        return Err(error.into());
+impl NewRecording {
+    /// Makes the file at `path`, which must not exist, for the samples of `from`.
+    pub fn create(path: &Path, from: &Path) -> Result<NewRecording, RecordingError> {
+        let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
+        let origin = Origin { kind: "unfinished import".to_owned(), file: name, host: None };
+        let mut file = Writer::create(path)?;
+        file.set_profile_source(&origin.row(None, None))?;
+        Ok(NewRecording { path: path.to_owned(), file, samples: SampleWriter::default(), origin, clock: None })
     }
-    samples.commit(file)?;
-    origin.kind = imported.format.name().to_owned();
-    file.set_profile_source(&origin.row(imported.names.clock, Some(&imported.report)))?;
-    Ok(imported)
+
+    pub fn take(&mut self, names: &Dictionary, sample: Sample) -> Result<(), RecordingError> {
+        if names.clock != self.clock {
+            self.clock = names.clock;
+            self.file.set_profile_source(&self.origin.row(self.clock, None))?;
+        }
+        self.samples.take(&mut self.file, names, sample)
+    }
+
+    /// Stores what is held and says where all of it comes from.
+    pub fn finish(
+        mut self,
+        names: &Dictionary,
+        report: &Report,
+        format: Format,
+        host: Option<String>,
+    ) -> Result<(), RecordingError> {
+        self.samples.commit(&mut self.file)?;
+        self.origin.kind = format.name().to_owned();
+        self.origin.host = host;
+        self.file.set_profile_source(&self.origin.row(names.clock, Some(report)))?;
+        self.file.finish(&[])
+    }
+
+    /// Removes the file, which we made a moment ago.
+    pub fn discard(self) {
+        drop(self.file);
+        for suffix in ["", "-wal", "-shm"] {
+            let mut name = self.path.clone().into_os_string();
+            name.push(suffix);
+            let _ = std::fs::remove_file(name);
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use kallsyms::{Kallsyms, KernelSymbol};
@@ -126,20 +127,39 @@ impl Symbols {
         if self.perf_maps.len() >= MAX_FILES && !self.perf_maps.contains_key(&pid) {
             self.perf_maps.clear();
         }
-        self.perf_maps.entry(pid).or_insert_with(|| perf_map(root, pid)).as_ref()?.find(address)
+        if !self.perf_maps.contains_key(&pid) {
+            let map = perf_map(root, pid);
+            let map = map.map_err(|problem| keep(&mut self.problems, problem)).ok();
+            self.perf_maps.insert(pid, map);
+        }
+        self.perf_maps.get(&pid)?.as_ref()?.find(address)
     }
 }
 
 /// `/tmp/perf-PID.map`, or for a process in a container the one it wrote there under the number it has there.
-fn perf_map(root: &Path, pid: u32) -> Option<PerfMap> {
+fn perf_map(root: &Path, pid: u32) -> Result<PerfMap, String> {
     let own = root.join(format!("tmp/perf-{pid}.map"));
-    let text = read_bounded(&own).ok().or_else(|| {
+    let in_container = || {
         let status = std::fs::read_to_string(root.join(format!("proc/{pid}/status"))).ok()?;
         let inner =
             status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().next_back()?;
-        read_bounded(&root.join(format!("proc/{pid}/root/tmp/perf-{inner}.map"))).ok()
-    })?;
-    Some(PerfMap::parse(&text))
+        let path = root.join(format!("proc/{pid}/root/tmp/perf-{inner}.map"));
+        path.exists().then_some(path)
+    };
+    let path = if own.exists() { Some(own) } else { in_container() };
+    let path =
+        path.ok_or(format!("/tmp/perf-{pid}.map: no such file; code that process {pid} generated stays unnamed"))?;
+    let cannot = |why: String| format!("{}: {why}; code that process {pid} generated stays unnamed", path.display());
+    // Anybody can write to /tmp; as perf does, only the owner of the process that asks and root are believed.
+    let owner = std::fs::metadata(&path).map_err(|error| cannot(error.to_string()))?.uid();
+    if owner != 0 && owner != effective_uid() {
+        return Err(cannot(format!("belongs to user {owner}, neither to you nor to root")));
+    }
+    Ok(PerfMap::parse(&read_bounded(&path).map_err(|error| cannot(error.to_string()))?))
+}
+
+fn effective_uid() -> u32 {
+    std::fs::metadata("/proc/self").map_or(0, |about| about.uid())
 }
 
 /// The code the kernel maps into each process: perf's copy, or the one in this process if it is of the recorded kernel.

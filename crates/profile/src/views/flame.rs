@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Owner, StackSums};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, FoldedStacks, Place, StrId, Strings, label};
+use crate::model::{Dictionary, EventId, Place, StrId, Strings, label};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -143,25 +143,6 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
         } else {
             grower.add(path.iter().rev().copied(), sum.weight);
         }
-    }
-    grower.finish()
-}
-
-/// The flame graph of folded stacks of one event.
-pub fn tree_of_folded(folded: &FoldedStacks, event: u32) -> FlameTree {
-    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
-    for (_, labels, weight) in folded.iter().filter(|(of, _, _)| *of == event) {
-        let path: Vec<_> = labels
-            .map(|label| {
-                let place = match label {
-                    _ if label.ends_with("_[k]") => Some(Place::Kernel),
-                    _ if label.ends_with("_[j]") => Some(Place::Jit),
-                    _ => Some(Place::User),
-                };
-                Label { label: grower.tree.labels.intern(label), place, inlined: label.ends_with("_[i]") }
-            })
-            .collect();
-        grower.add(path.into_iter(), weight);
     }
     grower.finish()
 }

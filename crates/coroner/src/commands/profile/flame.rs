@@ -12,7 +12,6 @@ use coroner_profile::model::{Event, EventId};
 use coroner_profile::views::flame::{self, FlameTree};
 use coroner_profile::views::risers::{self, BusyShares, Riser};
 use coroner_profile::views::{Kind, Kinds, StackSums, diff};
-use std::path::Path;
 
 /// How many risers are told.
 const RISERS: usize = 12;
@@ -90,7 +89,7 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
 }
 
 fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> {
-    if args.source.file == Path::new("-") && args.diff.diff.as_deref().is_none_or(|file| file == Path::new("-")) {
+    if super::is_stream(&args.source.file) && args.diff.diff.as_deref().is_none_or(|file| file == args.source.file) {
         bail!("the standard input can be read only once; compare files");
     }
     let (source, selection) = baseline(args);
@@ -204,16 +203,22 @@ fn write_inverted(args: &FlameArgs) -> anyhow::Result<Summary> {
     let side = read_side(&args.source, &args.selection, true, true)?;
     let tree = side.tree(true);
     out::write(args.output.output.as_deref(), |to| {
-        let mut open: Vec<(u32, String)> = vec![(0, String::new())];
-        while let Some((at, path)) = open.pop() {
+        // What of the path is the parent's.
+        let mut open: Vec<(u32, usize)> = vec![(0, 0)];
+        let mut path = String::new();
+        while let Some((at, parent)) = open.pop() {
             let node = &tree.nodes[at as usize];
+            path.truncate(parent);
+            if at != 0 {
+                if parent > 0 {
+                    path.push(';');
+                }
+                path.push_str(&tree.name(at).replace(';', ":"));
+            }
             if node.own > 0 && at != 0 {
                 writeln!(to, "{path} {}", node.own)?;
             }
-            for child in node.children.iter().rev() {
-                let name = tree.name(*child);
-                open.push((*child, if path.is_empty() { name.to_owned() } else { format!("{path};{name}") }));
-            }
+            open.extend(node.children.iter().rev().map(|child| (*child, path.len())));
         }
         Ok(())
     })?;

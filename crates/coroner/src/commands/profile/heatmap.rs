@@ -51,7 +51,7 @@ pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
             let map = counter.finish();
             if map.columns == 0 {
                 bail!(
-                    "{}: none of its events ticks like a clock ({}): what the cores did cannot be told; record cpu-clock \
+                    "{}: no event that is selected ticks like a clock (it has {}): what the cores did cannot be told; record cpu-clock \
                      or cycles, or try --by offset",
                     read.file.display(),
                     read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")

@@ -8,11 +8,12 @@ use crate::output::print;
 use crate::output::profile::{counted, footer, header};
 use crate::output::terminal;
 use anyhow::bail;
-use coroner_evidence::recording::Writer;
+use coroner_evidence::recording::RecordingError;
 use coroner_profile::import::{self as reader, Stacks};
-use coroner_profile::recording::{Origin, SampleWriter};
+use coroner_profile::recording::NewRecording;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let name = args.output.to_string_lossy();
@@ -27,55 +28,48 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
         print(&Summary::of(read).document("coroner.import/1", Some(&args.output)))?;
     } else {
         let mut text = header(&read, "", terminal::width());
-        text.push_str(&format!("{}: {}\n", args.output.display(), counted(read.selected, "sample")));
+        text.push_str(&format!(
+            "{}: {}\n",
+            terminal::printable(&args.output.display().to_string()),
+            counted(read.selected, "sample")
+        ));
         text.push_str(&footer(&read, terminal::width()));
         print(&text)?;
     }
     Ok(Exit::NothingWrong)
 }
 
-/// Writes the selected samples into a new recording. If that fails, none is left behind.
+/// Writes the selected samples into a new recording. If that fails or is broken off, none is left behind.
 pub fn write(source: &SourceArgs, selection: &SelectionArgs, output: &Path) -> anyhow::Result<ReadProfile> {
-    let mut file = Writer::create(output)?;
-    match fill(&mut file, source, selection) {
+    let stop = crate::commands::stop_on_signals()?;
+    let mut recording = NewRecording::create(output, &source.file)?;
+    let mut failed = None;
+    let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| {
+        failed = match recording.take(names, *sample) {
+            Err(error) => Some(error.into()),
+            Ok(()) if stop.load(Ordering::Relaxed) => Some(anyhow::anyhow!("broken off; nothing was written")),
+            Ok(()) => return ControlFlow::Continue(()),
+        };
+        ControlFlow::Break(())
+    });
+    let filled = match (failed, read) {
+        (Some(error), _) | (None, Err(error)) => Err(error),
+        (None, Ok(read)) if read.selected == 0 => Err(anyhow::anyhow!("{}", super::select::nothing(&read, selection))),
+        (None, Ok(read)) => Ok(read),
+    };
+    match filled {
         Ok(read) => {
-            file.finish(&[])?;
+            recording.finish(&read.names, &read.report, read.format, reader::host(&source.file))?;
             Ok(read)
         }
         Err(error) => {
-            drop(file);
-            // We made it a moment ago.
-            let _ = std::fs::remove_file(output);
-            Err(error)
+            recording.discard();
+            Err(match error.downcast_ref::<RecordingError>() {
+                Some(RecordingError::DiskFull { path }) => {
+                    anyhow::anyhow!("{}: the disk is full; the unfinished recording was removed", path.display())
+                }
+                _ => error,
+            })
         }
     }
-}
-
-fn fill(file: &mut Writer, source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<ReadProfile> {
-    let name = source.file.file_name().map(|name| name.to_string_lossy().into_owned());
-    let mut origin = Origin { kind: "unfinished import".to_owned(), file: name, host: None };
-    file.set_profile_source(&origin.row(None, None))?;
-    let mut samples = SampleWriter::default();
-    let mut failed = None;
-    let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| match samples
-        .take(file, names, *sample)
-    {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failed = Some(error);
-            ControlFlow::Break(())
-        }
-    });
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    let read = read?;
-    if read.selected == 0 {
-        bail!("{}", super::select::nothing(&read, selection));
-    }
-    samples.commit(file)?;
-    origin.kind = read.format.name().to_owned();
-    origin.host = reader::host(&source.file);
-    file.set_profile_source(&origin.row(read.names.clock, Some(&read.report)))?;
-    Ok(read)
 }

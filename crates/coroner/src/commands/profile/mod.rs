@@ -34,7 +34,9 @@ pub struct ReadProfile {
     pub report: Report,
     /// Why functions have no names.
     pub unnamed: Vec<String>,
-    /// The first and the last time of all samples.
+    /// The time of the first sample of the file, also if that part of it was not read.
+    pub first: Option<u64>,
+    /// The first and the last time of all samples that were read.
     pub span: Option<(u64, u64)>,
     pub selected: u64,
     /// The cores that the file knows, in order.
@@ -50,7 +52,7 @@ impl ReadProfile {
 
     /// Seconds from the first sample on.
     pub fn seconds(&self, time: u64) -> f64 {
-        let first = self.span.map_or(0, |(first, _)| first);
+        let first = self.first.unwrap_or(0);
         (time as f64 - first as f64) / 1e9
     }
 
@@ -172,6 +174,7 @@ fn read_until(
     if let Some((first, _)) = range {
         select.begins_at(first);
     }
+    let stored_first = range.as_ref().map(|(first, _)| *first);
     let range = range.and_then(|(_, range)| range);
     let options = reader::Options { format: format(source), read: Some(&count), range, stacks };
     let imported = with_progress(&source.file, &count, || {
@@ -197,14 +200,15 @@ fn read_until(
         bail!("{}: {why}", source.file.display());
     }
     let unnamed = symbols.problems.clone();
-    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, span, selected, cores })
+    let first = stored_first.or(span.map(|(first, _)| first));
+    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, first, span, selected, cores })
 }
 
 /// A recording has an index: the time of its first sample, and what part of it must be read.
 type Stored = (u64, Option<Range<u64>>);
 
 fn stored_range(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<Option<Stored>> {
-    if !selection.has_times() || source.file == Path::new("-") || format_of(source)? != Some(Format::Recording) {
+    if !selection.has_times() || format_of(source)? != Some(Format::Recording) {
         return Ok(None);
     }
     let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
@@ -235,7 +239,7 @@ fn told(file: &Path, error: ImportError) -> anyhow::Error {
 /// Runs `work`; meanwhile a line on the terminal says how much of the file was read.
 pub fn with_progress<T>(file: &Path, read: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let size = std::fs::metadata(file).map_or(0, |about| if about.is_file() { about.len() } else { 0 });
-    let from_pipe = file == Path::new("-");
+    let from_pipe = is_stream(file);
     if (size < SHOW_PROGRESS_FROM && !from_pipe) || !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
         return work();
     }
@@ -263,12 +267,18 @@ pub fn with_progress<T>(file: &Path, read: &AtomicU64, work: impl FnOnce() -> T)
     })
 }
 
-/// What the file is: found out, or as the user says.
+/// The standard input, a pipe, a device: read once, front to back.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("-") || std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// What the file is: found out, or as the user says; `None` where it can be read only once.
 pub fn format_of(source: &SourceArgs) -> anyhow::Result<Option<Format>> {
     if let Some(format) = format(source) {
         return Ok(Some(format));
     }
-    if source.file == Path::new("-") {
+    // What can be read only once is not looked into beforehand.
+    if is_stream(&source.file) {
         return Ok(None);
     }
     Ok(Some(reader::format_of(&source.file)?))

@@ -20,7 +20,7 @@ pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
     let coverage = finder.coverage();
     if coverage.used == 0 {
         bail!(
-            "{}: none of its events ticks like a clock ({}): who had a core cannot be told; record cpu-clock or cycles",
+            "{}: no event that is selected ticks like a clock (it has {}): who had a core cannot be told; record cpu-clock or cycles",
             read.file.display(),
             read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
         );

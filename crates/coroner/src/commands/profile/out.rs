@@ -72,8 +72,9 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
     let mut to = BufWriter::new(file);
     write(&mut to).and_then(|()| to.flush()).with_context(cannot)?;
     let file = to.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;
-    // As any new file is made; temporary ones are for their owner only.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask());
+    // As the file was, or as any new file is made; temporary ones are for their owner only.
+    let mode = std::fs::metadata(path).map_or(0o666 & !umask(), |about| about.mode() & 0o777);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
     file.as_file().set_permissions(mode).with_context(cannot)?;
     file.persist(path).map_err(|error| error.error).with_context(cannot)?;
     Ok(())

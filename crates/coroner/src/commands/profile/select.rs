@@ -127,18 +127,25 @@ pub fn bounds(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Op
 
 /// `first` is the time of the first sample.
 fn filter(selection: &SelectionArgs, first: u64, clock: Option<Clock>) -> Result<Filter, String> {
-    let at = |moment: &Moment| time(*moment, first, clock);
+    // Of two plain numbers both are readings of the clock if one can be nothing else.
+    let stretch = |from: Option<Moment>, to: Option<Moment>| -> Result<Range<u64>, String> {
+        let is_clock = |moment: &Moment| matches!(moment, Moment::Number(ns) if *ns >= first);
+        let on_clock = first > 0 && from.iter().chain(to.iter()).any(is_clock);
+        let at = |moment: Moment| match moment {
+            Moment::Number(ns) if on_clock => Ok(ns),
+            moment => time(moment, first, clock),
+        };
+        Ok(from.map_or(Ok(0), at)?..to.map_or(Ok(u64::MAX), at)?)
+    };
     let mut ranges = Vec::new();
     for (from, to) in &selection.range {
-        ranges.push(at(from)?..at(to)?);
+        ranges.push(stretch(Some(*from), Some(*to))?);
     }
     if selection.since.is_some() || selection.until.is_some() {
-        let from = selection.since.as_ref().map_or(Ok(0), at)?;
-        let to = selection.until.as_ref().map_or(Ok(u64::MAX), at)?;
-        ranges.push(from..to);
+        ranges.push(stretch(selection.since, selection.until)?);
     }
     if let Some(empty) = ranges.iter().find(|range| range.is_empty()) {
-        let seconds = |time: u64| time.saturating_sub(first) as f64 / 1e9;
+        let seconds = |time: u64| (time as f64 - first as f64) / 1e9;
         return Err(format!(
             "the stretch from {} s to {} s after the first sample is empty: it ends before it begins",
             seconds(empty.start),
@@ -191,6 +198,9 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
 /// Why nothing was selected.
 pub fn nothing(read: &ReadProfile, selection: &SelectionArgs) -> String {
     let file = read.file.display();
+    if read.report.samples == 0 && read.span.is_none() && read.first.is_some() {
+        return format!("{file}: none of its samples matches {}", selection.words());
+    }
     if read.report.samples == 0 {
         let mut why = format!("{file}: there is no sample in it");
         if read.report.truncated {

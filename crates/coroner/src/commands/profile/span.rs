@@ -2,15 +2,17 @@
 
 use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
 use coroner_profile::import::{self, Format};
-use std::path::Path;
 
 /// The length of what is selected, in nanoseconds, and the number of cores, as far as they can be known without reading all of it.
 pub fn of(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<(Option<u64>, Option<usize>)> {
     let asked = selection.core.iter().map(|cores| cores.0.len()).sum::<usize>();
     let mut cores = (asked > 0).then_some(asked);
     let mut length = selected_length(selection);
-    let unknown = source.file == Path::new("-") || super::format_of(source)? == Some(Format::Folded);
-    if !unknown && let Some(outline) = import::outline(&source.file)? {
+    let known = !matches!(super::format_of(source)?, None | Some(Format::Folded));
+    if known
+        && !super::is_stream(&source.file)
+        && let Some(outline) = import::outline(&source.file)?
+    {
         length = length.or(Some(outline.last.saturating_sub(outline.first)));
         cores = cores.or(outline.cores);
     }

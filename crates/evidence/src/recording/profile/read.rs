@@ -12,6 +12,17 @@ use rusqlite::{Connection, Row, Statement};
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
+/// What is read must be tables: a view can be anything, without end too.
+const TABLES: [&str; 7] = [
+    "profile_source",
+    "profile_events",
+    "profile_tasks",
+    "profile_frames",
+    "profile_paths",
+    "profile_stack_chunks",
+    "profile_sample_chunks",
+];
+
 /// A recording, opened for its samples.
 pub struct Reader {
     db: Connection,
@@ -37,7 +48,7 @@ impl Reader {
         let Opened { db, missing } = open::open(path)?;
         let (about, _) = read::about(&db, path)?;
         db.set_prepared_statement_cache_capacity(16);
-        let has_tables = about.format >= PROFILE_SINCE && is_table(&db, "profile_source").is_ok();
+        let has_tables = about.format >= PROFILE_SINCE && TABLES.iter().all(|table| is_table(&db, table).is_ok());
         Ok(Reader { db, path: path.to_owned(), about, missing, has_tables })
     }
 

@@ -205,14 +205,10 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
 
 #[inline]
 fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 19 {
+    if digits.is_empty() || digits.len() > 20 {
         return None;
     }
-    let mut n = 0u64;
-    for digit in digits {
-        n = n * 10 + u64::from(digit - b'0');
-    }
-    Some(n)
+    digits.iter().try_fold(0u64, |n, digit| n.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
 }
 
 struct Cursor<'a> {

@@ -10,10 +10,23 @@ const BUFFER: usize = 128 << 10;
 /// C++ names reach tens of kilobytes. Beyond this it is no line.
 const MAX_LINE: usize = 1 << 20;
 
+/// Takes out every carriage return. Returns how much is left.
+fn without_returns(text: &mut [u8]) -> usize {
+    let mut kept = 0;
+    for at in 0..text.len() {
+        if text[at] != b'\r' {
+            text[kept] = text[at];
+            kept += 1;
+        }
+    }
+    kept
+}
+
 pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     let mut filled = 0;
     let mut skipping = false;
+    let mut crlf = false;
     loop {
         if filled == buffer.len() {
             if buffer.len() < MAX_LINE {
@@ -38,6 +51,12 @@ pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Resul
             }
         };
         scanner.report.bytes += n as u64;
+        // A text that went through Windows: the first line tells, and then no name has the character that goes.
+        if scanner.report.bytes == n as u64 {
+            let line = memchr::memchr(b'\n', &buffer[..n]);
+            crlf = line.is_some_and(|end| end > 0 && buffer[end - 1] == b'\r');
+        }
+        let n = if crlf { without_returns(&mut buffer[filled..filled + n]) } else { n };
         let Some(newline) = memchr::memrchr(b'\n', &buffer[filled..filled + n]) else {
             filled += n;
             continue;
