@@ -57,7 +57,10 @@ fn as_inferno(stack: &str) -> (Option<String>, Vec<&'static str>) {
                 (Some("deleted files unknown"), Some("[unknown] ".to_owned()))
             }
             _ if frame.starts_with("__vdso_") => (Some("the vdso called kernel"), Some(format!("{frame}_[k]"))),
-            _ => (None, Some(frame.to_owned())),
+            _ => match frame.split_once("operator()") {
+                Some((before, _)) => (Some("operator() cut"), Some(format!("{before}operator"))),
+                None => (None, Some(frame.to_owned())),
+            },
         };
         reasons.extend(reason.filter(|reason| !reasons.contains(reason)));
         if let Some(frame) = frame {
@@ -98,12 +101,19 @@ mod tests {
 
     #[test]
     fn known_differences_are_undone_and_no_other() {
-        let ours =
-            [("a;f", 1), ("a;[x (deleted)];f", 2), ("a;(anonymous namespace)::g;f", 3), ("a", 4), ("a;__vdso_t", 5)];
-        let theirs = stacks(&[("a;f", 4), ("a;[unknown] ;f", 2), ("a;__vdso_t_[k]", 5)]);
+        let ours = [
+            ("a;f", 1),
+            ("a;[x (deleted)];f", 2),
+            ("a;(anonymous namespace)::g;f", 3),
+            ("a", 4),
+            ("a;__vdso_t", 5),
+            ("a;g::operator()<x>", 6),
+            ("a;g::operator()<y>", 7),
+        ];
+        let theirs = stacks(&[("a;f", 4), ("a;[unknown] ;f", 2), ("a;__vdso_t_[k]", 5), ("a;g::operator", 13)]);
         let compared = compare_stacks(&stacks(&ours), &theirs);
         assert!(compared.unexplained.is_empty(), "{compared:?}");
-        assert_eq!(compared.changed.values().sum::<usize>(), 4);
+        assert_eq!(compared.changed.values().sum::<usize>(), 6);
     }
 
     #[test]

@@ -58,8 +58,9 @@ impl Bench {
     /// inferno writes to its standard output: a file that each run writes anew.
     fn collapse(&self, text: &Path, to: &Path) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", "exec \"$0\" -n 1 --all \"$1\" > \"$2\""]).arg(&self.inferno).arg(text).arg(to);
-        command.stderr(Stdio::null());
+        // It warns of thousands of lines; only why it failed is of interest.
+        let script = "\"$0\" -n 1 --all \"$1\" > \"$2\" 2> \"$2.err\" || { tail -n 5 \"$2.err\" >&2; exit 1; }";
+        command.args(["-c", script]).arg(&self.inferno).arg(text).arg(to);
         command
     }
 
