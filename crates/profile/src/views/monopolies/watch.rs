@@ -134,7 +134,7 @@ impl Watch {
             self.sightings.push_back((sample.task, time));
         }
         // A run is known to have ended only some samples later.
-        while self.sightings.len() as u64 > options.pause_intervals + 1 {
+        while self.sightings.len() as u64 > options.pause_intervals.saturating_add(1) {
             self.see_next(names);
         }
     }
@@ -301,7 +301,7 @@ impl Watch {
                 for absent in found.absent.iter_mut().filter(|absent| !absent.came_back) {
                     if same(names.task(absent.task).comm, name) {
                         let last = found.start.saturating_add(found.length).saturating_sub(found.uncertainty);
-                        absent.length += time.saturating_sub(last);
+                        absent.length = absent.length.saturating_add(time.saturating_sub(last));
                         absent.came_back = true;
                     }
                 }
