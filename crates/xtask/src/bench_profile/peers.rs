@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+pub const INFERNO: &str = "0.12.8";
+
 /// What one run cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {

@@ -4,13 +4,13 @@
 //! not expand inlined functions either. `samply import --save-only` names no functions (they are looked up when its page asks), so
 //! it does less than we do.
 
-use std::path::{Path, PathBuf};
+use super::Row;
+use super::peers::{self, by_turns};
+use anyhow::bail;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
-
-use super::Row;
-use crate::bench::children_cpu_ms;
+const SAMPLY: &str = "0.13.1";
 
 /// Seconds of recording: about 8 MB on two cores.
 const SECONDS: u32 = 30;
@@ -45,25 +45,21 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         bail!("perf record failed: it needs root");
     }
     let size = std::fs::metadata(&recording)?.len() as f64 / 1e6;
-    let (inferno, samply) = (peer("inferno", "inferno-collapse-perf")?, peer("samply", "samply")?);
-    let out = dir.path().join("out.folded");
-    let profile = dir.path().join("profile.json.gz");
-    let mut least = [f64::MAX; 3];
-    for _ in 0..runs {
-        // Ours is the shortest and so the noisiest: more turns.
-        for _ in 0..3 {
-            let mut command = Command::new(binaries.join("coroner"));
-            command.arg("export").arg(&recording).arg("-o").arg(&out);
-            least[0] = least[0].min(cpu_seconds(&mut command)?);
-        }
-        let mut script = Command::new("sh");
-        script.args(["-c", "perf script --no-inline -i \"$1\" 2>/dev/null | \"$2\" -n 1 --all > \"$3\"", "sh"]);
-        script.arg(&recording).arg(&inferno).arg(dir.path().join("peer.folded"));
-        least[1] = least[1].min(cpu_seconds(&mut script)?);
-        let mut import = Command::new(&samply);
-        import.args(["import", "--save-only", "-o"]).arg(&profile).arg(&recording);
-        least[2] = least[2].min(cpu_seconds(&mut import)?);
+    let inferno = peers::cargo_installed("inferno", peers::INFERNO, "inferno-collapse-perf")?;
+    let samply = peers::cargo_installed("samply", SAMPLY, "samply")?;
+    let mut ours = Command::new(binaries.join("coroner"));
+    ours.arg("export").arg(&recording).arg("-o").arg(dir.path().join("out.folded"));
+    let mut script = Command::new("sh");
+    script.args(["-c", "perf script --no-inline -i \"$1\" 2>/dev/null | \"$2\" -n 1 --all > \"$3\"", "sh"]);
+    script.arg(&recording).arg(&inferno).arg(dir.path().join("peer.folded"));
+    let mut import = Command::new(&samply);
+    import.args(["import", "--save-only", "-o"]).arg(dir.path().join("profile.json.gz")).arg(&recording);
+    let mut commands = [ours, script, import];
+    for command in &mut commands {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
+    let costs = by_turns(runs, &mut commands)?;
+    let least: Vec<f64> = costs.iter().map(|cost| cost.cpu.as_secs_f64()).collect();
     let row = |peer: &str, seconds: f64, bar: f64| Row {
         work: format!("perf.data → folded with symbols, {size:.0} MB"),
         ours: format!("{:.3} s", least[0]),
@@ -77,30 +73,4 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
 
 fn can_run(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
-
-/// A peer's program: from the path, or installed into target/peers.
-fn peer(package: &str, program: &str) -> anyhow::Result<PathBuf> {
-    if can_run(program) {
-        return Ok(program.into());
-    }
-    let root = Path::new("target/peers");
-    let path = root.join("bin").join(program);
-    if !path.is_file() {
-        let status = Command::new("cargo").args(["install", "--quiet", package, "--root"]).arg(root).status()?;
-        if !status.success() {
-            bail!("cargo install {package} failed");
-        }
-    }
-    path.canonicalize().with_context(|| format!("{}", path.display()))
-}
-
-/// User and system seconds of a command and all it waited for, by the kernel's account of this process's children.
-fn cpu_seconds(command: &mut Command) -> anyhow::Result<f64> {
-    let before = children_cpu_ms();
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    if !status.success() {
-        bail!("{command:?} failed");
-    }
-    Ok((children_cpu_ms() - before) / 1e3)
 }

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SIZE: u64 = 200_000_000;
-const INFERNO: &str = "0.12.8";
 /// Its functions call no instruction beyond SSE2; this takes AVX2 from the C library too.
 const WITHOUT_AVX2: &str = "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-AVX512F";
 
@@ -22,7 +21,7 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     let scratch = tempfile::tempdir_in(peers::directory())?;
     let bench = Bench {
         coroner: binaries.join("coroner"),
-        inferno: peers::cargo_installed("inferno", INFERNO, "inferno-collapse-perf")?,
+        inferno: peers::cargo_installed("inferno", peers::INFERNO, "inferno-collapse-perf")?,
         text: scratch.path().join("varied.txt"),
         size: 0,
         scratch: scratch.path().to_owned(),
