@@ -258,6 +258,7 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
     }
     // Before durations, which may be written so, too: people paste times of the day.
     if text.contains(':')
+        && !text.contains('-')
         && let Ok(time) = text.parse::<jiff::civil::Time>()
     {
         let ns = time.duration_since(jiff::civil::Time::midnight()).as_nanos();
