@@ -302,3 +302,32 @@ fn one_sample_in_twenty_is_noise() {
     };
     assert_eq!(risers::find((&made.names, &shares(0, 20)), (&made.names, &shares(20, 40)), 10), []);
 }
+
+/// A day of 192 cores at one second: 16.6 million cells.
+#[test]
+#[ignore = "takes 1 GB; shows what a cell costs"]
+fn a_day_of_a_large_node() {
+    let peak = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default().to_owned();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let mut made = Made::default();
+    let task = made.task("a", 1);
+    made.tick(0, task);
+    let one = made.samples[0];
+    let before = peak();
+    let mut counter = cores::CoreCounter::new(1000 * MS);
+    for second in 0..86_400u64 {
+        for core in 0..192 {
+            counter.add(&made.names, &Sample { time: Some(second * 1000 * MS), core: Some(core), ..one });
+        }
+    }
+    let counted = peak();
+    let map = counter.finish();
+    let cells = map.cells.len() as u64;
+    assert_eq!((cells, map.left_out), (192 * 86_400, 0));
+    let bytes = |from: u64| (peak() - from) * 1024 / cells;
+    println!("{} bytes a cell while counting, {} at the most", (counted - before) * 1024 / cells, bytes(before));
+    assert!(bytes(before) <= 100);
+}
