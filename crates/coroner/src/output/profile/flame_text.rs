@@ -151,7 +151,9 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
         }
     }
     let _ = writeln!(out, "\n{}", bold("Risers: shares of the time that was not idle"));
-    if risers.is_empty() {
+    if before.read.selected == 0 {
+        let _ = writeln!(out, "  cannot be told: there is nothing in the baseline to rise against");
+    } else if risers.is_empty() {
         let _ = writeln!(out, "  none: no command and no kernel function rose beyond chance");
     }
     for riser in risers {
