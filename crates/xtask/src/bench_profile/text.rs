@@ -28,6 +28,7 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         runs,
     };
     let short = std::fs::read_to_string(short_text(&bench.scratch)?)?;
+    let short = from_first_stack(&short);
     let size = vary::write(&short, SIZE, BufWriter::new(File::create(&bench.text)?))?;
     let bench = Bench { size, ..bench };
     let mut rows = bench.folding()?;
@@ -193,6 +194,21 @@ fn against(work: String, ours: Cost, name: &str, peer: Cost, bar: f64) -> Row {
 
 fn seconds(time: std::time::Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
+}
+
+/// From the first event that has a stack on: inferno gives up on a text that begins with one that has none.
+fn from_first_stack(text: &str) -> &str {
+    let mut event = 0;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        match line.as_bytes() {
+            [b'\t', ..] => return &text[event..],
+            [b'#' | b'\n', ..] => {}
+            _ => event = at,
+        }
+        at += line.len();
+    }
+    text
 }
 
 /// The text to vary.
