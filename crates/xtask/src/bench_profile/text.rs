@@ -29,7 +29,7 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     };
     let short = std::fs::read_to_string(short_text(&bench.scratch)?)?;
     let short = from_first_stack(&short);
-    let size = vary::write(&short, SIZE, BufWriter::new(File::create(&bench.text)?))?;
+    let size = vary::write(short, SIZE, BufWriter::new(File::create(&bench.text)?))?;
     let bench = Bench { size, ..bench };
     let mut rows = bench.folding()?;
     rows.push(bench.heatmap()?);
