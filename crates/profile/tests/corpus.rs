@@ -62,7 +62,7 @@ fn damaged(bytes: &[u8], others: &[u8], dice: &mut Dice) -> Vec<u8> {
 /// How much of the work is done: enough to find what is easily found, little enough for every run of the tests.
 const CUTS: usize = 1500;
 const BYTES: usize = 3_000_000;
-const LONGEST: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_secs(2);
 
 fn replay(name: &str) {
     let target = Target::named(name);
