@@ -7,23 +7,6 @@ use std::path::Path;
 use std::process::Command;
 use support::*;
 
-fn stdout(args: &[&str]) -> String {
-    let out = coroner(args);
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
-/// The command fails with 2 and says all of these words.
-fn fails(args: &[&str], words: &[&str]) {
-    let out = coroner(args);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
-    for word in words {
-        assert!(said.contains(word), "{args:?} does not say {word:?}: {said}");
-    }
-    assert!(out.stdout.is_empty(), "{args:?} printed something although it failed");
-}
-
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
     let help = stdout(&["--help"]);

@@ -57,25 +57,8 @@ impl Files {
     }
 }
 
-fn stdout(args: &[&str]) -> String {
-    let out = coroner(args);
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("UTF-8")
-}
-
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(args)).expect("JSON")
-}
-
-/// The command fails with 2, prints nothing, and says all of these words.
-fn fails(args: &[&str], words: &[&str]) {
-    let out = coroner(args);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
-    for word in words {
-        assert!(said.contains(word), "{args:?} does not say {word:?}: {said}");
-    }
-    assert!(out.stdout.is_empty(), "{args:?} printed something although it failed");
 }
 
 #[test]

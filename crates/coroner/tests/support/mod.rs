@@ -15,6 +15,24 @@ pub fn coroner(args: &[&str]) -> Output {
     Command::new(CORONER).args(args).output().expect("coroner runs")
 }
 
+/// What a command that succeeds prints.
+pub fn stdout(args: &[&str]) -> String {
+    let out = coroner(args);
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The command fails with 2 and says all of these words.
+pub fn fails(args: &[&str], words: &[&str]) {
+    let out = coroner(args);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{args:?} does not say {word:?}: {said}");
+    }
+    assert!(out.stdout.is_empty(), "{args:?} printed something although it failed");
+}
+
 pub fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
         panic!(
