@@ -65,6 +65,9 @@ sources! {
     CgroupTree = "cgroup-tree",
     /// /proc/sys/net/netfilter. Subject empty; names `nf_conntrack_count`, `nf_conntrack_max`.
     Conntrack = "conntrack",
+    /// Our own stack sampling. Subject `cpuN`; names `lost` (no room in the ring or behind it), `throttled_us` (held back by the
+    /// kernel).
+    Sampler = "sampler",
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

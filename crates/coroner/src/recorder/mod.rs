@@ -1,0 +1,25 @@
+//! The flight recorder: always on, bounded, and it keeps the minutes that matter.
+//!
+//! ```text
+//! thread "main"    probes at their own pace ─▶ Evidence ─┬─▶ store      (channel, bounded)
+//!                                                        ├─▶ triggers ─▶ incidents ─▶ child: freeze
+//!                                                        └─▶ meter ─▶ Status ─▶ thread "metrics"
+//! thread "rings"   copies the perf rings' bytes ─────────┴─▶ store      (channel, bounded)
+//! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
+//! thread "control" hears `coroner mark`
+//! ```
+//!
+//! No thread waits for another: what a full channel cannot take is counted as lost. The directory:
+//!
+//! ```text
+//! D/lock                          held by the recorder that runs
+//! D/control.sock                  its ear
+//! D/2026-05-28T20-26-40Z.coroner  segments, ten minutes each at most, complete in themselves
+//! D/incidents/1.json, 1.coroner   what triggered, and the minutes around it
+//! ```
+
+pub mod config;
+pub mod directory;
+pub mod incident;
+pub mod status;
+pub mod trigger;
