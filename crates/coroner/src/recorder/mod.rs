@@ -23,3 +23,4 @@ pub mod directory;
 pub mod incident;
 pub mod status;
 pub mod trigger;
+pub mod triggers;
