@@ -19,8 +19,12 @@
 //! ```
 
 pub mod config;
+pub mod control;
 pub mod directory;
+pub mod freeze;
 pub mod incident;
+pub mod incidents;
+pub mod stand_in;
 pub mod status;
 pub mod trigger;
 pub mod triggers;
