@@ -2,7 +2,7 @@
 
 mod file;
 
-pub use file::{DEFAULT_FILE, parse_size};
+pub use file::{parse_listen, parse_size};
 
 use std::path::PathBuf;
 use std::time::Duration;
