@@ -21,5 +21,8 @@
 pub mod config;
 pub mod directory;
 pub mod incident;
+pub mod meter;
+pub mod metrics;
+pub mod notify;
 pub mod status;
 pub mod trigger;
