@@ -7,8 +7,8 @@ use super::incident::Incident;
 use super::incidents::files;
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Finding, diagnose};
-use super::stand_in::{Span, read_span};
-use coroner_evidence::recording::{FindingRow, Writer};
+
+use coroner_evidence::recording::{FindingRow, Span, Writer, read_span};
 use coroner_evidence::{Clocks, Evidence};
 use coroner_profile::import::{ImportError, Report};
 use coroner_profile::model::Clock;
