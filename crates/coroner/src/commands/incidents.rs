@@ -153,7 +153,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
 }
 
 pub fn freeze(args: FreezeArgs) -> anyhow::Result<Exit> {
-    freezer::be_a_guest(args.whole)?;
+    freezer::be_a_guest(args.recorder, args.whole)?;
     freezer::freeze(&args.directory, args.number, args.whole)?;
     Ok(Exit::NothingWrong)
 }

@@ -24,10 +24,12 @@ const NICE: i32 = 10;
 
 /// Makes this process one that can do no harm: it ends with its recorder, yields to everybody, and is the first to go where memory
 /// is short.
-pub fn be_a_guest(whole: bool) -> anyhow::Result<()> {
+pub fn be_a_guest(recorder: Option<u32>, whole: bool) -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the recorder")?;
-    if rustix::process::getppid().is_none_or(|parent| parent.is_init()) {
+    // It may have gone before we asked.
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32);
+    if recorder.is_some() && parent != recorder {
         bail!("the recorder is gone");
     }
     if whole {
@@ -127,3 +129,6 @@ pub fn finding_row(finding: &Finding) -> FindingRow {
         remedy: finding.remedy.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;
