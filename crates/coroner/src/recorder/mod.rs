@@ -24,5 +24,6 @@ pub mod incident;
 pub mod meter;
 pub mod metrics;
 pub mod notify;
+pub mod rollup;
 pub mod status;
 pub mod trigger;
