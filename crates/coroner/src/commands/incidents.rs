@@ -12,7 +12,8 @@ use crate::recorder::incidents::files;
 use crate::recorder::{directory, freeze as freezer, stand_in};
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Diagnosis, diagnose};
-use coroner_evidence::{Evidence, recording};
+use coroner_evidence::Evidence;
+use coroner_evidence::recording::{self, RiserRow};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +50,9 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
         Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
         None => stand_in::running().into_iter().next(),
     };
-    running.context("no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR")
+    running.context(
+        "no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR",
+    )
 }
 
 fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
@@ -65,7 +68,11 @@ fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
         }
     }
     let is_live = directory::is_live(directory);
-    if json { incidents_json::list(directory, is_live, &listed) } else { Ok(incidents_text::list(directory, is_live, &listed)) }
+    if json {
+        incidents_json::list(directory, is_live, &listed)
+    } else {
+        Ok(incidents_text::list(directory, is_live, &listed))
+    }
 }
 
 /// Everything that is told of one incident. What is derived is derived anew, from its file.
@@ -80,6 +87,8 @@ pub struct Report {
 pub struct Read {
     pub evidence: Evidence,
     pub diagnosis: Diagnosis,
+    /// As they were found when the window was over: the hour before is not in the file.
+    pub risers: Vec<RiserRow>,
 }
 
 fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<String> {
@@ -89,7 +98,8 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         None => Err("its minutes are not frozen yet, or could not be".to_owned()),
         Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|recording| {
             let diagnosis = diagnose(&recording.evidence);
-            Read { evidence: recording.evidence, diagnosis }
+            let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
+            Read { evidence: recording.evidence, diagnosis, risers }
         }),
     };
     let report = Report { directory: directory.to_owned(), listed, read, verbose: show.verbose };
@@ -135,11 +145,16 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         Err(error) => return Err(error).with_context(|| format!("{}: cannot be opened", path.display())),
     };
     if output != Path::new("-") && output.exists() {
-        bail!("{}: already exists; recordings are never overwritten: remove it or choose another name", output.display());
+        bail!(
+            "{}: already exists; recordings are never overwritten: remove it or choose another name",
+            output.display()
+        );
     }
     out::write(Some(output), |to| std::io::copy(&mut file, to).map(drop))?;
     if incident.state == State::Open {
-        warn(&format!("incident {number} is still open: this file ends before its window does; export it again in a minute"));
+        warn(&format!(
+            "incident {number} is still open: this file ends before its window does; export it again in a minute"
+        ));
     }
     if output != Path::new("-") {
         let bytes = std::fs::metadata(output).map_or(0, |about| about.len());

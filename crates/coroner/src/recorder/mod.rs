@@ -27,6 +27,7 @@ pub mod incidents;
 pub mod meter;
 pub mod metrics;
 pub mod notify;
+pub mod rollup;
 pub mod stand_in;
 pub mod status;
 pub mod trigger;

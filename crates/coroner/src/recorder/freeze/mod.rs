@@ -8,7 +8,7 @@ use super::incidents::files;
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Finding, diagnose};
 
-use coroner_evidence::recording::{FindingRow, Span, Writer, read_span};
+use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span};
 use coroner_evidence::{Clocks, Evidence};
 use coroner_profile::import::{ImportError, Report};
 use coroner_profile::model::Clock;
@@ -66,10 +66,11 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
     copy_samples(directory, incident.from_real_ns..until, clocks, &evidence, &mut file)?;
+    file.set_incident(&incident_row(incident, until))?;
     let mut findings = Vec::new();
     if whole {
         findings = diagnose(&evidence).findings.iter().map(finding_row).collect();
-        let _ = risers::find(directory, incident)?;
+        file.set_risers(&risers::rows(&risers::find(directory, incident)?))?;
     }
     file.finish(&findings)?;
     Ok(())
@@ -116,6 +117,12 @@ fn copy_samples(
     let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
     file.set_profile_source(&origin.row(Some(clock), Some(&report)))?;
     Ok(())
+}
+
+/// Which incident the file is, for whoever finds it elsewhere.
+fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
+    let Incident { number, code, subject, core, text, triggered_real_ns, from_real_ns, .. } = incident.clone();
+    IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
 }
 
 pub fn finding_row(finding: &Finding) -> FindingRow {

@@ -103,6 +103,9 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
     let named: Vec<_> = risers.risers.iter().map(|r| (r.what, r.name.as_str())).collect();
     assert_eq!(named, [(What::Command, "spin"), (What::KernelSymbol, "do_spin")]);
     assert!(risers.baseline_samples > 5000 && risers.burst_samples > 50);
+    let (row, stored) = recording::incident(&files::recording(directory.path(), 1)).unwrap().unwrap();
+    assert_eq!((row.number, row.subject.as_str()), (1, "core 1"));
+    assert_eq!(stored, risers::rows(&risers));
     let calm = Incident { core: Some(0), ..incident };
     assert_eq!(risers::find(directory.path(), &calm).unwrap().risers, []);
 }

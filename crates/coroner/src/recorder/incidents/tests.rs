@@ -266,5 +266,8 @@ fn the_hook_is_told_the_facts_and_not_too_often() {
     complete(3, 1200.0);
     complete(4, 1700.0);
     let said = std::fs::read_to_string(said).unwrap();
-    assert_eq!(said, "1 core-saturated core 1 complete skipped 0 argument\n4 core-saturated core 4 complete skipped 2 argument\n");
+    assert_eq!(
+        said,
+        "1 core-saturated core 1 complete skipped 0 argument\n4 core-saturated core 4 complete skipped 2 argument\n"
+    );
 }
