@@ -1,11 +1,10 @@
 //! The commands, one file each, and how they get their evidence.
 
-mod audit_files;
+pub mod audit_files;
 pub mod cores;
 pub mod diagnose;
 pub mod profile;
 pub mod record;
-mod recorder;
 pub mod units;
 pub mod zombies;
 

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 pub use read::read;
 pub use schema::FORMAT;
-pub use write::Writer;
+pub use write::{Writer, fold_log};
 
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
 pub const PROBE: &str = "recording";
