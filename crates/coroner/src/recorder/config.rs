@@ -1,5 +1,9 @@
 //! How the recorder is told what to do: a TOML file, and arguments that take precedence.
 
+mod file;
+
+pub use file::{parse_listen, parse_size};
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Stands for all that has no row of its own: tables are bounded.
+pub const OTHER: &str = "other";
+
 /// Counters count from the recorder's start.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
@@ -23,8 +26,8 @@ pub struct NodeStatus {
     pub starved_queues: Option<u64>,
     pub nic_resets: BTreeMap<String, u64>,
     pub unit_restarts: BTreeMap<String, u64>,
-    pub softnet_drops: u64,
-    pub oom_kills: u64,
+    pub softnet_drops: Option<u64>,
+    pub oom_kills: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

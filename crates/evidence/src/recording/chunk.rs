@@ -44,6 +44,8 @@ pub enum ChunkError {
 /// A thing of which a recording holds a dense stream.
 pub trait Streamed: Clone {
     const TABLE: &'static str;
+    /// Whether it is told only when it changed, so that one has to look back for how it stands.
+    const IS_STATE: bool = false;
     /// `None` if it has no time of its own.
     fn at(&self) -> Option<Time>;
     /// How many rows of the packed columns it takes.
@@ -281,6 +283,7 @@ impl Streamed for CoreTimes {
 /// A thread is interned at its first sample of the chunk; later ones are told from its last.
 impl Streamed for ThreadSample {
     const TABLE: &'static str = "thread_sample_chunks";
+    const IS_STATE: bool = true;
 
     fn at(&self) -> Option<Time> {
         Some(self.at)
@@ -408,6 +411,7 @@ fn unmoved(key: ThreadKey) -> ThreadSample {
 /// Series by series; the moments of a look are the same for many series, so they are interned.
 impl Streamed for CounterPoint {
     const TABLE: &'static str = "counter_chunks";
+    const IS_STATE: bool = true;
 
     fn at(&self) -> Option<Time> {
         Some(self.at)

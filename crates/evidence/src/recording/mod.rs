@@ -7,6 +7,7 @@
 //! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
 
 mod chunk;
+mod cut;
 mod node_rows;
 mod open;
 pub mod profile;
@@ -14,6 +15,7 @@ mod read;
 mod rows;
 mod schema;
 pub mod segments;
+mod span;
 mod sync;
 mod unit_rows;
 mod write;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 
 pub use read::read;
 pub use schema::FORMAT;
+pub use span::{Span, read_span};
 pub use write::{Writer, fold_log};
 
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.

@@ -61,7 +61,8 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
                 format!("{}: cannot be read: {e}", log.display()),
             ));
         }
-    } else if is_in_wal_mode(path) {
+    } else if !beside(path, "-journal").exists() && is_in_wal_mode(path) {
+        // With a journal beside it, it is just being sealed: all that the log had is in the file, its header says so next.
         missing.push((
             "the last seconds before the recorder was killed; the seconds before them may be incomplete".to_owned(),
             "FILE-wal, which belongs to this recording, is not beside it".to_owned(),

@@ -1,4 +1,4 @@
-//! Reads a recording whole.
+//! Reads a recording: whole, or what a stretch of time needs of it.
 //!
 //! Every byte of the file may be wrong. What cannot be read is left out and told as an [`Unseen`](crate::Unseen) of the probe
 //! [`PROBE`]; everything else is given back.
@@ -8,58 +8,31 @@ use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
 use super::schema::{APPLICATION_ID, FORMAT, PROFILE_SINCE, ZOMBIES_SINCE};
 use super::zombie_rows::{self, Unpacked};
-use super::{About, PROBE, Recording, RecordingError, node_rows, unit_rows};
+use super::{About, PROBE, Recording, RecordingError, cut, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
-use crate::time::Time;
-use crate::{CoreTimes, Evidence, ThreadSample, Unit, ZombieScan, probe};
+use crate::time::{Clocks, Time, Window};
+use crate::{CoreTicks, CoreTimes, Evidence, ThreadKey, ThreadSample, Unit, ZombieScan, probe};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const HOW_TO_SEE: &str = "copy the recording again, with FILE-wal if there is one";
 
 /// What all rows of a recording may take in memory. An hour of 192 cores takes as much; a small file made to hurt could
 /// unpack to a thousand times its size.
-const MAX_BYTES: usize = 512 << 20;
+pub const MAX_BYTES: usize = 512 << 20;
+
+/// How far back the last look at the threads before a window may be for it to begin there.
+const LOOK_BEFORE: Duration = Duration::from_secs(10);
 
 pub fn read(path: &Path) -> Result<Recording, RecordingError> {
     read_within(path, MAX_BYTES)
 }
 
 fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
-    let Opened { db, missing } = open::open(path)?;
-    let mut reader = Reader {
-        db,
-        path: path.to_owned(),
-        evidence: Evidence::default(),
-        units: Vec::new(),
-        room: Room { all: bytes, left: bytes },
-    };
-    let about = reader.about()?;
-    if about.format >= PROFILE_SINCE && reader.is_only_profile() {
-        return Err(RecordingError::OnlyProfile { path: path.to_owned() });
-    }
-    for (what, why) in missing {
-        reader.lost(what, why);
-    }
-    reader.plain_tables();
-    reader.evidence.core_times = reader.stream::<CoreTimes>();
-    reader.evidence.thread_samples = reader.stream::<ThreadSample>();
-    reader.evidence.counters = reader.counters();
-    if about.format >= ZOMBIES_SINCE {
-        reader.evidence.zombie_scans = reader.zombie_scans();
-        reader.evidence.cgroup_churn = reader.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
-        reader.evidence.kernel_samples = reader.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
-        reader.what_is_installed_to_run();
-    } else {
-        for (probe, what) in SINCE_THE_SECOND_FORMAT {
-            let why = "an older coroner made this recording, which did not look at it";
-            reader.evidence.unseen(probe, what, why, "record the node anew");
-        }
-    }
-    reader.evidence.units = reader.units.into_iter().map(|(_, unit)| unit).collect();
-    Ok(Recording { evidence: reader.evidence, about })
+    Ok(Reader::open(path)?.read(None, &mut Room::of(bytes)))
 }
 
 /// What recordings of the first format cannot know. Dead cgroups are told by their count there.
@@ -70,23 +43,31 @@ const SINCE_THE_SECOND_FORMAT: [(&str, &str); 4] = [
     (probe::CONTAINERS, "which containers restart"),
 ];
 
-struct Reader {
+/// A recording that was opened and found readable.
+pub struct Reader {
     db: Connection,
     path: PathBuf,
+    about: About,
     evidence: Evidence,
     /// With their numbers, by which their details find them.
     units: Vec<(i64, Unit)>,
     room: Room,
+    /// Of what time things are read; `None`: of all.
+    window: Option<Window>,
 }
 
 /// How much may still be read into memory, in bytes.
 #[derive(Clone, Copy)]
-struct Room {
+pub struct Room {
     all: usize,
     left: usize,
 }
 
 impl Room {
+    pub fn of(bytes: usize) -> Room {
+        Room { all: bytes, left: bytes }
+    }
+
     fn take(&mut self, bytes: usize) -> Result<(), String> {
         match self.left.checked_sub(bytes) {
             Some(left) => {
@@ -113,17 +94,104 @@ impl Damage {
 }
 
 impl Reader {
+    pub fn open(path: &Path) -> Result<Reader, RecordingError> {
+        let Opened { db, missing } = open::open(path)?;
+        let (about, damage) = about(&db, path)?;
+        let mut reader = Reader {
+            db,
+            path: path.to_owned(),
+            about,
+            evidence: Evidence::default(),
+            units: Vec::new(),
+            room: Room::of(0),
+            window: None,
+        };
+        if let Some(e) = damage {
+            reader.lost("all or part of table meta".to_owned(), format!("table meta: {e}"));
+        }
+        if reader.about.format >= PROFILE_SINCE && reader.is_only_profile() {
+            return Err(RecordingError::OnlyProfile { path: path.to_owned() });
+        }
+        for (what, why) in missing {
+            reader.lost(what, why);
+        }
+        Ok(reader)
+    }
+
+    /// All of it, or what `window` needs: what is in it, and how things stood when it began.
+    pub fn read(mut self, window: Option<Window>, room: &mut Room) -> Recording {
+        (self.room, self.window) = (*room, window);
+        // First: a window begins with a look at the threads.
+        self.evidence.thread_samples = self.thread_samples();
+        self.evidence.core_times = self.stream::<CoreTimes>(&mut |_| {});
+        self.evidence.counters = self.counters();
+        self.plain_tables();
+        if self.about.format >= ZOMBIES_SINCE {
+            self.evidence.zombie_scans = self.zombie_scans();
+            self.evidence.cgroup_churn = self.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
+            self.evidence.kernel_samples = self.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
+            self.what_is_installed_to_run();
+        } else {
+            for (probe, what) in SINCE_THE_SECOND_FORMAT {
+                let why = "an older coroner made this recording, which did not look at it";
+                self.evidence.unseen(probe, what, why, "record the node anew");
+            }
+        }
+        self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
+        if let Some(window) = self.window {
+            cut::cut(&mut self.evidence, window);
+        }
+        *room = self.room;
+        Recording { evidence: self.evidence, about: self.about }
+    }
+
+    /// Nothing was missed so far.
+    pub fn is_whole(&self) -> bool {
+        self.evidence.unseen.is_empty()
+    }
+
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn boot_id(&self) -> Option<String> {
+        self.db.query_row("SELECT value FROM meta WHERE key = 'boot_id'", [], |row| row.get(0)).ok().flatten()
+    }
+
+    /// The latest word on how the clocks relate.
+    pub fn clocks(&self) -> Option<Clocks> {
+        let sql = "SELECT at_ns, real_ns, boot_ns FROM clocks ORDER BY id DESC LIMIT 1";
+        self.db.query_row(sql, [], rows::clocks).ok()
+    }
+
+    /// The first and the last look at the cores.
+    pub fn looks(&self) -> Option<Window> {
+        let sql = "SELECT min(from_ns), max(to_ns) FROM core_time_chunks";
+        let ends =
+            self.db.query_row(sql, [], |row| Ok((row.get::<_, Option<Time>>(0)?, row.get::<_, Option<Time>>(1)?)));
+        let (from, to) = ends.ok()?;
+        Some(Window { from: from?, to: to? })
+    }
+
+    /// What the streams of this stretch may take in memory, roughly.
+    pub fn bytes_of(&self, window: Window) -> usize {
+        let rows = |table: &str, size: usize| {
+            let sql = format!("SELECT coalesce(sum(rows), 0) FROM {table} WHERE to_ns >= ?1 AND from_ns <= ?2");
+            let rows = self.db.query_row(&sql, [window.from, window.to], |row| row.get::<_, U64>(0));
+            usize::try_from(rows.map_or(0, |n| n.0)).unwrap_or(usize::MAX).saturating_mul(size)
+        };
+        rows(CoreTimes::TABLE, size_of::<CoreTicks>())
+            .saturating_add(rows(ThreadSample::TABLE, size_of::<ThreadSample>()))
+            .saturating_add(rows(CounterPoint::TABLE, size_of::<CounterPoint>()))
+    }
+
     fn lost(&mut self, what: String, why: String) {
         let why = format!("{}: {why}", self.path.display());
         self.evidence.unseen(PROBE, what, why, HOW_TO_SEE);
-    }
-
-    fn about(&mut self) -> Result<About, RecordingError> {
-        let (about, damage) = about(&self.db, &self.path)?;
-        if let Some(e) = damage {
-            self.lost("all or part of table meta".to_owned(), format!("table meta: {e}"));
-        }
-        Ok(about)
     }
 
     /// Whether all that the file holds are CPU samples.
@@ -244,18 +312,58 @@ impl Reader {
         }
     }
 
-    /// All rows of a stream.
-    fn stream<T: Streamed>(&mut self) -> Vec<T> {
+    /// What threads had consumed: every sample of the window, and at its beginning how each thread stood. The window is
+    /// moved back to the look at the threads before it, so that what they consumed from there on is all in it.
+    fn thread_samples(&mut self) -> Vec<ThreadSample> {
+        let mut before: HashMap<ThreadKey, ThreadSample> = HashMap::new();
+        let samples = self.stream::<ThreadSample>(&mut |sample| {
+            let latest = before.entry(sample.key).or_insert(sample);
+            if sample.at >= latest.at {
+                *latest = sample;
+            }
+        });
+        let Some((window, last_look)) = self.window.as_mut().zip(before.values().map(|s| s.at).max()) else {
+            return samples;
+        };
+        window.from = last_look.max(window.from - LOOK_BEFORE);
+        // Who has no sample at that look had not moved since the one that it has.
+        let at = window.from;
+        let mut stood: Vec<ThreadSample> = before.into_values().map(|sample| ThreadSample { at, ..sample }).collect();
+        stood.sort_by_key(|sample| sample.key);
+        let _ = self.room.take(size_of_val(stood.as_slice()));
+        stood.extend(samples);
+        stood
+    }
+
+    /// All rows of a stream; of a window those that are in it, and those before it are passed to `before`.
+    fn stream<T: Streamed>(&mut self, before: &mut dyn FnMut(T)) -> Vec<T> {
         let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
+        let window = self.window;
         let mut items = Vec::new();
         self.chunks(table, |row, room| {
-            let read = || -> rusqlite::Result<(Time, Time, u64, &[u8])> {
-                let data = row.get_ref("data")?.as_blob()?;
-                Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0, data))
+            let read = || -> rusqlite::Result<(Time, Time, u64)> {
+                Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0))
             };
-            let (from, to, rows, data) = read().map_err(|e| e.to_string())?;
+            let (from, to, rows) = read().map_err(|e| e.to_string())?;
+            if let Some(window) = window
+                && (from > window.to || (to < window.from && !T::IS_STATE))
+            {
+                return Ok(());
+            }
+            let data = row.get_ref("data").and_then(|data| Ok(data.as_blob()?)).map_err(|e| e.to_string())?;
             let why = |why: String| format!("({from:?} to {to:?} after boot): the chunk {why}");
-            let unpacked = chunk::decode::<T>(data, rows).map_err(|e| why(e.to_string()))?;
+            let mut unpacked = chunk::decode::<T>(data, rows).map_err(|e| why(e.to_string()))?;
+            if let Some(window) = window {
+                let mut within = Vec::with_capacity(unpacked.len());
+                for item in unpacked {
+                    match item.at() {
+                        Some(at) if at < window.from => before(item),
+                        Some(at) if at > window.to => {}
+                        _ => within.push(item),
+                    }
+                }
+                unpacked = within;
+            }
             room.take(unpacked.iter().map(T::bytes).sum())?;
             items.extend(unpacked);
             Ok(())
@@ -275,8 +383,16 @@ impl Reader {
     }
 
     fn zombie_scans(&mut self) -> Vec<ZombieScan> {
+        let mut scans = self.rows(zombie_rows::ZOMBIE_SCANS, zombie_rows::zombie_scan);
+        if let Some(window) = self.window {
+            scans = cut::scans(scans, window, |(_, scan)| scan.at);
+        }
+        let wanted: HashSet<i64> = scans.iter().map(|(id, _)| *id).collect();
         let mut zombies: HashMap<i64, Unpacked> = HashMap::new();
         self.chunks(zombie_rows::ZOMBIE_CHUNKS, |row, room| {
+            if row.get("scan_id").is_ok_and(|id| !wanted.contains(&id)) {
+                return Ok(());
+            }
             let (scan, unpacked, holds) = zombie_rows::zombie_chunk(row)?;
             let paths: usize = unpacked.iter().map(|z| z.path.len()).sum();
             room.take(paths + size_of_val(unpacked.as_slice()) + size_of_val(holds.as_slice()))?;
@@ -285,7 +401,6 @@ impl Reader {
         });
         let mut files = self.children(zombie_rows::ZOMBIE_FILES, zombie_rows::zombie_file);
         let mut below = self.children(zombie_rows::ZOMBIES_BELOW, zombie_rows::dead_below);
-        let mut scans = self.rows(zombie_rows::ZOMBIE_SCANS, zombie_rows::zombie_scan);
         for (id, scan) in &mut scans {
             scan.below = below.remove(id).unwrap_or_default();
             zombies.remove(id).unwrap_or_default().give_to(scan, files.remove(id).unwrap_or_default());
@@ -310,7 +425,20 @@ impl Reader {
         }
         self.tell("series", series.len(), damage);
         let (mut good, mut damage) = (0, Damage::default());
-        for CounterPoint { series: id, at, value } in self.stream() {
+        // How each counter stood when the window began: it is written down when it moves.
+        let mut before: BTreeMap<u64, CounterPoint> = BTreeMap::new();
+        let points = self.stream::<CounterPoint>(&mut |point| {
+            let latest = before.entry(point.series).or_insert(point);
+            if point.at >= latest.at {
+                *latest = point;
+            }
+        });
+        let began = self.window.map(|window| window.from);
+        for point in points.iter().filter(|point| Some(point.at) == began) {
+            before.remove(&point.series);
+        }
+        let stood = before.into_values().map(|point| CounterPoint { at: began.unwrap_or(point.at), ..point });
+        for CounterPoint { series: id, at, value } in stood.chain(points) {
             match index.get(&id) {
                 Some(&i) => {
                     let (_, points): &mut (Series, Vec<Point>) = &mut series[i];
@@ -428,7 +556,6 @@ fn scan<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CoreTicks;
     use crate::recording::Writer;
 
     #[test]
@@ -459,7 +586,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         let mut writer = Writer::create(&path).unwrap();
-        let clocks = vec![crate::Clocks { at: Time(1), real_ns: 2, boot_ns: 3 }; 1000];
+        let clocks = vec![Clocks { at: Time(1), real_ns: 2, boot_ns: 3 }; 1000];
         writer.append(&Evidence { clocks, ..Evidence::default() }).unwrap();
         writer.finish(&[]).unwrap();
         let part = read_within(&path, 16_000).unwrap().evidence;

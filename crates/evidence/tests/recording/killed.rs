@@ -41,7 +41,7 @@ fn child_of(program: &Path, variable: &str, path: &Path) -> Command {
 }
 
 /// Starts a writer and kills it after `delay`, counted from its first append. How much it said it had appended.
-fn write_and_kill(path: &Path, delay: Duration) -> u64 {
+pub fn write_and_kill(path: &Path, delay: Duration) -> u64 {
     let mut child: Child = child(WRITE_TO, path).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut appended = 0;

@@ -9,4 +9,5 @@ mod killed;
 mod refused;
 mod round_trip;
 mod scratch;
+mod spans;
 mod zombies;

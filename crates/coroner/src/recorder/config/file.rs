@@ -1,0 +1,298 @@
+//! The configuration as a file: TOML, every key optional, and nothing is guessed. A key that nobody knows and a value that
+//! cannot be right are errors that name the file and the line: a recorder that runs for months with a misspelt limit helps nobody.
+
+use super::Config;
+use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the service's configuration lies.
+pub const DEFAULT_FILE: &str = "/etc/coroner/coroner.toml";
+
+/// Each sample costs its core about 25 µs in a VM: at this rate 2.5 % of it, which nobody should pay for long.
+const HIGHEST_RATE: u32 = 999;
+/// A segment needs room for its dictionaries and for the chunk that is being written.
+const SMALLEST: u64 = 4 << 20;
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+impl Config {
+    /// Reads a file; without one, [`DEFAULT_FILE`] if it is there.
+    pub fn read(file: Option<&Path>) -> anyhow::Result<Config> {
+        let path = file.unwrap_or(Path::new(DEFAULT_FILE));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => {
+                return Ok(Config::default());
+            }
+            Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", path.display())),
+        };
+        Config::parse(&text, path)
+    }
+
+    /// `path` is for what errors say.
+    pub fn parse(text: &str, path: &Path) -> anyhow::Result<Config> {
+        let file: File = toml::from_str(text).map_err(|error| explain(text, path, &error))?;
+        let mut config = Config::default();
+        file.put_into(&mut config);
+        config.check().with_context(|| path.display().to_string())?;
+        Ok(config)
+    }
+
+    /// What a file or the arguments may not ask for.
+    pub fn check(&self) -> anyhow::Result<()> {
+        check_size("max_size", self.max_size)?;
+        check_size("incidents.max_size", self.incidents.max_size)?;
+        for (key, rate) in [("rate", self.rate), ("incidents.escalate_rate", self.incidents.escalate_rate)] {
+            if rate > HIGHEST_RATE {
+                bail!("{key} = {rate}: expected at most {HIGHEST_RATE} samples a second");
+            }
+        }
+        let incidents = &self.incidents;
+        for (key, time) in [
+            ("incidents.before", incidents.before),
+            ("incidents.after", incidents.after),
+            ("incidents.escalate_for", incidents.escalate_for),
+            ("incidents.escalate_per_hour", incidents.escalate_per_hour),
+            ("incidents.hook_every", incidents.hook_every),
+            ("incidents.quiet", incidents.quiet),
+            ("triggers.core_saturated", self.triggers.core_saturated),
+        ] {
+            if time > LONGEST {
+                bail!("{key} = {time:?}: expected at most 24h");
+            }
+        }
+        if let Some(command) = incidents.hook.first()
+            && !command.starts_with('/')
+        {
+            bail!(
+                "incidents.hook = [{command:?}, …]: expected the absolute path of a command; it is run without a shell"
+            );
+        }
+        if let Some(listen) = self.metrics.listen {
+            check_listen(listen).context("metrics.listen")?;
+        }
+        Ok(())
+    }
+}
+
+fn check_size(key: &str, size: u64) -> anyhow::Result<()> {
+    if size < SMALLEST {
+        bail!("{key} = {size}: expected at least {}MiB", SMALLEST >> 20);
+    }
+    Ok(())
+}
+
+/// /metrics has no password, and it names units, cgroups and devices: it stays on the node.
+fn check_listen(listen: SocketAddr) -> anyhow::Result<()> {
+    if listen.ip().is_loopback() {
+        return Ok(());
+    }
+    bail!(
+        "{listen}: /metrics is served on the loopback device only, as it asks for no password. Expected \
+         127.0.0.1:{port} or [::1]:{port}, or \"off\". To read it from elsewhere, put a proxy that authenticates in front of it, \
+         or forward the port: ssh -L {port}:127.0.0.1:{port} NODE",
+        port = listen.port()
+    )
+}
+
+/// Where /metrics is served: a loopback address, or `off`.
+pub fn parse_listen(text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("{text:?} is no address: expected one such as \"127.0.0.1:9478\", or \"off\""))?;
+    check_listen(address).map_err(|error| error.to_string())?;
+    Ok(Some(address))
+}
+
+/// Bytes as people write them: `2GiB`, `512MB`, `1048576`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || format!("{text:?} is no size: expected one such as 2GiB, 512MB or 1048576 (bytes)");
+    let text_without_space = text.trim();
+    let digits = text_without_space.find(|c: char| !c.is_ascii_digit()).unwrap_or(text_without_space.len());
+    let (number, unit) = text_without_space.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(expected()),
+    };
+    number.checked_mul(factor).ok_or_else(expected)
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let expected = || format!("{text:?} is no time: expected one such as \"120s\", \"10m\" or \"500ms\"");
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
+    Duration::try_from(parsed).map_err(|_| expected())
+}
+
+/// toml's own words, with the file and the line in the form that editors understand.
+fn explain(text: &str, path: &Path, error: &toml::de::Error) -> anyhow::Error {
+    let message = error.message().trim();
+    let Some(span) = error.span() else { return anyhow!("{}: {message}", path.display()) };
+    let before = text.get(..span.start).unwrap_or(text);
+    let number = before.bytes().filter(|&b| b == b'\n').count();
+    let line = text.lines().nth(number).unwrap_or("").trim();
+    anyhow!("{}:{}: {message}\n    {line}", path.display(), number + 1)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    dir: Option<PathBuf>,
+    max_size: Option<Size>,
+    rate: Option<u32>,
+    incidents: Incidents,
+    triggers: Triggers,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Incidents {
+    before: Option<Span>,
+    after: Option<Span>,
+    max_size: Option<Size>,
+    escalate_rate: Option<u32>,
+    escalate_for: Option<Span>,
+    escalate_per_hour: Option<Span>,
+    hook: Option<Vec<String>>,
+    hook_every: Option<Span>,
+    quiet: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Triggers {
+    core_saturated: Option<Span>,
+    softnet_drops: Option<u64>,
+    unit_restarts: Option<u64>,
+    zombie_growth: Option<u64>,
+    nic_reset: Option<bool>,
+    kernel_stall: Option<bool>,
+    oom_kill: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Metrics {
+    listen: Option<Listen>,
+}
+
+impl File {
+    fn put_into(self, config: &mut Config) {
+        fn put<T, U: From<T>>(value: Option<T>, into: &mut U) {
+            if let Some(value) = value {
+                *into = value.into();
+            }
+        }
+        put(self.dir, &mut config.dir);
+        put(self.max_size, &mut config.max_size);
+        put(self.rate, &mut config.rate);
+        let to = &mut config.incidents;
+        put(self.incidents.before, &mut to.before);
+        put(self.incidents.after, &mut to.after);
+        put(self.incidents.max_size, &mut to.max_size);
+        put(self.incidents.escalate_rate, &mut to.escalate_rate);
+        put(self.incidents.escalate_for, &mut to.escalate_for);
+        put(self.incidents.escalate_per_hour, &mut to.escalate_per_hour);
+        put(self.incidents.hook, &mut to.hook);
+        put(self.incidents.hook_every, &mut to.hook_every);
+        put(self.incidents.quiet, &mut to.quiet);
+        let to = &mut config.triggers;
+        put(self.triggers.core_saturated, &mut to.core_saturated);
+        put(self.triggers.softnet_drops, &mut to.softnet_drops);
+        put(self.triggers.unit_restarts, &mut to.unit_restarts);
+        put(self.triggers.zombie_growth, &mut to.zombie_growth);
+        put(self.triggers.nic_reset, &mut to.nic_reset);
+        put(self.triggers.kernel_stall, &mut to.kernel_stall);
+        put(self.triggers.oom_kill, &mut to.oom_kill);
+        put(self.metrics.listen, &mut config.metrics.listen);
+    }
+}
+
+#[derive(Debug)]
+struct Size(u64);
+
+impl From<Size> for u64 {
+    fn from(size: Size) -> u64 {
+        size.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"2GiB\", \"512MB\" or 1048576 (bytes)")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+                parse_size(text).map(Size).map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes).map(Size).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+            }
+        }
+        deserializer.deserialize_any(Bytes)
+    }
+}
+
+#[derive(Debug)]
+struct Span(Duration);
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Duration {
+        span.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Span;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time with its unit, such as \"120s\" or \"10m\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                parse_time(text).map(Span).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+#[derive(Debug)]
+struct Listen(Option<SocketAddr>);
+
+impl From<Listen> for Option<SocketAddr> {
+    fn from(listen: Listen) -> Option<SocketAddr> {
+        listen.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_listen(&text).map(Listen).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,234 @@
+use super::*;
+use coroner_evidence::{
+    Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, Held, MapSource, Nic, NicQueue, QueueKind, Zombie, ZombieMethod,
+};
+
+/// Two cores for some tenths of a second, ten looks a second; core 1 is in the kernel while `full`.
+struct Cores {
+    at_ms: u64,
+    kernel: u64,
+    idle: u64,
+}
+
+impl Cores {
+    fn new() -> Cores {
+        Cores { at_ms: 1_000, kernel: 0, idle: 0 }
+    }
+
+    fn pass(&mut self, meter: &mut Meter, tenths: u64, full: bool) {
+        for _ in 0..tenths {
+            self.at_ms += 100;
+            if full {
+                self.kernel += 10
+            } else {
+                self.idle += 10
+            }
+            let calm =
+                CoreTicks { core: 0, user: self.at_ms / 100, idle: self.at_ms / 100 * 9, ..CoreTicks::default() };
+            let core = CoreTicks { core: 1, system: self.kernel, idle: self.idle, ..CoreTicks::default() };
+            let core_times = vec![CoreTimes { at: Time::from_millis(self.at_ms), cores: vec![calm, core] }];
+            meter.note(&Evidence { core_times, ..Evidence::default() });
+        }
+    }
+}
+
+#[test]
+fn seconds_of_a_full_core_are_counted_once() {
+    let (mut meter, mut cores) = (Meter::new(), Cores::new());
+    assert_eq!(meter.node().worst_core, None, "nothing was seen yet");
+    cores.pass(&mut meter, 30, false);
+    assert_eq!(meter.node().saturated_seconds, BTreeMap::from([(0, 0.0), (1, 0.0)]));
+    cores.pass(&mut meter, 45, true);
+    cores.pass(&mut meter, 30, false);
+    let seconds = meter.node().saturated_seconds[&1];
+    assert!((4.3..=4.7).contains(&seconds), "{seconds}");
+    // Spikes of half a second are everyday work.
+    for _ in 0..10 {
+        cores.pass(&mut meter, 5, true);
+        cores.pass(&mut meter, 5, false);
+    }
+    assert_eq!(meter.node().saturated_seconds[&1], seconds);
+    cores.pass(&mut meter, 3_000, true);
+    let long = meter.node().saturated_seconds[&1] - seconds;
+    assert!((298.0..=300.5).contains(&long), "{long}");
+    let (worst, busy) = meter.node().worst_core.unwrap();
+    assert_eq!(worst, 1);
+    assert!(busy > 0.99, "{busy}");
+    cores.pass(&mut meter, 120, false);
+    let (worst, busy) = meter.node().worst_core.unwrap();
+    assert_eq!(worst, 0);
+    assert!((0.05..0.15).contains(&busy), "{busy}");
+}
+
+fn nic(core: u32) -> Nic {
+    let queue = |kind, cores: CoreSet| NicQueue {
+        kind,
+        index: 0,
+        map: MapSource::Name,
+        irq: Some(38),
+        irq_cores: Some(cores),
+        napi_id: None,
+        napi_tid: None,
+        napi_cores: None,
+        steering: None,
+    };
+    Nic {
+        at: Time::from_secs(1),
+        netns: None,
+        name: "eth0".to_owned(),
+        driver: Some("ena".to_owned()),
+        bus: Some("0000:20:03.0".to_owned()),
+        up: Some(true),
+        queues: vec![queue(QueueKind::Rx, CoreSet::new([core])), queue(QueueKind::Tx, CoreSet::new([0, 1]))],
+    }
+}
+
+#[test]
+fn a_queue_is_starved_if_its_only_core_is_full_of_something_else() {
+    let (mut meter, mut cores) = (Meter::new(), Cores::new());
+    cores.pass(&mut meter, 30, false);
+    assert_eq!(meter.node().starved_queues, None, "no device was seen");
+    meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() });
+    assert_eq!(meter.node().starved_queues, Some(0));
+    cores.pass(&mut meter, 30, true);
+    assert_eq!(meter.node().starved_queues, Some(1));
+    cores.pass(&mut meter, 700, false);
+    assert_eq!(meter.node().starved_queues, Some(0), "a minute later it is over");
+}
+
+fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
+    LogLine {
+        at: Time::from_secs(seconds),
+        uncertainty_ns: 0,
+        stamp_us: seconds * 1_000_000,
+        sequence,
+        level: 3,
+        facility: 0,
+        text: text.to_owned(),
+    }
+}
+
+#[test]
+fn an_outage_is_counted_once_however_much_is_printed() {
+    let mut meter = Meter::new();
+    let clocks = vec![Clocks { at: Time::from_secs(100), real_ns: 0, boot_ns: 0 }];
+    let hang = "ena 0000:20:03.0: Keep alive watchdog timeout.";
+    let done = "ena 0000:20:03.0 eth0: Device reset completed successfully, Driver info: ENA v2.11.0g";
+    let log = vec![line(1, 50, done), line(7, 101, hang), line(8, 101, hang), line(9, 102, done)];
+    meter.note(&Evidence { clocks, nics: vec![nic(1)], log: log.clone(), ..Evidence::default() });
+    assert_eq!(meter.node().nic_resets, BTreeMap::from([("eth0".to_owned(), 1)]), "what was before us does not count");
+    // A new segment tells old lines again.
+    meter.note(&Evidence { log, ..Evidence::default() });
+    let mut forged = line(10, 110, hang);
+    forged.facility = 1;
+    meter.note(&Evidence { log: vec![forged], ..Evidence::default() });
+    assert_eq!(meter.node().nic_resets["eth0"], 1);
+    meter.note(&Evidence { log: vec![line(11, 111, hang), line(12, 112, done)], ..Evidence::default() });
+    assert_eq!(meter.node().nic_resets["eth0"], 2, "soon after the first is another one");
+
+    let mut counted = Evidence::default();
+    for (second, value) in [(120, 40), (121, 43)] {
+        counted.counters.push(Source::Ethtool, "eth0", "total_resets", Time::from_secs(second), value);
+    }
+    meter.note(&counted);
+    assert_eq!(meter.node().nic_resets["eth0"], 3, "the driver saw one that the log lost");
+}
+
+fn unit(name: &str, restarts: u32) -> Unit {
+    Unit { name: name.to_owned(), restarts: Some(restarts), ..Unit::default() }
+}
+
+#[test]
+fn restarts_count_from_the_first_look_on_and_survive_a_reset() {
+    let mut meter = Meter::new();
+    for restarts in [40, 42, 42, 0, 1, 5] {
+        meter.note(&Evidence {
+            units: vec![unit("ecs.service", restarts), unit("calm.service", 3)],
+            ..Evidence::default()
+        });
+    }
+    assert_eq!(meter.node().unit_restarts, BTreeMap::from([("ecs.service".to_owned(), 7)]));
+}
+
+#[test]
+fn tables_are_bounded_and_counters_never_fall() {
+    let mut meter = Meter::new();
+    let mut before = BTreeMap::new();
+    for round in 0..4 {
+        let units = (0..30_000).map(|i| unit(&format!("u{i}.service"), round)).collect();
+        meter.note(&Evidence { units, ..Evidence::default() });
+        let now = meter.node().unit_restarts;
+        assert!(now.len() <= MOST_UNITS + 1, "{}", now.len());
+        assert!(before.iter().all(|(unit, count)| now[unit] >= *count), "round {round}");
+        before = now;
+    }
+    let all: u64 = before.values().sum();
+    assert_eq!(all, 3 * MOST_TRACKED_UNITS as u64);
+}
+
+fn scan(zombies: Vec<&str>, below: Vec<DeadBelow>) -> ZombieScan {
+    let zombies = zombies.into_iter().zip(1..).map(|(path, id)| Zombie {
+        id,
+        path: path.to_owned(),
+        references: Some(1),
+        held: Held::default(),
+        born: None,
+        directory_lives: false,
+        serial: id,
+    });
+    let zombies: Vec<Zombie> = zombies.collect();
+    ZombieScan {
+        at: Time::from_secs(60),
+        took_ns: 0,
+        method: ZombieMethod::BpfTestRun,
+        version: 1,
+        tracked: Some(10),
+        live: Some(7),
+        dead: Some(3),
+        leaving: 0,
+        zombies,
+        below,
+        files: Vec::new(),
+        holds: Vec::new(),
+        files_unseen: None,
+        truncated: None,
+        instead_of: Vec::new(),
+    }
+}
+
+#[test]
+fn zombies_are_told_by_parent() {
+    let mut meter = Meter::new();
+    assert_eq!(meter.node().zombies, None);
+    let paths = vec!["/system.slice/ecs.service", "/ecs/agent-1", "/ecs/agent-2"];
+    meter.note(&Evidence { zombie_scans: vec![scan(paths, Vec::new())], ..Evidence::default() });
+    let zombies = meter.node().zombies.unwrap();
+    assert_eq!((zombies.tracked, zombies.live, zombies.dead), (Some(10), Some(7), Some(3)));
+    assert_eq!(zombies.by_parent, [("/ecs".to_owned(), 2), ("/system.slice".to_owned(), 1)]);
+
+    let below = |parent: &str, dead| DeadBelow { parent: parent.to_owned(), dead, held: None };
+    let by_parent = by_parent(&scan(Vec::new(), vec![below("/a", Some(5)), below("/b", None), below("/c", Some(0))]));
+    assert_eq!(by_parent, [("/a".to_owned(), 5)], "what is not counted by parent is no 0");
+}
+
+#[test]
+fn many_parents_become_a_few_and_none_is_lost() {
+    let paths: Vec<String> = (0..5_000).map(|i| format!("/p{}x/q{}y/leaf", i % 70, i)).collect();
+    let parents = by_parent(&scan(paths.iter().map(String::as_str).collect(), Vec::new()));
+    assert!(parents.len() <= MOST_PARENTS + 1, "{}", parents.len());
+    assert_eq!(parents.iter().map(|(_, dead)| dead).sum::<u64>(), 5_000);
+}
+
+#[test]
+fn what_was_not_seen_is_not_0() {
+    let mut meter = Meter::new();
+    meter.note(&Evidence::default());
+    assert_eq!(meter.node(), NodeStatus::default());
+    let mut evidence = Evidence::default();
+    for (second, value) in [(1, 100), (2, 103)] {
+        evidence.counters.push(Source::Softnet, "cpu0", "dropped", Time::from_secs(second), value);
+    }
+    evidence.counters.push(Source::Vmstat, "", "oom_kill", Time::from_secs(1), 9);
+    meter.note(&evidence);
+    assert_eq!((meter.node().softnet_drops, meter.node().oom_kills), (Some(3), Some(0)));
+}

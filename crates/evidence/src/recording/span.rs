@@ -1,0 +1,400 @@
+//! Reads a stretch of time out of a recording, or out of a directory of them that may be growing.
+//!
+//! A directory's files are found by their names; of those that may hold something of the span each is opened, never changed, and
+//! read as of one moment. Segments of one boot share CLOCK_MONOTONIC, so they are put together by appending, in the order of
+//! that clock: it does not jump where the wall clock does. Another boot has another clock, and is left out with a word on it.
+
+use super::cut;
+use super::read::{MAX_BYTES, Reader, Room};
+use super::segments::{self, Segment};
+use super::write::beside;
+use super::{PROBE, Recording, RecordingError};
+use crate::time::{Clocks, Time, Window};
+use crate::{Evidence, Unseen};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Which part of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    All,
+    /// Up to the newest look at the cores.
+    Last(Duration),
+    /// By the wall clock, both ends included.
+    Between {
+        from_real_ns: u64,
+        to_real_ns: u64,
+    },
+}
+
+/// Without a look at the cores for so long nobody was watching: they are looked at ten times a second, and one segment follows
+/// another within a second.
+const GAP: Duration = Duration::from_secs(5);
+
+/// How many of them are told one by one.
+const MOST_GAPS: usize = 8;
+
+/// The part of [`MAX_BYTES`] that the streams may fill: plain rows need some, too.
+const FOR_STREAMS: usize = MAX_BYTES / 4 * 3;
+
+/// A file that changed so recently may be between two states …
+const YOUNG: Duration = Duration::from_secs(10);
+/// … which is over after some of these steps.
+const SETTLE_STEP: Duration = Duration::from_millis(20);
+const SETTLES_IN: usize = 10;
+
+/// SQLite's largest number.
+const FOR_EVER: Time = Time(i64::MAX as u64);
+
+/// A file, or a directory of segments, also one that is being written. All that the last boot of the span has of it, put together
+/// in order. What is left out, or was never recorded, is told as an [`Unseen`] of the probe [`PROBE`].
+pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> {
+    match std::fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(RecordingError::Missing { path: path.to_owned() }),
+        Err(source) => Err(RecordingError::Unreadable { path: path.to_owned(), source }),
+        Ok(meta) if meta.is_dir() => read_directory(path, span, FOR_STREAMS),
+        Ok(_) if *span == Span::All => super::read(path),
+        Ok(_) => {
+            let part = Part::open(path)?.ok_or_else(|| nothing(path, span, None))?;
+            let window = part.window(span, part.looks.to);
+            let window = window.filter(|w| part.overlaps(*w)).ok_or_else(|| nothing(path, span, Some(&part)))?;
+            let mut recording = part.reader.read(Some(window), &mut Room::of(MAX_BYTES));
+            recording.evidence.unseen.extend(gaps(&recording.evidence, edges(span, window)));
+            Ok(recording)
+        }
+    }
+}
+
+/// An opened segment.
+struct Part {
+    reader: Reader,
+    boot: Option<String>,
+    clocks: Option<Clocks>,
+    /// From the first to the last look at the cores.
+    looks: Window,
+}
+
+impl Part {
+    /// `None` if it holds no look at the cores: it has just begun.
+    fn open(path: &Path) -> Result<Option<Part>, RecordingError> {
+        let reader = open_settled(path)?;
+        let Some(looks) = reader.looks() else { return Ok(None) };
+        Ok(Some(Part { boot: reader.boot_id(), clocks: reader.clocks(), looks, reader }))
+    }
+
+    /// The span by this segment's clock. `now` is when the last look was taken.
+    fn window(&self, span: &Span, now: Time) -> Option<Window> {
+        match *span {
+            Span::All => Some(Window { from: Time(0), to: FOR_EVER }),
+            Span::Last(duration) => Some(Window { from: now - duration, to: now }),
+            Span::Between { from_real_ns, to_real_ns } => {
+                let clocks = self.clocks?;
+                let to = clocks.time_of_real_ns(to_real_ns)?.min(FOR_EVER);
+                Some(Window { from: clocks.time_of_real_ns(from_real_ns).unwrap_or_default(), to })
+            }
+        }
+    }
+
+    fn overlaps(&self, window: Window) -> bool {
+        self.looks.from <= window.to && self.looks.to >= window.from
+    }
+
+    /// When it begins and ends, for people.
+    fn begins(&self) -> String {
+        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.real_ns_of(self.looks.from)))
+    }
+
+    fn ends(&self) -> String {
+        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.real_ns_of(self.looks.to)))
+    }
+}
+
+/// Opens a segment that its writer may be making or sealing just now: for some milliseconds it is then neither with nor without
+/// a log, and looks damaged.
+fn open_settled(path: &Path) -> Result<Reader, RecordingError> {
+    let mut opened = Reader::open(path);
+    for _ in 0..SETTLES_IN {
+        let age = std::fs::metadata(path).and_then(|meta| meta.modified()).map(|changed| changed.elapsed());
+        let is_young = age.is_ok_and(|age| age.is_ok_and(|age| age < YOUNG));
+        if !is_young || opened.as_ref().is_ok_and(Reader::is_whole) {
+            break;
+        }
+        std::thread::sleep(SETTLE_STEP);
+        opened = Reader::open(path);
+    }
+    opened
+}
+
+/// Segments that were opened, and what is to be said of those that could not be.
+#[derive(Default)]
+struct Parts {
+    found: Vec<Part>,
+    unseen: Vec<Unseen>,
+    opened: Vec<PathBuf>,
+    /// Why a segment could not be read.
+    error: Option<RecordingError>,
+}
+
+impl Parts {
+    /// Opens a segment once. `None` if there is nothing in it, or it cannot be read.
+    fn open(&mut self, segment: &Segment) -> Option<&Part> {
+        if self.opened.contains(&segment.path) {
+            return self.found.iter().find(|part| part.reader.path() == segment.path);
+        }
+        self.opened.push(segment.path.clone());
+        match Part::open(&segment.path) {
+            Ok(Some(part)) => {
+                self.found.push(part);
+                self.found.last()
+            }
+            // It has just begun; or it was evicted since it was listed.
+            Ok(None) | Err(RecordingError::Missing { .. } | RecordingError::Empty { .. }) => None,
+            Err(RecordingError::OnlyProfile { .. }) => None,
+            Err(error) => {
+                let what = format!("the segment that begins at {}", date(segment.start_real_ns));
+                self.unseen.push(unseen(what, error.to_string(), "copy the directory again if this is a copy"));
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording, RecordingError> {
+    let list = segments::list(path);
+    let (segments, _) = list.map_err(|source| RecordingError::Unreadable { path: path.to_owned(), source })?;
+    if segments.is_empty() {
+        let name = segments::name(1_780_000_000_000_000_000, 1);
+        let why = format!("there is no segment of a recorder in this directory (they are named like {name})");
+        return Err(RecordingError::Other { path: path.to_owned(), why });
+    }
+    let mut parts = Parts::default();
+    let (boot, now) = match span {
+        Span::Between { from_real_ns, to_real_ns } => {
+            let range = *from_real_ns..to_real_ns.saturating_add(1);
+            for segment in segments::within(&segments, &range) {
+                parts.open(segment);
+            }
+            let in_span = |part: &&Part| part.window(span, Time(0)).is_some_and(|window| part.overlaps(window));
+            let last = parts.found.iter().rev().find(in_span);
+            let Some(last) = last else {
+                return Err(parts.error.unwrap_or_else(|| nothing(path, span, newest(&segments).as_ref())));
+            };
+            (last.boot.clone(), last.looks.to)
+        }
+        Span::All | Span::Last(_) => {
+            open_latest(&segments, span, &mut parts);
+            let Some(last) = parts.found.first() else {
+                return Err(parts.error.unwrap_or_else(|| nothing(path, span, None)));
+            };
+            (last.boot.clone(), last.looks.to)
+        }
+    };
+    let Parts { found, unseen, .. } = parts;
+    let mut found: Vec<(Part, Window)> = found
+        .into_iter()
+        .filter_map(|part| part.window(span, now).filter(|window| part.overlaps(*window)).map(|window| (part, window)))
+        .collect();
+    found.sort_by_key(|(part, _)| part.looks.from);
+    let (of_boot, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(part, _)| part.boot == boot);
+    // Another boot's clock says nothing about when the span of the last seconds began there.
+    let others: Vec<Part> =
+        others.into_iter().map(|(part, _)| part).filter(|part| is_before(part, &of_boot, span)).collect();
+    let mut recording = read_parts(path, of_boot, span, streams)?;
+    recording.evidence.unseen.splice(0..0, unseen);
+    recording.evidence.unseen.extend(other_boots(&others));
+    Ok(recording)
+}
+
+/// Opens the newest segment, which then is the first in the list, and those before it as long as they reach into the span.
+///
+/// The newest is the last by its name, unless the wall clock was set back: then it is one that is being written.
+fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
+    let Some(mut newest) = segments.iter().rposition(|segment| parts.open(segment).is_some()) else { return };
+    let being_written = |segment: &Segment| beside(&segment.path, "-wal").exists();
+    let last_by_name = newest;
+    for (i, segment) in segments[..last_by_name].iter().enumerate() {
+        if !being_written(segment) || parts.open(segment).is_none() {
+            continue;
+        }
+        let last = parts.found.len() - 1;
+        if parts.found[last].boot == parts.found[0].boot && parts.found[last].looks.to > parts.found[0].looks.to {
+            parts.found.swap(0, last);
+            newest = i;
+        }
+    }
+    let (boot, now) = (parts.found[0].boot.clone(), parts.found[0].looks.to);
+    let reaches = |part: &Part| part.boot != boot || part.window(span, now).is_some_and(|window| part.overlaps(window));
+    // Those before it by name; and, where the clock was set back, the last ones by name.
+    for earlier in [&segments[..newest], &segments[newest + 1..]] {
+        for segment in earlier.iter().rev() {
+            if parts.open(segment).is_some_and(|part| !reaches(part) || (part.boot != boot && *span != Span::All)) {
+                break;
+            }
+        }
+    }
+}
+
+fn newest(segments: &[Segment]) -> Option<Part> {
+    segments.iter().rev().find_map(|segment| Part::open(&segment.path).ok().flatten())
+}
+
+/// Whether a segment of another boot belongs into the span by the wall clock.
+fn is_before(part: &Part, of_boot: &[(Part, Window)], span: &Span) -> bool {
+    let Span::Last(_) = span else { return true };
+    let Some((first, window)) = of_boot.first() else { return true };
+    let (Some(theirs), Some(ours)) = (part.clocks, first.clocks) else { return false };
+    theirs.real_ns_of(part.looks.to) >= ours.real_ns_of(window.from)
+}
+
+fn read_parts(
+    path: &Path,
+    parts: Vec<(Part, Window)>,
+    span: &Span,
+    streams: usize,
+) -> Result<Recording, RecordingError> {
+    let (mut bytes, mut fitting, mut left_out) = (0usize, Vec::new(), Vec::new());
+    // The newest first: if not all fit into memory, the oldest are left out.
+    for (part, window) in parts.into_iter().rev() {
+        bytes = bytes.saturating_add(part.reader.bytes_of(window));
+        if bytes > streams && !fitting.is_empty() {
+            left_out.push(part);
+        } else {
+            fitting.push((part, window));
+        }
+    }
+    fitting.reverse();
+    let Some((_, first_window)) = fitting.first() else { return Err(nothing(path, span, None)) };
+    let (from, mut room) = (first_window.from, Room::of(MAX_BYTES));
+    let (mut whole, mut to) = (Recording::default_of(&fitting[0].0), from);
+    for (part, window) in fitting {
+        let Recording { evidence, about } = part.reader.read(Some(window), &mut room);
+        whole.evidence.append(evidence);
+        (whole.about, to) = (about, window.to);
+    }
+    let evidence = &mut whole.evidence;
+    evidence.clocks.sort_by_key(|c| c.at);
+    cut::told_once(evidence, Window { from, to });
+    let edges = if left_out.is_empty() { edges(span, Window { from, to }) } else { Edges::default() };
+    let gaps = gaps(evidence, edges);
+    evidence.unseen.extend(gaps);
+    if let (Some(first), Some(last)) = (left_out.last(), left_out.first()) {
+        evidence.unseen.push(unseen(
+            format!("the beginning of the span, {} to {}", first.begins(), last.ends()),
+            format!("all of it would take more than {} MB of memory", streams >> 20),
+            "ask for less time at once",
+        ));
+    }
+    Ok(whole)
+}
+
+impl Recording {
+    fn default_of(part: &Part) -> Recording {
+        Recording { evidence: Evidence::default(), about: part.reader.about().clone() }
+    }
+}
+
+fn other_boots(parts: &[Part]) -> Option<Unseen> {
+    let last = parts.iter().max_by_key(|part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to)))?;
+    Some(unseen(
+        format!("what was recorded until {}", last.ends()),
+        "the node was booted after that, within the span; one boot is told at a time".to_owned(),
+        &format!("ask for it alone, with --until {}", last.ends()),
+    ))
+}
+
+/// The ends that a span should have.
+#[derive(Clone, Copy, Default)]
+struct Edges {
+    from: Option<Time>,
+    to: Option<Time>,
+}
+
+fn edges(span: &Span, window: Window) -> Edges {
+    match span {
+        Span::Between { .. } => Edges {
+            from: Some(window.from).filter(|from| *from > Time(0)),
+            to: Some(window.to).filter(|to| *to < FOR_EVER),
+        },
+        // What there is, is what was asked for.
+        Span::All | Span::Last(_) => Edges::default(),
+    }
+}
+
+/// Stretches in which nobody looked at the cores.
+fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
+    let clocks = evidence.clocks.last();
+    let (mut before, mut holes) = (edges.from, Vec::new());
+    for at in evidence.core_times.iter().map(|look| look.at).chain(edges.to) {
+        if let Some(before) = before.filter(|before| at.since(*before) > GAP) {
+            holes.push((before, at));
+        }
+        before = Some(at.max(before.unwrap_or_default()));
+    }
+    let told = |(from, to): (Time, Time)| {
+        let when =
+            clocks.map_or(String::new(), |c| format!(", {} to {}", date(c.real_ns_of(from)), date(c.real_ns_of(to))));
+        unseen(
+            format!("{:.0} seconds{when}", to.since(from).as_secs_f64()),
+            "nothing was recorded then: the recorder did not run, could not write, or that segment is gone".to_owned(),
+            "",
+        )
+    };
+    let more = holes.len().saturating_sub(MOST_GAPS);
+    let mut gaps: Vec<Unseen> = holes.into_iter().take(MOST_GAPS).map(told).collect();
+    if more > 0 {
+        gaps.push(unseen(format!("{more} more stretches of some seconds"), "nothing was recorded then".to_owned(), ""));
+    }
+    gaps
+}
+
+fn unseen(what: String, why: String, how_to_see: &str) -> Unseen {
+    Unseen { probe: PROBE.to_owned(), what, why, how_to_see: how_to_see.to_owned() }
+}
+
+fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {
+    let why = match (span, newest) {
+        (Span::Between { from_real_ns, to_real_ns }, newest) => {
+            let there =
+                newest.map_or(String::new(), |part| format!("; the newest is of {} to {}", part.begins(), part.ends()));
+            format!("nothing was recorded from {} to {}{there}", date(*from_real_ns), date(*to_real_ns))
+        }
+        _ => "it holds no look at the cores; nothing can be said".to_owned(),
+    };
+    RecordingError::Other { path: path.to_owned(), why }
+}
+
+fn date(real_ns: u64) -> String {
+    let time = jiff::Timestamp::from_nanosecond(real_ns.into()).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::Writer;
+    use crate::{CoreTicks, CoreTimes};
+
+    #[test]
+    fn of_a_span_that_does_not_fit_into_memory_the_newest_part_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = 1_780_000_000_000_000_000;
+        for i in 0..3u64 {
+            let real_ns = start + i * 10_000_000_000;
+            let mut writer = Writer::create(&dir.path().join(segments::name(real_ns, 1))).unwrap();
+            let look =
+                |s: u64| CoreTimes { at: Time::from_secs(1000 + i * 10 + s), cores: vec![CoreTicks::default(); 1000] };
+            let clocks = vec![Clocks { at: Time::from_secs(1000 + i * 10), real_ns, boot_ns: 0 }];
+            let seen = Evidence { clocks, core_times: (0..10).map(look).collect(), ..Evidence::default() };
+            writer.append(&seen).unwrap();
+            writer.finish(&[]).unwrap();
+        }
+        let all = read_directory(dir.path(), &Span::All, FOR_STREAMS).unwrap().evidence;
+        assert_eq!((all.core_times.len(), all.unseen.as_slice()), (30, [].as_slice()));
+        let part = read_directory(dir.path(), &Span::All, 1_500_000).unwrap().evidence;
+        assert_eq!(part.core_times.len(), 20);
+        let [told] = part.unseen.as_slice() else { panic!("{:?}", part.unseen) };
+        assert_eq!(told.what, "the beginning of the span, 2026-05-28T20:26:40Z to 2026-05-28T20:26:49Z");
+    }
+}
