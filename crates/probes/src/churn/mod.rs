@@ -10,7 +10,6 @@ mod format;
 mod hierarchy;
 mod kernel;
 mod makers;
-mod perf_ring;
 mod processes;
 mod tally;
 mod tracepoints;
