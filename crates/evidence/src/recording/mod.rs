@@ -5,9 +5,13 @@
 //!
 //! [`schema`] has the tables, [`rows`], [`node_rows`] and [`zombie_rows`] turn evidence into their rows and back, [`chunk`]
 //! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
+//!
+//! The always-on recorder keeps a directory of such files ([`segments`]). [`span`] reads a stretch of time out of it, and [`cut`]
+//! decides what belongs to that; [`incident_rows`] has what the recorder says beside evidence.
 
 mod chunk;
 mod cut;
+mod incident_rows;
 mod node_rows;
 mod open;
 pub mod profile;
@@ -26,6 +30,7 @@ use crate::Evidence;
 use std::io;
 use std::path::PathBuf;
 
+pub use incident_rows::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
 pub use read::read;
 pub use schema::FORMAT;
 pub use span::{Span, read_span};

@@ -7,14 +7,17 @@
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
 /// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
-/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`].
-pub const FORMAT: u32 = 3;
+/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`].
+pub const FORMAT: u32 = 4;
 
 /// The first format with zombies, churn, samples of the kernel, and what is installed to run; older files have no tables for them.
 pub const ZOMBIES_SINCE: u32 = 2;
 
 /// The first format with CPU samples; a file may hold them alone, which an older coroner would take for a node that says nothing.
 pub const PROFILE_SINCE: u32 = 3;
+
+/// The first format that says which incident a file is, who rose in it, and tells minutes in a row each.
+pub const INCIDENTS_SINCE: u32 = 4;
 
 pub const CREATE: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -87,6 +90,17 @@ CREATE TABLE unseen (
   id INTEGER PRIMARY KEY, probe TEXT, what TEXT, why TEXT, how_to_see TEXT, UNIQUE (probe, what, why, how_to_see));
 CREATE TABLE findings (
   id INTEGER PRIMARY KEY, code TEXT, severity TEXT, subject_kind TEXT, subject TEXT, title TEXT, detail TEXT, remedy TEXT);
+CREATE TABLE incident (
+  id INTEGER PRIMARY KEY, number INTEGER, code TEXT, subject TEXT, core INTEGER, text TEXT, triggered_real_ns INTEGER,
+  from_real_ns INTEGER, until_real_ns INTEGER);
+CREATE TABLE risers (
+  id INTEGER PRIMARY KEY, what TEXT, name TEXT, baseline REAL, now REAL, baseline_samples INTEGER, now_samples INTEGER,
+  sigmas REAL, baseline_processes INTEGER, now_processes INTEGER, mostly_in TEXT, mostly_in_share REAL, carries_json TEXT);
+CREATE TABLE rollups (
+  id INTEGER PRIMARY KEY, minute_real_ns INTEGER, cores INTEGER, busy_mean REAL, busy_max REAL, worst_core INTEGER,
+  worst_core_system REAL, by_core_json TEXT, zombies_tracked INTEGER, zombies_live INTEGER, zombies_dead INTEGER,
+  unit_restarts INTEGER, nic_resets INTEGER, softnet_drops INTEGER, oom_kills INTEGER, cpu_stall_us INTEGER,
+  memory_stall_us INTEGER, io_stall_us INTEGER, samples INTEGER, lost_samples INTEGER);
 CREATE TABLE series (id INTEGER PRIMARY KEY, source TEXT, subject TEXT, name TEXT);
 CREATE TABLE core_time_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
 CREATE TABLE thread_sample_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);

@@ -174,13 +174,28 @@ impl Writer {
 
     /// Says where the samples come from; the latest word wins.
     pub fn set_profile_source(&mut self, source: &SourceRow) -> Result<(), RecordingError> {
+        self.store("cannot store where the samples come from", |tx| profile::replace_source(tx, source))
+    }
+
+    /// Stores rows of one kind: all of them, or nothing if it returns an error.
+    pub(super) fn store(
+        &mut self,
+        doing: &str,
+        rows: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), RecordingError> {
         let Writer { path, sync, db, .. } = self;
         let stored = sync.append(|| -> rusqlite::Result<()> {
             let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            profile::replace_source(&tx, source)?;
+            rows(&tx)?;
             tx.commit()
         });
-        stored.map_err(|e| error(path, "cannot store where the samples come from", e))
+        stored.map_err(|e| error(path, doing, e))
+    }
+
+    /// What the recording takes on the disk as it stands: the file and its log, not the room that is kept for the end.
+    pub fn bytes(&self) -> u64 {
+        let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+        size(&self.path) + size(&beside(&self.path, "-wal"))
     }
 
     /// Seals the file: one file, nothing beside it, synced to the disk.

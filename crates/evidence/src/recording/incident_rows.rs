@@ -1,0 +1,303 @@
+//! What the recorder adds of its own: which incident a file is, who rose in it, and one row for each minute.
+
+use super::open::{self, Opened};
+use super::read::{self, is_table};
+use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
+use super::schema::INCIDENTS_SINCE;
+use super::{RecordingError, Writer};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The incident that a file holds the minutes of. Times are nanoseconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IncidentRow {
+    pub number: u64,
+    pub code: String,
+    pub subject: String,
+    pub core: Option<u32>,
+    pub text: String,
+    pub triggered_real_ns: u64,
+    pub from_real_ns: u64,
+    pub until_real_ns: u64,
+}
+
+/// A command or kernel function whose share of the busy time rose against the time before; those that rose most come first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RiserRow {
+    /// `command`, `kernel_symbol`
+    pub what: String,
+    pub name: String,
+    /// Shares between 0 and 1, and the samples behind them.
+    pub baseline: f64,
+    pub now: f64,
+    pub baseline_samples: u64,
+    pub now_samples: u64,
+    pub sigmas: f64,
+    pub baseline_processes: u64,
+    pub now_processes: u64,
+    /// Of a function, the command that has most of it, and its share.
+    pub mostly_in: Option<(String, f64)>,
+    /// Of a function, those below it on the stack that rose with it.
+    pub carries: Vec<String>,
+}
+
+/// A minute of the node in a few numbers. What was not seen is `None`; counts are of this minute.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RollupRow {
+    /// When the minute began.
+    pub minute_real_ns: u64,
+    pub cores: Option<u32>,
+    /// The mean of all cores' shares, and the largest of one core over the minute.
+    pub busy_mean: Option<f64>,
+    pub busy_max: Option<f64>,
+    /// The core that was in the kernel most, and the share of the minute that it was.
+    pub worst_core: Option<u32>,
+    pub worst_core_system: Option<f64>,
+    /// By core; empty if the cores were not seen.
+    pub by_core: Vec<CoreMinute>,
+    pub zombies_tracked: Option<u64>,
+    pub zombies_live: Option<u64>,
+    pub zombies_dead: Option<u64>,
+    pub unit_restarts: Option<u64>,
+    pub nic_resets: Option<u64>,
+    pub softnet_drops: Option<u64>,
+    pub oom_kills: Option<u64>,
+    /// µs in which something waited for a core, for memory, for a disk (/proc/pressure, `some`).
+    pub cpu_stall_us: Option<u64>,
+    pub memory_stall_us: Option<u64>,
+    pub io_stall_us: Option<u64>,
+    pub samples: Option<u64>,
+    pub lost_samples: Option<u64>,
+}
+
+/// One core over a minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreMinute {
+    pub core: u32,
+    /// Shares between 0 and 1.
+    pub busy: f64,
+    /// In the kernel: system, interrupts and softirqs.
+    pub system: f64,
+    /// Seconds in which it was full in the kernel.
+    pub saturated_s: f64,
+}
+
+const RISERS: Table = Table {
+    name: "risers",
+    columns: &[
+        "what",
+        "name",
+        "baseline",
+        "now",
+        "baseline_samples",
+        "now_samples",
+        "sigmas",
+        "baseline_processes",
+        "now_processes",
+        "mostly_in",
+        "mostly_in_share",
+        "carries_json",
+    ],
+};
+
+const ROLLUPS: Table = Table {
+    name: "rollups",
+    columns: &[
+        "minute_real_ns",
+        "cores",
+        "busy_mean",
+        "busy_max",
+        "worst_core",
+        "worst_core_system",
+        "by_core_json",
+        "zombies_tracked",
+        "zombies_live",
+        "zombies_dead",
+        "unit_restarts",
+        "nic_resets",
+        "softnet_drops",
+        "oom_kills",
+        "cpu_stall_us",
+        "memory_stall_us",
+        "io_stall_us",
+        "samples",
+        "lost_samples",
+    ],
+};
+
+impl Writer {
+    /// Says which incident this file is; the latest word wins.
+    pub fn set_incident(&mut self, incident: &IncidentRow) -> Result<(), RecordingError> {
+        self.store("cannot store the incident", |tx| {
+            let IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns } =
+                incident;
+            let sql = "REPLACE INTO incident (id, number, code, subject, core, text, triggered_real_ns, from_real_ns,
+                       until_real_ns) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)";
+            let (triggered, from, until) = (U64(*triggered_real_ns), U64(*from_real_ns), U64(*until_real_ns));
+            tx.execute(sql, params![U64(*number), code, subject, core, text, triggered, from, until])?;
+            Ok(())
+        })
+    }
+
+    /// Says who rose, in this order; what was said before goes.
+    pub fn set_risers(&mut self, risers: &[RiserRow]) -> Result<(), RecordingError> {
+        self.store("cannot store who rose", |tx| {
+            tx.execute("DELETE FROM risers", [])?;
+            let mut insert = tx.prepare_cached(&RISERS.insert())?;
+            for riser in risers {
+                let mostly_in = riser.mostly_in.as_ref();
+                insert.execute(params![
+                    riser.what,
+                    riser.name,
+                    riser.baseline,
+                    riser.now,
+                    U64(riser.baseline_samples),
+                    U64(riser.now_samples),
+                    riser.sigmas,
+                    U64(riser.baseline_processes),
+                    U64(riser.now_processes),
+                    mostly_in.map(|(name, _)| name),
+                    mostly_in.map(|(_, share)| share),
+                    json(&riser.carries)?,
+                ])?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn append_rollup(&mut self, rollup: &RollupRow) -> Result<(), RecordingError> {
+        self.store("cannot store a minute", |tx| insert_rollup(tx, rollup))
+    }
+}
+
+fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<()> {
+    // Field by field, so that a new one cannot be forgotten.
+    let RollupRow {
+        minute_real_ns,
+        cores,
+        busy_mean,
+        busy_max,
+        worst_core,
+        worst_core_system,
+        by_core,
+        zombies_tracked,
+        zombies_live,
+        zombies_dead,
+        unit_restarts,
+        nic_resets,
+        softnet_drops,
+        oom_kills,
+        cpu_stall_us,
+        memory_stall_us,
+        io_stall_us,
+        samples,
+        lost_samples,
+    } = rollup;
+    tx.prepare_cached(&ROLLUPS.insert())?.execute(params![
+        U64(*minute_real_ns),
+        cores,
+        busy_mean,
+        busy_max,
+        worst_core,
+        worst_core_system,
+        json(by_core)?,
+        zombies_tracked.map(U64),
+        zombies_live.map(U64),
+        zombies_dead.map(U64),
+        unit_restarts.map(U64),
+        nic_resets.map(U64),
+        softnet_drops.map(U64),
+        oom_kills.map(U64),
+        cpu_stall_us.map(U64),
+        memory_stall_us.map(U64),
+        io_stall_us.map(U64),
+        samples.map(U64),
+        lost_samples.map(U64),
+    ])?;
+    Ok(())
+}
+
+/// The incident that a file holds, and who rose in it; `None` if it holds none.
+pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
+    let Some(db) = open_with(path, &["incident", "risers"])? else { return Ok(None) };
+    let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() };
+    let sql = "SELECT number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns FROM incident
+               WHERE id = 1";
+    let Some(incident) = db.query_row(sql, [], incident_row).optional().map_err(damaged)? else { return Ok(None) };
+    Ok(Some((incident, all(&db, RISERS, riser).map_err(damaged)?)))
+}
+
+/// The minutes that a file has roll-ups of, in the order in which they were stored.
+pub fn rollups(path: &Path) -> Result<Vec<RollupRow>, RecordingError> {
+    let Some(db) = open_with(path, &["rollups"])? else { return Ok(Vec::new()) };
+    all(&db, ROLLUPS, rollup).map_err(|e| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() })
+}
+
+/// `None` if the file is older than these tables.
+fn open_with(path: &Path, tables: &[&str]) -> Result<Option<Connection>, RecordingError> {
+    let Opened { db, .. } = open::open(path)?;
+    let (about, _) = read::about(&db, path)?;
+    let there = about.format >= INCIDENTS_SINCE && tables.iter().all(|table| is_table(&db, table).is_ok());
+    Ok(there.then_some(db))
+}
+
+fn all<T>(db: &Connection, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<Vec<T>> {
+    let mut select = db.prepare(&format!("SELECT {} FROM {} ORDER BY id", table.columns.join(", "), table.name))?;
+    select.query_map([], value)?.collect()
+}
+
+fn incident_row(row: &Row<'_>) -> rusqlite::Result<IncidentRow> {
+    Ok(IncidentRow {
+        number: u64_of(row, "number")?,
+        code: row.get("code")?,
+        subject: row.get("subject")?,
+        core: row.get("core")?,
+        text: row.get("text")?,
+        triggered_real_ns: u64_of(row, "triggered_real_ns")?,
+        from_real_ns: u64_of(row, "from_real_ns")?,
+        until_real_ns: u64_of(row, "until_real_ns")?,
+    })
+}
+
+fn riser(row: &Row<'_>) -> rusqlite::Result<RiserRow> {
+    let (name, share): (Option<String>, Option<f64>) = (row.get("mostly_in")?, row.get("mostly_in_share")?);
+    Ok(RiserRow {
+        what: row.get("what")?,
+        name: row.get("name")?,
+        baseline: row.get("baseline")?,
+        now: row.get("now")?,
+        baseline_samples: u64_of(row, "baseline_samples")?,
+        now_samples: u64_of(row, "now_samples")?,
+        sigmas: row.get("sigmas")?,
+        baseline_processes: u64_of(row, "baseline_processes")?,
+        now_processes: u64_of(row, "now_processes")?,
+        mostly_in: name.zip(share),
+        carries: from_json(&row.get::<_, String>("carries_json")?)?,
+    })
+}
+
+fn rollup(row: &Row<'_>) -> rusqlite::Result<RollupRow> {
+    let count = |column| maybe_u64_of(row, column);
+    Ok(RollupRow {
+        minute_real_ns: u64_of(row, "minute_real_ns")?,
+        cores: row.get("cores")?,
+        busy_mean: row.get("busy_mean")?,
+        busy_max: row.get("busy_max")?,
+        worst_core: row.get("worst_core")?,
+        worst_core_system: row.get("worst_core_system")?,
+        by_core: from_json(&row.get::<_, String>("by_core_json")?)?,
+        zombies_tracked: count("zombies_tracked")?,
+        zombies_live: count("zombies_live")?,
+        zombies_dead: count("zombies_dead")?,
+        unit_restarts: count("unit_restarts")?,
+        nic_resets: count("nic_resets")?,
+        softnet_drops: count("softnet_drops")?,
+        oom_kills: count("oom_kills")?,
+        cpu_stall_us: count("cpu_stall_us")?,
+        memory_stall_us: count("memory_stall_us")?,
+        io_stall_us: count("io_stall_us")?,
+        samples: count("samples")?,
+        lost_samples: count("lost_samples")?,
+    })
+}
