@@ -29,7 +29,7 @@ impl NodeArgs {
     }
 
     pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
-        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit }
+        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit, kernel_samples: true }
     }
 }
 
