@@ -24,6 +24,9 @@ fn main() -> ExitCode {
         Some(args::Command::Monopolies(monopolies)) => commands::profile::monopolies::run(monopolies),
         Some(args::Command::Import(import)) => commands::profile::import::run(import),
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
+        Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
+        Some(args::Command::Mark(mark)) => commands::mark::run(mark),
+        Some(args::Command::FreezeIncident(freeze)) => commands::incidents::freeze(freeze),
     };
     match outcome {
         Ok(exit) => exit.into(),

@@ -1,8 +1,10 @@
 //! The command line.
 
 pub mod profile;
+pub mod recorder;
 
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
+use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
 
 use crate::recorder::config::parse_size;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -58,8 +60,15 @@ pub enum Command {
     Monopolies(MonopoliesArgs),
     /// Turn a CPU profile of another tool into a recording.
     Import(ImportArgs),
-    /// Write a CPU profile, or a part of it, in the format of another tool.
+    /// Write a CPU profile, or a part of it, in the format of another tool; or copy an incident's file out.
     Export(ExportArgs),
+    /// List what the recorder froze, or tell of one incident.
+    Incidents(IncidentsArgs),
+    /// Make the running recorder freeze the minutes around this moment.
+    Mark(MarkArgs),
+    /// Freeze an incident; started by the recorder.
+    #[command(hide = true)]
+    FreezeIncident(FreezeArgs),
 }
 
 #[derive(Debug, ClapArgs)]

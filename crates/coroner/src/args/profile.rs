@@ -41,10 +41,24 @@ pub struct FlameArgs {
     pub json: bool,
 }
 
+// With --incident there is no FILE; what stands in its place is never read.
 #[derive(Debug, ClapArgs)]
+#[command(mut_arg("file", |file| file
+    .required(false)
+    .required_unless_present("incident")
+    .conflicts_with("incident")
+    .default_value_if("incident", clap::builder::ArgPredicate::IsPresent, "")))]
 pub struct ExportArgs {
     #[command(flatten)]
     pub source: SourceArgs,
+
+    /// Copy the file of this incident out, for a colleague: `coroner diagnose --from`, `cores --from` and `flame` read it anywhere.
+    #[arg(long, value_name = "N")]
+    pub incident: Option<u64>,
+
+    /// The recorder's directory that has the incident. [default: that of the running recorder, else /var/lib/coroner]
+    #[arg(long, value_name = "DIR", requires = "incident")]
+    pub dir: Option<PathBuf>,
 
     #[command(flatten)]
     pub selection: SelectionArgs,

@@ -3,6 +3,8 @@
 pub mod audit_files;
 pub mod cores;
 pub mod diagnose;
+pub mod incidents;
+pub mod mark;
 pub mod profile;
 pub mod record;
 pub mod units;

@@ -3,6 +3,8 @@
 pub mod cores_text;
 pub mod diagnosis_json;
 pub mod diagnosis_text;
+pub mod incidents_json;
+pub mod incidents_text;
 pub mod profile;
 pub mod progress;
 pub mod terminal;

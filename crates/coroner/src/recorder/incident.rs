@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.incident/1";
 
+/// So much else that happened while it was open is told one by one.
+pub const MOST_ALSO: usize = 20;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Incident {
     pub schema: String,
@@ -18,10 +21,29 @@ pub struct Incident {
     pub from_real_ns: u64,
     pub until_real_ns: u64,
     pub state: State,
+    /// When the minutes before were in its file.
+    #[serde(default)]
+    pub frozen_real_ns: Option<u64>,
     /// More of the same within the quiet time.
     pub repeats: u64,
+    #[serde(default)]
+    pub last_repeat_real_ns: Option<u64>,
+    /// What else would have begun an incident while too many were open.
+    #[serde(default)]
+    pub also: Vec<Also>,
+    /// … and how many more of it.
+    #[serde(default)]
+    pub also_more: u64,
     /// What went wrong while it was frozen.
     pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Also {
+    pub real_ns: u64,
+    pub code: String,
+    pub subject: String,
+    pub text: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,4 +55,14 @@ pub enum State {
     Complete,
     /// There is no file, or not all of it; `error` says why.
     Failed,
+}
+
+impl State {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Open => "open",
+            State::Complete => "complete",
+            State::Failed => "failed",
+        }
+    }
 }

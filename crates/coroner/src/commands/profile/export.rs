@@ -73,6 +73,9 @@ impl Summary {
 }
 
 pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
+    if let Some(number) = args.incident {
+        return crate::commands::incidents::export(number, &args);
+    }
     let to = out::format(&args.output)?;
     let path = args.output.output.as_deref();
     if args.json && path.is_none_or(|path| path == Path::new("-")) {

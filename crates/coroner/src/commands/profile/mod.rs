@@ -5,7 +5,7 @@ pub mod flame;
 pub mod heatmap;
 pub mod import;
 pub mod monopolies;
-mod out;
+pub mod out;
 mod select;
 mod span;
 

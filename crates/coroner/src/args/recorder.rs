@@ -1,0 +1,67 @@
+//! The command line of the commands that speak of a recorder's incidents.
+
+use clap::{Args as ClapArgs, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "The recorder (coroner record --dir) freezes the minutes around each incident into a file of its own, \
+    INCIDENTS/N.coroner in its directory. Such a file is a recording: every command reads it with --from, \
+    and a colleague can, too (coroner export --incident N -o x.coroner)."
+)]
+pub struct IncidentsArgs {
+    #[command(subcommand)]
+    pub command: Option<IncidentsCommand>,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+
+    /// Print one JSON document (schema coroner.incidents/1; of one incident coroner.incident-report/1).
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IncidentsCommand {
+    /// Tell of one incident: what triggered it, what was wrong, who rose, and how to look further.
+    Show(ShowIncidentArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ShowIncidentArgs {
+    /// The incident's number, as `coroner incidents` lists it.
+    #[arg(value_name = "N")]
+    pub number: u64,
+
+    /// Show the evidence under each finding and why everything else was ruled out (JSON always has both).
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct MarkArgs {
+    /// What happens now, in your words: "deploy 7 begins".
+    #[arg(value_name = "TEXT")]
+    pub text: String,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+}
+
+/// Where the recorder keeps its files.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct DirectoryArgs {
+    /// The recorder's directory. [default: that of the running recorder, else /var/lib/coroner]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub dir: Option<PathBuf>,
+}
+
+/// What the recorder asks of a process of its own.
+#[derive(Debug, ClapArgs)]
+pub struct FreezeArgs {
+    pub directory: PathBuf,
+    pub number: u64,
+    /// The window is over: with findings and risers.
+    #[arg(long)]
+    pub whole: bool,
+}

@@ -1,0 +1,159 @@
+//! `coroner incidents`, `coroner export --incident`, and the hidden command that freezes one.
+
+use super::profile::out;
+use crate::args::profile::ExportArgs;
+use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
+use crate::exit::Exit;
+use crate::output::incidents_text::Listed;
+use crate::output::{incidents_json, incidents_text, print, warn};
+use crate::recorder::config::Config;
+use crate::recorder::incident::{Incident, State};
+use crate::recorder::incidents::files;
+use crate::recorder::{directory, freeze as freezer, stand_in};
+use anyhow::{Context, bail};
+use coroner_diagnosis::{Diagnosis, diagnose};
+use coroner_evidence::{Evidence, recording};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
+    let directory = directory_of(&args.directory)?;
+    let text = match &args.command {
+        None => list(&directory, args.json)?,
+        Some(IncidentsCommand::Show(show)) => one(&directory, show, args.json)?,
+    };
+    print(&text)?;
+    Ok(Exit::NothingWrong)
+}
+
+/// The directory that was named, that of the recorder that runs, or where one would keep it.
+fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
+    let directory = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => stand_in::running().into_iter().next().unwrap_or_else(|| Config::default().dir),
+    };
+    if !directory.is_dir() {
+        let because = if args.dir.is_some() { "" } else { "no recorder runs, and " };
+        bail!(
+            "{because}there is no directory {}; start a recorder (coroner record --dir DIR), or name its directory: --dir DIR",
+            directory.display()
+        );
+    }
+    std::path::absolute(&directory).with_context(|| directory.display().to_string())
+}
+
+/// The directory of a recorder that runs.
+pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
+    let running = match &args.dir {
+        Some(dir) if directory::is_live(dir) => Some(dir.clone()),
+        Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
+        None => stand_in::running().into_iter().next(),
+    };
+    running.context("no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR")
+}
+
+fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
+    let sizes = files::listed(directory)
+        .with_context(|| format!("{}: cannot be listed", directory::incidents(directory).display()))?;
+    let mut listed = Vec::new();
+    for number in sizes.keys().rev().copied() {
+        match files::read(directory, number) {
+            Ok(incident) => listed.push(Listed::new(directory, incident)),
+            // Evicted since it was listed.
+            Err(_) if !files::json(directory, number).exists() => {}
+            Err(error) => warn(&format!("{error:#}")),
+        }
+    }
+    let is_live = directory::is_live(directory);
+    if json { incidents_json::list(directory, is_live, &listed) } else { Ok(incidents_text::list(directory, is_live, &listed)) }
+}
+
+/// Everything that is told of one incident. What is derived is derived anew, from its file.
+pub struct Report {
+    pub directory: PathBuf,
+    pub listed: Listed,
+    /// `None` if there is no file to read, with the reason.
+    pub read: Result<Read, String>,
+    pub verbose: bool,
+}
+
+pub struct Read {
+    pub evidence: Evidence,
+    pub diagnosis: Diagnosis,
+}
+
+fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<String> {
+    let incident = find(directory, show.number)?;
+    let listed = Listed::new(directory, incident);
+    let read = match &listed.file {
+        None => Err("its minutes are not frozen yet, or could not be".to_owned()),
+        Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|recording| {
+            let diagnosis = diagnose(&recording.evidence);
+            Read { evidence: recording.evidence, diagnosis }
+        }),
+    };
+    let report = Report { directory: directory.to_owned(), listed, read, verbose: show.verbose };
+    if json { incidents_json::report(&report) } else { Ok(incidents_text::report(&report)) }
+}
+
+fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {
+    if files::json(directory, number).exists() {
+        return files::read(directory, number);
+    }
+    let numbers = files::numbers(directory).unwrap_or_default();
+    match (numbers.first(), numbers.last()) {
+        (Some(first), Some(last)) => bail!(
+            "{}: there is no incident {number}; there are {first} to {last} (coroner incidents --dir {0} lists them)",
+            directory.display()
+        ),
+        _ => bail!("{}: there is no incident {number}, nor any other", directory.display()),
+    }
+}
+
+/// `coroner export --incident`: the file as it is at this moment. A new one takes its place by its name, so what was opened is whole.
+pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
+    let directory = directory_of(&DirectoryArgs { dir: args.dir.clone() })?;
+    if !args.selection.is_everything() || args.output.to.is_some() {
+        bail!(
+            "an incident is copied whole; to write a part of its profile: coroner export {} …",
+            files::recording(&directory, number).display()
+        );
+    }
+    let output = args.output.output.as_deref().context("say where to: -o incident.coroner")?;
+    let incident = find(&directory, number)?;
+    let path = files::recording(&directory, number);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let why = match (incident.state, &incident.error) {
+                (State::Open, _) => "its minutes are not frozen yet; try again in a second".to_owned(),
+                (_, Some(error)) => error.clone(),
+                (_, None) => "its file was removed".to_owned(),
+            };
+            bail!("incident {number} has no file: {why}");
+        }
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot be opened", path.display())),
+    };
+    if output != Path::new("-") && output.exists() {
+        bail!("{}: already exists; recordings are never overwritten: remove it or choose another name", output.display());
+    }
+    out::write(Some(output), |to| std::io::copy(&mut file, to).map(drop))?;
+    if incident.state == State::Open {
+        warn(&format!("incident {number} is still open: this file ends before its window does; export it again in a minute"));
+    }
+    if output != Path::new("-") {
+        let bytes = std::fs::metadata(output).map_or(0, |about| about.len());
+        if args.json {
+            print(&incidents_json::exported(&Listed::new(&directory, incident), output, bytes)?)?;
+        } else {
+            print(&incidents_text::exported(number, output, bytes))?;
+        }
+    }
+    Ok(Exit::NothingWrong)
+}
+
+pub fn freeze(args: FreezeArgs) -> anyhow::Result<Exit> {
+    freezer::be_a_guest(args.whole)?;
+    freezer::freeze(&args.directory, args.number, args.whole)?;
+    Ok(Exit::NothingWrong)
+}

@@ -1,0 +1,14 @@
+//! `coroner mark`.
+
+use super::incidents::running_directory;
+use crate::args::recorder::MarkArgs;
+use crate::exit::Exit;
+use crate::output::print;
+use crate::recorder::control;
+
+pub fn run(args: MarkArgs) -> anyhow::Result<Exit> {
+    let directory = running_directory(&args.directory)?;
+    control::mark(&directory, &args.text)?;
+    print(&format!("marked; the minutes around are being frozen: coroner incidents --dir {}\n", directory.display()))?;
+    Ok(Exit::NothingWrong)
+}

@@ -1,0 +1,74 @@
+//! `coroner.incidents/1` and `coroner.incident-report/1`: documented in docs/json.md. Fields may be added under the same version,
+//! never removed or renamed.
+
+use super::diagnosis_json::{self, timestamp};
+use super::incidents_text::{Listed, losses};
+use crate::commands::incidents::Report;
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> anyhow::Result<String> {
+    let incidents: Vec<Value> = listed.iter().map(incident).collect();
+    let document = json!({
+        "schema": "coroner.incidents/1",
+        "directory": directory,
+        "recorder_runs": is_live,
+        "incidents": incidents,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn incident(listed: &Listed) -> Value {
+    let Listed { incident, file, bytes } = listed;
+    let also = |also: &crate::recorder::incident::Also| json!({ "at": timestamp(also.real_ns), "code": also.code, "subject": also.subject, "text": also.text });
+    json!({
+        "number": incident.number,
+        "code": incident.code,
+        "subject": incident.subject,
+        "core": incident.core,
+        "text": incident.text,
+        "triggered": timestamp(incident.triggered_real_ns),
+        "window": diagnosis_json::window(Some((incident.from_real_ns, incident.until_real_ns))),
+        "state": incident.state,
+        "frozen": incident.frozen_real_ns.map(timestamp),
+        "repeats": incident.repeats,
+        "last_repeat": incident.last_repeat_real_ns.map(timestamp),
+        "also": incident.also.iter().map(also).collect::<Vec<_>>(),
+        "also_more": incident.also_more,
+        "error": incident.error,
+        "file": file,
+        "bytes": bytes,
+    })
+}
+
+pub fn report(report: &Report) -> anyhow::Result<String> {
+    let (diagnosis, missing, unreadable) = match &report.read {
+        Ok(read) => {
+            let diagnosis: Value = serde_json::from_str(&diagnosis_json::render(&read.diagnosis)?)?;
+            let missing: Vec<Value> = losses(&read.evidence)
+                .iter()
+                .map(|l| json!({ "core": l.core, "lost": l.lost, "throttled_ms": l.throttled.as_millis() as u64 }))
+                .collect();
+            (diagnosis, Value::from(missing), None)
+        }
+        Err(why) => (Value::Null, Value::Null, Some(why)),
+    };
+    let document = json!({
+        "schema": "coroner.incident-report/1",
+        "incident": incident(&report.listed),
+        "diagnosis": diagnosis,
+        "missing_samples": missing,
+        "unreadable": unreadable,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+pub fn exported(listed: &Listed, output: &Path, bytes: u64) -> anyhow::Result<String> {
+    let document = json!({
+        "schema": "coroner.export/1",
+        "output": output,
+        "bytes": bytes,
+        "incident": incident(listed),
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}

@@ -1,0 +1,180 @@
+//! Incidents for people.
+
+use super::diagnosis_json::timestamp;
+use super::diagnosis_text;
+use super::terminal::{bold, dim, printable, width, wrap};
+use crate::commands::incidents::{Read, Report};
+use crate::recorder::incident::{Incident, State};
+use crate::recorder::incidents::files;
+use coroner_diagnosis::words::bytes as size;
+use coroner_diagnosis::words::plural;
+use coroner_evidence::{Evidence, Source};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// An incident and its file.
+pub struct Listed {
+    pub incident: Incident,
+    /// `None` if there is none.
+    pub file: Option<PathBuf>,
+    pub bytes: Option<u64>,
+}
+
+impl Listed {
+    pub fn new(directory: &Path, incident: Incident) -> Listed {
+        let file = files::recording(directory, incident.number);
+        let bytes = std::fs::metadata(&file).ok().map(|about| about.len());
+        Listed { incident, file: bytes.map(|_| file), bytes }
+    }
+}
+
+/// Newest first.
+pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
+    let place = printable(&directory.display().to_string());
+    let recorder = if is_live { "a recorder runs" } else { "no recorder runs" };
+    if listed.is_empty() {
+        return format!("no incidents in {place} ({recorder})\n");
+    }
+    let mut out = String::new();
+    for Listed { incident, bytes, .. } in listed {
+        let subject = if incident.subject.is_empty() { String::new() } else { format!("  {}", incident.subject) };
+        let mut facts = vec![incident.state.as_str().to_owned()];
+        facts.extend(bytes.map(size));
+        if incident.repeats > 0 {
+            facts.push(plural(incident.repeats, "repeat", "repeats"));
+        }
+        out.push_str(&format!(
+            "{:>4}  {}  {}{}  {}\n",
+            incident.number,
+            timestamp(incident.triggered_real_ns),
+            bold(&printable(&incident.code)),
+            printable(&subject),
+            dim(&facts.join(", "))
+        ));
+        out.push_str(&wrap(&printable(&incident.text), width(), 6));
+        if let Some(error) = &incident.error {
+            out.push_str(&wrap(&printable(error), width(), 6));
+        }
+    }
+    let all: u64 = listed.iter().filter_map(|l| l.bytes).sum();
+    let number = listed[0].incident.number;
+    out.push_str(&dim(&format!(
+        "\n{} in {place} ({recorder}), {}. More: coroner incidents show {number} --dir {place}\n",
+        plural(listed.len() as u64, "incident", "incidents"),
+        size(all)
+    )));
+    out
+}
+
+pub fn report(report: &Report) -> String {
+    let Report { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
+    let width = width();
+    let mut out = head(incident, width);
+    match read {
+        Ok(read) => {
+            out.push('\n');
+            out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, *verbose));
+            out.push_str(&samples(read, incident, width));
+        }
+        Err(why) => out.push_str(&wrap(&format!("\nNothing can be told of it: {}.", printable(why)), width, 0)),
+    }
+    if let Some(file) = file {
+        let file = printable(&file.display().to_string());
+        let core = incident.core.map(|core| format!(" --core {core}")).unwrap_or_default();
+        let number = incident.number;
+        out.push_str(&format!("\n{}\n", bold("Look further")));
+        for line in [
+            format!("coroner flame {file}{core}"),
+            format!("coroner heatmap {file}"),
+            format!("coroner cores --from {file}"),
+            format!("coroner export --incident {number} --dir {} -o incident-{number}.coroner", printable(&directory.display().to_string())),
+        ] {
+            out.push_str(&format!("  {line}\n"));
+        }
+    }
+    out
+}
+
+fn head(incident: &Incident, width: usize) -> String {
+    let subject = if incident.subject.is_empty() { String::new() } else { format!(", {}", incident.subject) };
+    let title = format!("Incident {}: {}{subject} ({})", incident.number, incident.code, incident.state.as_str());
+    let mut out = format!("{}\n", bold(&printable(&title)));
+    out.push_str(&wrap(&printable(&incident.text), width, 2));
+    let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
+    let trigger = incident.triggered_real_ns;
+    let mut window = format!(
+        "triggered {}; window {} to {} ({:.0} s before, {:.0} s after)",
+        timestamp(trigger),
+        timestamp(incident.from_real_ns),
+        timestamp(incident.until_real_ns),
+        seconds(incident.from_real_ns, trigger),
+        seconds(trigger, incident.until_real_ns)
+    );
+    if let Some(frozen) = incident.frozen_real_ns {
+        window.push_str(&format!("; frozen {:.1} s after the trigger", seconds(trigger, frozen)));
+    }
+    out.push_str(&wrap(&window, width, 2));
+    if incident.state == State::Open {
+        out.push_str(&wrap("It is still open: its last seconds, the findings and the risers are to come.", width, 2));
+    }
+    if incident.repeats > 0 {
+        let last = incident.last_repeat_real_ns.map(|at| format!(", last at {}", timestamp(at))).unwrap_or_default();
+        out.push_str(&wrap(&format!("{} since{last}", plural(incident.repeats, "repeat", "repeats")), width, 2));
+    }
+    for also in &incident.also {
+        let text = format!("meanwhile {}: {} ({})", timestamp(also.real_ns), also.text, also.code);
+        out.push_str(&wrap(&printable(&text), width, 2));
+    }
+    if incident.also_more > 0 {
+        out.push_str(&wrap(&format!("and {} more of such", incident.also_more), width, 2));
+    }
+    if let Some(error) = &incident.error {
+        out.push_str(&wrap(&format!("while it was frozen: {}", printable(error)), width, 2));
+    }
+    out
+}
+
+/// What the sampler could not see.
+pub struct Losses {
+    pub core: u32,
+    pub lost: u64,
+    pub throttled: Duration,
+}
+
+pub fn losses(evidence: &Evidence) -> Vec<Losses> {
+    let cores = evidence.counters.subjects(Source::Sampler);
+    let mut losses: Vec<Losses> = cores
+        .into_iter()
+        .filter_map(|subject| {
+            let moved = |name| evidence.counters.moved(Source::Sampler, subject, name).unwrap_or(0);
+            let core = subject.strip_prefix("cpu")?.parse().ok()?;
+            let throttled = Duration::from_micros(moved("throttled_us"));
+            Some(Losses { core, lost: moved("lost"), throttled })
+        })
+        .filter(|l| l.lost > 0 || !l.throttled.is_zero())
+        .collect();
+    losses.sort_by_key(|l| l.core);
+    losses
+}
+
+fn samples(read: &Read, _incident: &Incident, width: usize) -> String {
+    let losses = losses(&read.evidence);
+    if losses.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Samples that are missing"));
+    for Losses { core, lost, throttled } in losses {
+        let text = format!(
+            "core {core}: {} lost, held back by the kernel for {:.1} s: a gap is itself a symptom",
+            plural(lost, "sample", "samples"),
+            throttled.as_secs_f64()
+        );
+        out.push_str(&wrap(&text, width, 2));
+    }
+    out
+}
+
+pub fn exported(number: u64, output: &Path, bytes: u64) -> String {
+    let name = printable(&output.display().to_string());
+    format!("incident {number}: {name}, {}\ndiagnose it anywhere: coroner diagnose --from {name}\n", size(bytes))
+}

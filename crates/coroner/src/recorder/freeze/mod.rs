@@ -1,0 +1,129 @@
+//! Freezes an incident: copies its window out of the segments into a file of its own. Runs in a process of its own
+//! (`coroner freeze-incident`), which the recorder starts, watches and ends.
+
+mod risers;
+
+use super::incident::Incident;
+use super::incidents::files;
+use anyhow::{Context, bail};
+use coroner_diagnosis::{Finding, diagnose};
+
+use coroner_evidence::recording::{FindingRow, Span, Writer, read_span};
+use coroner_evidence::{Clocks, Evidence};
+use coroner_profile::import::{ImportError, Report};
+use coroner_profile::model::Clock;
+use coroner_profile::recording::{Origin, SampleWriter};
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Far more than a window of a large node takes; a bound for what nobody has thought of.
+const MOST_MEMORY: u64 = 2 << 30;
+/// The second pass is in no hurry.
+const NICE: i32 = 10;
+
+/// Makes this process one that can do no harm: it ends with its recorder, yields to everybody, and is the first to go where memory
+/// is short.
+pub fn be_a_guest(whole: bool) -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the recorder")?;
+    if rustix::process::getppid().is_none_or(|parent| parent.is_init()) {
+        bail!("the recorder is gone");
+    }
+    if whole {
+        // The first pass is short, and the node may be full: it must not wait for its turn.
+        let _ = rustix::process::nice(NICE);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "900");
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(MOST_MEMORY.min(maximum.unwrap_or(u64::MAX)));
+    let _ = setrlimit(Resource::As, Rlimit { current, maximum });
+    Ok(())
+}
+
+/// Writes `N.coroner`: what there is of the window now, or (`whole`) all of it, with findings and risers.
+pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> {
+    let incident = files::read(directory, number)?;
+    files::remove_part(directory, number);
+    let written = write_part(directory, &incident, whole);
+    if written.is_err() {
+        files::remove_part(directory, number);
+    }
+    written?;
+    let (part, place) = (files::part(directory, number), files::recording(directory, number));
+    std::fs::rename(&part, &place).with_context(|| format!("{}: cannot take its name", place.display()))
+}
+
+fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |d| d.as_nanos() as u64);
+    // A clock that was set back must not empty the window.
+    let until = incident.until_real_ns.min(now.max(incident.triggered_real_ns + SETTLE.as_nanos() as u64));
+    let span = Span::Between { from_real_ns: incident.from_real_ns, to_real_ns: until };
+    let evidence = read_span(directory, &span)?.evidence;
+    let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
+    let mut file = Writer::create(&files::part(directory, incident.number))?;
+    file.append(&evidence)?;
+    copy_samples(directory, incident.from_real_ns..until, clocks, &evidence, &mut file)?;
+    let mut findings = Vec::new();
+    if whole {
+        findings = diagnose(&evidence).findings.iter().map(finding_row).collect();
+        let _ = risers::find(directory, incident)?;
+    }
+    file.finish(&findings)?;
+    Ok(())
+}
+
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The samples of the window, on the clock that the evidence has.
+fn copy_samples(
+    directory: &Path,
+    range: Range<u64>,
+    clocks: Clocks,
+    evidence: &Evidence,
+    file: &mut Writer,
+) -> anyhow::Result<()> {
+    let mut samples = SampleWriter::default();
+    let mut failed = None;
+    let read = coroner_profile::recording::read(directory, Some(range), &mut |names, mut sample| {
+        // In a directory, times are those of the wall clock.
+        sample.time = sample.time.and_then(|wall| clocks.time_of_real_ns(wall)).map(|time| time.0);
+        match samples.take(file, names, sample) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let report = match read {
+        Ok((_, report)) => report,
+        // A recorder without samples has none to freeze.
+        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => Report::default(),
+        Err(error) => return Err(error.into()),
+    };
+    if report.samples == 0 {
+        return Ok(());
+    }
+    samples.commit(file)?;
+    let host = evidence.node.as_ref().and_then(|node| node.host.clone());
+    let origin = Origin { kind: "coroner record".to_owned(), file: None, host };
+    let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
+    file.set_profile_source(&origin.row(Some(clock), Some(&report)))?;
+    Ok(())
+}
+
+pub fn finding_row(finding: &Finding) -> FindingRow {
+    FindingRow {
+        code: finding.code.as_str().to_owned(),
+        severity: finding.severity.as_str().to_owned(),
+        subject_kind: finding.subject.kind.as_str().to_owned(),
+        subject: finding.subject.name.clone(),
+        title: finding.title.clone(),
+        detail: finding.detail.clone(),
+        remedy: finding.remedy.clone(),
+    }
+}

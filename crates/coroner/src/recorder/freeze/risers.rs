@@ -1,0 +1,71 @@
+//! Who rose: commands and kernel functions on the suspected core, in the seconds of the incident against the hour before.
+
+use super::super::incident::Incident;
+use coroner_profile::import::ImportError;
+use coroner_profile::model::Dictionary;
+use coroner_profile::recording;
+use coroner_profile::views::risers::{self, BusyShares, Riser};
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The seconds of the incident: what leads to a trigger goes on for some seconds before it (a NIC's watchdog waits for five), and
+/// the escalated samples come after it.
+const BEFORE: Duration = Duration::from_secs(6);
+const AFTER: Duration = Duration::from_secs(6);
+const BASELINE: Duration = Duration::from_secs(3600);
+/// How long the hour before is read: bounds the work on a large node. What was read by then is compared with.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MOST: usize = 20;
+
+pub struct Risers {
+    /// The largest first.
+    pub risers: Vec<Riser>,
+    /// Nanoseconds since 1970.
+    pub baseline: Range<u64>,
+    pub burst: Range<u64>,
+    /// Samples that were not idle, on the core or, without one, on all.
+    pub baseline_samples: u64,
+    pub burst_samples: u64,
+}
+
+/// Of the suspected core; of the whole node if none is suspected.
+pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
+    let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
+    let trigger = incident.triggered_real_ns;
+    let begin = trigger.saturating_sub(nanoseconds(BEFORE));
+    let burst = begin..trigger.saturating_add(nanoseconds(AFTER)).min(incident.until_real_ns);
+    let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
+    let (names_before, before) = shares(directory, baseline.clone(), incident.core)?;
+    let (names_now, now) = shares(directory, burst.clone(), incident.core)?;
+    Ok(Risers {
+        risers: risers::find((&names_before, &before), (&names_now, &now), MOST),
+        baseline,
+        burst,
+        baseline_samples: before.samples(),
+        burst_samples: now.samples(),
+    })
+}
+
+fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {
+    let until = Instant::now() + PATIENCE;
+    let (mut shares, mut count) = (BusyShares::default(), 0u64);
+    let read = recording::read(directory, Some(range), &mut |names, sample| {
+        if core.is_none() || sample.core == core {
+            shares.add(names, &sample);
+        }
+        count += 1;
+        // A look at the clock costs as much as a sample.
+        if count.is_multiple_of(4096) && Instant::now() >= until {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    match read {
+        Ok((names, _)) => Ok((names, shares)),
+        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => {
+            Ok((Dictionary::default(), BusyShares::default()))
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,189 @@
+use super::*;
+use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
+use coroner_evidence::{Clocks, CoreTimes, Thread, ThreadKey, ThreadSample};
+
+/// Two cores of which the second does as it is told; time goes on by a tenth of a second at each step.
+struct Node {
+    triggers: CoreTriggers,
+    at: Time,
+    ticks: CoreTicks,
+    idle: CoreTicks,
+    fired: Vec<Trigger>,
+}
+
+/// What core 1 does in one step of ten ticks: user, system, softirq, steal; the rest is idle.
+type Step = [u64; 4];
+const IDLE: Step = [0, 0, 0, 0];
+const USER: Step = [10, 0, 0, 0];
+const SYSTEM: Step = [0, 10, 0, 0];
+
+impl Node {
+    fn new() -> Node {
+        let mut node = Node {
+            triggers: CoreTriggers::new(Duration::from_secs(1)),
+            at: Time::from_secs(1000),
+            ticks: CoreTicks { core: 1, user: 5000, system: 70_000, ..CoreTicks::default() },
+            idle: CoreTicks { core: 0, ..CoreTicks::default() },
+            fired: Vec::new(),
+        };
+        node.run(30, IDLE);
+        node
+    }
+
+    fn run(&mut self, steps: u64, step: Step) -> usize {
+        self.run_with(steps, step, |_, _| {})
+    }
+
+    fn run_with(&mut self, steps: u64, step: Step, mut add: impl FnMut(&mut Evidence, Time)) -> usize {
+        let before = self.fired.len();
+        for _ in 0..steps {
+            self.at = self.at + Duration::from_millis(100);
+            self.ticks.user += step[0];
+            self.ticks.system += step[1];
+            self.ticks.softirq += step[2];
+            self.ticks.steal += step[3];
+            self.ticks.idle += 10 - step.iter().sum::<u64>();
+            self.idle.idle += 10;
+            let mut evidence = Evidence {
+                clocks: vec![Clocks { at: self.at, real_ns: 0, boot_ns: self.at.0 }],
+                core_times: vec![CoreTimes { at: self.at, cores: vec![self.idle, self.ticks] }],
+                ..Evidence::default()
+            };
+            add(&mut evidence, self.at);
+            self.triggers.look(&evidence, &mut self.fired);
+        }
+        self.fired.len() - before
+    }
+}
+
+/// A thread that runs since `born` on core 1 and is seen at each step.
+fn spinner(class: SchedulingClass, born: Time) -> impl FnMut(&mut Evidence, Time) {
+    let key = ThreadKey { tid: 4711, started: born.0 / 10_000_000 };
+    move |evidence, at| {
+        let described = Thread {
+            at,
+            key,
+            pid: 4711,
+            comm: "spin".into(),
+            kernel: false,
+            class,
+            rt_priority: if class.is_real_time() { 50 } else { 0 },
+            nice: 0,
+            affinity: None,
+        };
+        evidence.threads.push(described);
+        let run_ns = at.since(born).as_nanos() as u64;
+        evidence.thread_samples.push(ThreadSample {
+            at,
+            key,
+            state: 'R',
+            core: 1,
+            user_ticks: run_ns / 10_000_000,
+            system_ticks: 0,
+            minor_faults: 0,
+            major_faults: 0,
+            sched: Some(SchedTimes { run_ns, wait_ns: 0, slices: 1 }),
+        });
+    }
+}
+
+#[test]
+fn a_second_in_the_kernel_fires_once_until_there_was_room() {
+    let mut node = Node::new();
+    assert_eq!(node.run(9, SYSTEM), 0);
+    assert_eq!(node.run(2, SYSTEM), 1);
+    let fired = &node.fired[0];
+    assert_eq!((fired.code.as_str(), fired.subject.as_str(), fired.core), ("core-saturated", "core 1", Some(1)));
+    assert_eq!(fired.text, "core 1 was in the kernel for 1.0 s without a pause");
+    assert_eq!(node.run(600, SYSTEM), 0, "it goes on");
+    for _ in 0..20 {
+        assert_eq!(node.run(1, [0, 9, 0, 0]) + node.run(9, SYSTEM), 0, "it hovers about the threshold");
+    }
+    node.run(10, IDLE);
+    assert_eq!(node.run(11, SYSTEM), 1, "another time");
+}
+
+#[test]
+fn system_and_softirq_add_up_and_steal_does_not() {
+    assert_eq!(Node::new().run(12, [0, 4, 6, 0]), 1);
+    assert_eq!(Node::new().run(50, [0, 8, 0, 2]), 0);
+    assert_eq!(Node::new().run(50, [2, 8, 0, 0]), 0);
+}
+
+#[test]
+fn a_plain_busy_core_is_no_incident() {
+    assert_eq!(Node::new().run(100, USER), 0);
+    let mut node = Node::new();
+    let born = node.at;
+    assert_eq!(node.run_with(100, USER, spinner(SchedulingClass::Other, born)), 0);
+}
+
+#[test]
+fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
+    let mut node = Node::new();
+    let born = node.at;
+    assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
+    let fired = &node.fired[0];
+    assert_eq!((fired.code.as_str(), fired.core), ("core-monopolised", Some(1)));
+    assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 for itself for 1.0 s");
+    assert!(fired.at.since(born) < Duration::from_millis(1300), "{:?}", fired.at);
+    // It ends, and programs fill the core: that is another story, until the next one comes.
+    assert_eq!(node.run(100, USER), 0);
+    let born = node.at;
+    assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
+}
+
+#[test]
+fn a_spinner_that_is_throttled_leaves_five_percent() {
+    let mut node = Node::new();
+    let born = node.at;
+    // Half a tick in ten cannot be said: nine and ten in turns.
+    let mut fired = 0;
+    let mut add = spinner(SchedulingClass::Fifo, born);
+    for _ in 0..10 {
+        fired += node.run_with(1, [9, 0, 0, 0], &mut add) + node.run_with(1, USER, &mut add);
+    }
+    assert_eq!(fired, 1);
+}
+
+#[test]
+fn one_late_look_at_a_young_spinner_is_enough() {
+    let mut node = Node::new();
+    let born = node.at;
+    assert_eq!(node.run(20, USER), 0);
+    let mut see = spinner(SchedulingClass::Fifo, born);
+    let last = node.at;
+    assert_eq!(node.run_with(1, IDLE, |evidence, _| see(evidence, last)), 1);
+}
+
+#[test]
+fn a_core_that_was_away_and_counters_of_another_boot_begin_anew() {
+    let mut node = Node::new();
+    node.run(5, SYSTEM);
+    node.ticks.system += 1_000_000;
+    assert_eq!(node.run(9, SYSTEM), 0);
+    assert_eq!(node.run(3, SYSTEM), 1);
+    let mut node = Node::new();
+    node.run(8, SYSTEM);
+    let present = node.ticks;
+    let away = CoreTimes { at: node.at + Duration::from_millis(50), cores: vec![node.idle] };
+    node.triggers.look(&Evidence { core_times: vec![away], ..Evidence::default() }, &mut node.fired);
+    node.ticks = present;
+    assert_eq!(node.run(9, SYSTEM), 0);
+}
+
+#[test]
+fn late_looks_cover_the_time_between_them() {
+    let mut node = Node::new();
+    node.at = node.at + Duration::from_millis(2900);
+    node.idle.idle += 290;
+    node.ticks.system += 290;
+    assert_eq!(node.run(1, SYSTEM), 1);
+}
+
+#[test]
+fn zero_switches_it_off() {
+    let mut node = Node::new();
+    node.triggers = CoreTriggers::new(Duration::ZERO);
+    assert_eq!(node.run(100, SYSTEM), 0);
+}

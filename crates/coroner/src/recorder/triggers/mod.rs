@@ -1,0 +1,64 @@
+//! What makes the recorder freeze the minutes around: detection over fragments of evidence, as they are seen.
+//!
+//! A trigger is not a finding. It must be cheap (it runs five times a second for months), it must not miss, and it may be wrong
+//! now and then: what really happened is diagnosed later, from the incident's file. Each kind keeps a small state of its own and
+//! fires once for one thing: it fires again only after that thing was over (hysteresis).
+
+mod cores;
+mod growth;
+mod log;
+mod real_time;
+mod restarts;
+
+use super::config::TriggerConfig;
+use super::trigger::Trigger;
+use cores::CoreTriggers;
+use coroner_diagnosis::Code;
+use coroner_evidence::{Evidence, Time};
+use growth::{SoftnetTrigger, ZombieTrigger};
+use log::LogTriggers;
+use restarts::RestartTriggers;
+
+/// The code of an incident that a person asked for.
+pub const MARK: &str = "mark";
+
+pub struct Triggers {
+    log: LogTriggers,
+    cores: CoreTriggers,
+    softnet: SoftnetTrigger,
+    restarts: RestartTriggers,
+    zombies: ZombieTrigger,
+}
+
+impl Triggers {
+    pub fn new(config: &TriggerConfig) -> Triggers {
+        Triggers {
+            log: LogTriggers::new(config),
+            cores: CoreTriggers::new(config.core_saturated),
+            softnet: SoftnetTrigger::new(config.softnet_drops),
+            restarts: RestartTriggers::new(config.unit_restarts),
+            zombies: ZombieTrigger::new(config.zombie_growth),
+        }
+    }
+
+    /// What begins with this fragment. Fragments come in the order in which they were seen.
+    pub fn look(&mut self, fragment: &Evidence) -> Vec<Trigger> {
+        let mut found = Vec::new();
+        // The log first: where it names the culprit's victim, that incident is the one to open.
+        self.log.look(fragment, &mut found);
+        self.cores.look(fragment, &mut found);
+        self.softnet.look(fragment, &mut found);
+        self.restarts.look(fragment, &mut found);
+        self.zombies.look(fragment, &mut found);
+        found
+    }
+}
+
+/// `coroner mark`.
+pub fn mark(text: &str, at: Time) -> Trigger {
+    Trigger { code: MARK.to_owned(), subject: String::new(), core: None, at, text: text.to_owned() }
+}
+
+fn trigger(code: Code, subject: impl Into<String>, core: Option<u32>, at: Time, text: String) -> Trigger {
+    Trigger { code: code.as_str().to_owned(), subject: subject.into(), core, at, text }
+}

@@ -1,0 +1,130 @@
+//! Real-time threads: who they are, and how much of a core each had lately.
+
+use coroner_evidence::tasks::SchedulingClass;
+use coroner_evidence::{Clocks, Evidence, ThreadKey, Time, Window};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// A node has some hundreds, most of them the kernel's own (a handful for each core).
+const MOST: usize = 8192;
+/// Each segment describes all threads anew, and segments last ten minutes: who is not described any more is gone.
+const FORGOTTEN: Duration = Duration::from_secs(1800);
+/// What a thread did longer ago says nothing about this second.
+const KEPT: Duration = Duration::from_secs(10);
+const MOST_SAMPLES: usize = 64;
+/// Threads are read some hundred milliseconds apart from cores.
+const APART: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Default)]
+pub struct RealTimeThreads {
+    threads: HashMap<ThreadKey, RealTimeThread>,
+    clocks: Option<Clocks>,
+}
+
+#[derive(Debug)]
+struct RealTimeThread {
+    comm: String,
+    class: SchedulingClass,
+    priority: u8,
+    last_told: Time,
+    /// Oldest first.
+    samples: VecDeque<Ran>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    at: Time,
+    core: u32,
+    run_ns: u64,
+}
+
+/// What real-time threads had of a core.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RealTimeShare {
+    /// All of them together, of the time and not only of the busy time.
+    pub share: f64,
+    /// The one that had most: `spin[4711] (SCHED_FIFO 50)`.
+    pub most: String,
+}
+
+impl RealTimeThreads {
+    pub fn note(&mut self, fragment: &Evidence) {
+        if let Some(clocks) = fragment.clocks.last() {
+            self.clocks = Some(*clocks);
+        }
+        for thread in &fragment.threads {
+            if !thread.class.is_real_time() {
+                self.threads.remove(&thread.key);
+                continue;
+            }
+            if self.threads.len() >= MOST && !self.threads.contains_key(&thread.key) {
+                self.threads.retain(|_, known| thread.at.since(known.last_told) < FORGOTTEN);
+                if self.threads.len() >= MOST {
+                    continue;
+                }
+            }
+            let known = self.threads.entry(thread.key).or_insert_with(|| RealTimeThread {
+                comm: String::new(),
+                class: thread.class,
+                priority: thread.rt_priority,
+                last_told: thread.at,
+                samples: VecDeque::new(),
+            });
+            known.comm.clone_from(&thread.comm);
+            (known.class, known.priority, known.last_told) = (thread.class, thread.rt_priority, thread.at);
+        }
+        for sample in &fragment.thread_samples {
+            let Some(thread) = self.threads.get_mut(&sample.key) else { continue };
+            let ticks = sample.user_ticks.saturating_add(sample.system_ticks);
+            let run_ns = sample.sched.map_or(ticks.saturating_mul(10_000_000), |sched| sched.run_ns);
+            if thread.samples.is_empty()
+                && let Some(born) = self.clocks.and_then(|clocks| birth(&clocks, sample.key))
+                && sample.at.since(born) < KEPT
+                && sample.at > born
+            {
+                // Before its birth it had nothing: so the first look at a young thread tells what it had since.
+                thread.samples.push_back(Ran { at: born, core: sample.core, run_ns: 0 });
+            }
+            thread.last_told = sample.at;
+            thread.samples.push_back(Ran { at: sample.at, core: sample.core, run_ns });
+            while thread.samples.len() > MOST_SAMPLES
+                || thread.samples.front().is_some_and(|first| sample.at.since(first.at) > KEPT)
+            {
+                thread.samples.pop_front();
+            }
+        }
+    }
+
+    /// What they had of a core about this time. `None` if none of them was seen there.
+    pub fn share(&self, core: u32, window: Window) -> Option<RealTimeShare> {
+        let shares = self.threads.iter().filter_map(|(key, thread)| Some((thread.share(core, window)?, key, thread)));
+        let shares: Vec<_> = shares.collect();
+        let (_, key, most) = shares.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let priority = if most.priority > 0 { format!(" {}", most.priority) } else { String::new() };
+        Some(RealTimeShare {
+            share: shares.iter().map(|(share, _, _)| share).sum(),
+            most: format!("{}[{}] ({}{priority})", most.comm, key.tid, most.class.as_str()),
+        })
+    }
+}
+
+impl RealTimeThread {
+    fn share(&self, core: u32, window: Window) -> Option<f64> {
+        let last = self.samples.iter().rposition(|ran| ran.at <= window.to + APART)?;
+        let to = self.samples[last];
+        if to.at < window.from || to.core != core {
+            return None;
+        }
+        // The nearest look that is half a window before: what it did earlier must not thin out what it does now.
+        let long_enough = window.length() / 2;
+        let mut earlier = self.samples.range(..last).rev().filter(|ran| to.at.since(ran.at) >= long_enough);
+        let from = earlier.next().filter(|from| from.core == core)?;
+        Some(to.run_ns.saturating_sub(from.run_ns) as f64 / to.at.since(from.at).as_nanos().max(1) as f64)
+    }
+}
+
+/// When a thread was born: its start is told in ticks of the clock that goes on during suspend.
+fn birth(clocks: &Clocks, key: ThreadKey) -> Option<Time> {
+    let suspended = clocks.boot_ns.checked_sub(clocks.at.0)?;
+    key.started.checked_mul(10_000_000)?.checked_sub(suspended).map(Time)
+}
