@@ -49,7 +49,9 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
         Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
         None => stand_in::running().into_iter().next(),
     };
-    running.context("no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR")
+    running.context(
+        "no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR",
+    )
 }
 
 fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
@@ -65,7 +67,11 @@ fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
         }
     }
     let is_live = directory::is_live(directory);
-    if json { incidents_json::list(directory, is_live, &listed) } else { Ok(incidents_text::list(directory, is_live, &listed)) }
+    if json {
+        incidents_json::list(directory, is_live, &listed)
+    } else {
+        Ok(incidents_text::list(directory, is_live, &listed))
+    }
 }
 
 /// Everything that is told of one incident. What is derived is derived anew, from its file.
@@ -135,11 +141,16 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         Err(error) => return Err(error).with_context(|| format!("{}: cannot be opened", path.display())),
     };
     if output != Path::new("-") && output.exists() {
-        bail!("{}: already exists; recordings are never overwritten: remove it or choose another name", output.display());
+        bail!(
+            "{}: already exists; recordings are never overwritten: remove it or choose another name",
+            output.display()
+        );
     }
     out::write(Some(output), |to| std::io::copy(&mut file, to).map(drop))?;
     if incident.state == State::Open {
-        warn(&format!("incident {number} is still open: this file ends before its window does; export it again in a minute"));
+        warn(&format!(
+            "incident {number} is still open: this file ends before its window does; export it again in a minute"
+        ));
     }
     if output != Path::new("-") {
         let bytes = std::fs::metadata(output).map_or(0, |about| about.len());

@@ -7,11 +7,11 @@ use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
 use crate::output::{print, warn};
+use crate::recorder;
 use crate::recorder::appender::Appender;
 use crate::recorder::config::{Config, parse_listen};
 use crate::recorder::run::Outcome;
 use crate::recorder::status::Status;
-use crate::recorder;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
@@ -104,8 +104,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let mut recorder = Appender::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
-    let mut watch =
-        Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), duration);
+    let mut watch = Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), duration);
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), duration, &fragment);

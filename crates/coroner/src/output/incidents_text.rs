@@ -87,7 +87,10 @@ pub fn report(report: &Report) -> String {
             format!("coroner flame {file}{core}"),
             format!("coroner heatmap {file}"),
             format!("coroner cores --from {file}"),
-            format!("coroner export --incident {number} --dir {} -o incident-{number}.coroner", printable(&directory.display().to_string())),
+            format!(
+                "coroner export --incident {number} --dir {} -o incident-{number}.coroner",
+                printable(&directory.display().to_string())
+            ),
         ] {
             out.push_str(&format!("  {line}\n"));
         }

@@ -88,11 +88,6 @@ impl Appender {
         &mut self.writer
     }
 
-    /// Nothing waits.
-    pub fn is_clean(&self) -> bool {
-        self.waiting_bytes == 0 && self.gap.is_none()
-    }
-
     /// Brings what waits into the file. What does not fit waits for room, within bounds.
     pub fn try_commit(&mut self) -> Result<(), RecordingError> {
         self.tried = SystemTime::now();

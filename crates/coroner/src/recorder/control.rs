@@ -222,7 +222,9 @@ mod tests {
         assert!(ask(directory.path(), b"{\"x\": 1}\n").contains("expected {"));
         assert!(ask(directory.path(), b"mark \xff\n").contains("UTF-8"));
         let long = format!("mark {}\n", "x".repeat(5000));
-        assert!(matches!(ask(directory.path(), long.as_bytes()), answer if answer.is_empty() || answer.contains("longer")));
+        assert!(
+            matches!(ask(directory.path(), long.as_bytes()), answer if answer.is_empty() || answer.contains("longer"))
+        );
         assert_eq!(control.marks(), [""; 0]);
         drop(control);
         let error = mark(directory.path(), "late").unwrap_err().to_string();

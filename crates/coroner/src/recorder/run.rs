@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::control::Control;
-use super::directory::{self, OwnDirectory};
+use super::directory::OwnDirectory;
 use super::incidents::Incidents;
 use super::meter::Meter;
 use super::metrics::Server;
@@ -12,8 +12,7 @@ use super::rollup::Rollup;
 use super::segments::{SMALLEST_LIMIT, Segments};
 use super::status::Status;
 use super::store::Store;
-use super::trigger::Trigger;
-use super::triggers::Triggers;
+use super::triggers::{self, Triggers};
 use crate::args::NodeArgs;
 use crate::commands::audit_files::{Known, read_baseline};
 use crate::output::warn;
@@ -21,7 +20,7 @@ use anyhow::Context;
 use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_probes::sampler::{Sampler, SamplerOptions};
 use coroner_probes::watch::{NameZombies, Watch};
-use coroner_profile::live::{Live, LiveFormat};
+use coroner_profile::live::LiveFormat;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,12 +36,7 @@ pub struct Outcome {
 }
 
 /// Records until `stop` becomes true, or for `duration`.
-pub fn run(
-    config: &Config,
-    node: &NodeArgs,
-    duration: Option<Duration>,
-    stop: &AtomicBool,
-) -> anyhow::Result<Outcome> {
+pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
     anyhow::ensure!(
         config.max_size >= SMALLEST_LIMIT,
         "max_size: {} bytes are too few for the minutes around an incident; at least {} MiB",
@@ -60,8 +54,8 @@ pub fn run(
     let mut first = Evidence::default();
     let sampler = Sampler::start(&node.root(), &SamplerOptions { rate_hz: config.rate }, &mut first);
     let sampling = config.rate > 0 && sampler.is_sampling();
-    let live = sampling.then(|| Live::new(node.root().path("/").as_path(), live_format(&sampler)));
-    let store = Store::start(segments, live, host(), Arc::clone(&status))?;
+    let samples = sampling.then(|| (node.root().path("/"), live_format(&sampler)));
+    let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
     let to_store = store.handle();
 
     let audit = Known::read(&Default::default())?.audit_options(read_baseline(None)?);
@@ -72,8 +66,7 @@ pub fn run(
     };
     let control = Control::listen(&own.path)?;
     let metrics = serve(config, &status);
-    let registered = directory::register(&own.path);
-    let mut triggers = Triggers::new(&config.triggers);
+    let mut noticing = Triggers::new(&config.triggers);
     let mut meter = Meter::new();
     let mut rollup = Rollup::new();
     let mut watchdog = notify::Watchdog::new();
@@ -85,8 +78,8 @@ pub fn run(
     while let Some(mut fragment) = watch.next_turn() {
         let clocks = read_clocks();
         fragment.append(std::mem::take(&mut first));
-        let marks = control.marks().into_iter().map(|text| mark(text, clocks.at));
-        for trigger in triggers.look(&fragment).into_iter().chain(marks) {
+        let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
+        for trigger in noticing.look(&fragment).into_iter().chain(marks) {
             warn(&format!("incident: {}", trigger.text));
             incidents.begin(trigger, clocks);
         }
@@ -118,7 +111,6 @@ pub fn run(
         }
     }
     notify::stopping();
-    drop(registered);
     if let Some(rings) = rings {
         rings.finish();
     }
@@ -131,13 +123,9 @@ pub fn run(
     Ok(Outcome { directory: own.path.clone(), status, lasted: began.elapsed() })
 }
 
-fn mark(text: String, at: Time) -> Trigger {
-    Trigger { code: "mark".to_owned(), subject: String::new(), core: None, at, text }
-}
-
 fn live_format(sampler: &Sampler) -> LiveFormat {
     let format = sampler.format();
-    LiveFormat { event: format.event, sample_type: format.sample_type }
+    LiveFormat { event: format.event.to_owned(), sample_type: format.sample_type }
 }
 
 /// A port that is taken costs the numbers, not the recording.

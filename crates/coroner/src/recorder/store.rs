@@ -11,7 +11,7 @@ use crate::output::warn;
 use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
 use coroner_evidence::{Clocks, Evidence};
 use coroner_profile::import::Report;
-use coroner_profile::live::Live;
+use coroner_profile::live::{Live, LiveFormat};
 use coroner_profile::recording::{Origin, SampleWriter};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -133,33 +133,37 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes over a directory that is ours.
+    /// Takes over a directory that is ours. `samples` says below which root names are looked up, and what records look like.
     pub fn start(
         segments: Segments,
-        live: Option<Live>,
+        samples: Option<(PathBuf, LiveFormat)>,
         host: Option<String>,
         status: Arc<Mutex<Status>>,
     ) -> anyhow::Result<Store> {
         let (sender, receiver) = sync_channel(MOST_MESSAGES);
         let shared = Arc::new(Shared::default());
         let handle = Handle { messages: sender, shared: Arc::clone(&shared) };
-        let mut keeper = Keeper {
-            segments,
-            open: None,
-            live,
-            host,
-            records: VecDeque::new(),
-            record_bytes: 0,
-            rollups: Vec::new(),
-            lost: BTreeMap::new(),
-            samples: 0,
-            failed_commits: 0,
-            trouble: None,
-            sealing: Vec::new(),
-            shared,
-            status,
+        // Made where it lives: its parts do not go from thread to thread.
+        let run = move || {
+            let mut keeper = Keeper {
+                segments,
+                open: None,
+                live: samples.map(|(root, format)| Live::new(&root, format)),
+                host,
+                records: VecDeque::new(),
+                record_bytes: 0,
+                rollups: Vec::new(),
+                lost: BTreeMap::new(),
+                samples: 0,
+                failed_commits: 0,
+                trouble: None,
+                sealing: Vec::new(),
+                shared,
+                status,
+            };
+            keeper.run(&receiver)
         };
-        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(move || keeper.run(&receiver))?;
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run)?;
         Ok(Store { handle, thread })
     }
 
@@ -416,10 +420,8 @@ impl OpenSegment {
 
     /// Where the samples come from. Told at the beginning, so that an open segment is read like a sealed one.
     fn tell_source(&mut self, lost: u64) {
-        let clock = coroner_profile::model::Clock {
-            clock_ns: self.began_clocks.at.0,
-            wall_ns: self.began_clocks.real_ns,
-        };
+        let clock =
+            coroner_profile::model::Clock { clock_ns: self.began_clocks.at.0, wall_ns: self.began_clocks.real_ns };
         let report = Report { lost, ..Report::default() };
         // If it fails, samples have no wall-clock time in a directory; the next commit meets the same trouble and tells.
         let _ = self.file.writer().set_profile_source(&self.origin.row(Some(clock), Some(&report)));

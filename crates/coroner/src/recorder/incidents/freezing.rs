@@ -31,7 +31,13 @@ pub struct Freezing {
 }
 
 impl Freezing {
-    pub fn start(program: &[OsString], directory: &Path, number: u64, purpose: Purpose, now: Time) -> anyhow::Result<Freezing> {
+    pub fn start(
+        program: &[OsString],
+        directory: &Path,
+        number: u64,
+        purpose: Purpose,
+        now: Time,
+    ) -> anyhow::Result<Freezing> {
         let (first, rest) = program.split_first().context("there is no program to freeze with")?;
         let mut command = Command::new(first);
         command.args(rest).arg("freeze-incident").arg(directory).arg(number.to_string());

@@ -62,7 +62,9 @@ impl Hooks {
             }
             Err(error) => {
                 self.skipped += 1;
-                warn(&format!("the hook {program} cannot be started: {error}; see incidents.hook in the configuration"));
+                warn(&format!(
+                    "the hook {program} cannot be started: {error}; see incidents.hook in the configuration"
+                ));
             }
         }
     }

@@ -339,8 +339,7 @@ impl Incidents {
             if self.dirty.contains(&number) {
                 continue;
             }
-            let Ok(mut freezing) =
-                Freezing::start(&self.program, &self.directory, number, Purpose::Whole, clocks.at)
+            let Ok(mut freezing) = Freezing::start(&self.program, &self.directory, number, Purpose::Whole, clocks.at)
             else {
                 continue;
             };
