@@ -132,6 +132,7 @@ pub mod probe {
     pub const ZOMBIES: &str = "zombies";
     pub const CGROUP_CHURN: &str = "cgroup-churn";
     pub const KERNEL_SAMPLES: &str = "kernel-samples";
+    pub const SAMPLES: &str = "samples";
     pub const KERNEL_LOG: &str = "kernel-log";
     pub const UNITS: &str = "units";
     pub const UNIT_FILES: &str = "unit-files";

@@ -15,7 +15,9 @@
 
 pub mod export;
 pub mod import;
+pub mod live;
 pub mod model;
 pub mod recording;
+mod records;
 pub mod symbols;
 pub mod views;

@@ -6,6 +6,7 @@ pub mod recorder;
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
 use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
 
+use crate::recorder::config::parse_size;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ pub enum Command {
     Zombies(ZombiesArgs),
     /// Audit the agents of this node, or of an image on disk: what crashloops, what nobody uses, what each costs.
     Units(UnitsArgs),
-    /// Write what is seen of this node into one file that can be diagnosed elsewhere.
+    /// Write what is seen of this node into one file that can be diagnosed elsewhere; with --dir, be its flight recorder.
     Record(RecordArgs),
     /// Show a CPU profile as a flame graph: in the terminal, or as a picture or file for other tools.
     Flame(FlameArgs),
@@ -232,9 +233,31 @@ pub struct CatalogueArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct RecordArgs {
-    /// How long to record: 30s, 10m. Ctrl-C ends it early and keeps what was seen.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
-    pub duration: Duration,
+    /// Record all the time into this directory: segments of ten minutes, the oldest let go when it is full, and the minutes
+    /// around each incident kept. SIGTERM or Ctrl-C seals the last one and ends it.
+    #[arg(long, value_name = "DIR", conflicts_with = "output")]
+    pub dir: Option<PathBuf>,
+
+    /// Take the recorder's settings from this TOML file; arguments take precedence. Implies --dir as it says there.
+    /// [default: with --dir, /etc/coroner/coroner.toml if it exists]
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    pub config: Option<PathBuf>,
+
+    /// With --dir: how large all segments together may become: 2GiB, 500MB. [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "output")]
+    pub max_size: Option<u64>,
+
+    /// With --dir: stack samples a second of each core, up to 999; 0 takes none. [default: 49]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999), conflicts_with = "output")]
+    pub rate: Option<u32>,
+
+    /// With --dir: serve Prometheus metrics at this loopback address, or `off`. [default: 127.0.0.1:9478]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "output")]
+    pub metrics: Option<String>,
+
+    /// How long to record: 30s, 10m. Ctrl-C ends it early and keeps what was seen. [default: 30s; with --dir without end]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
 
     /// The file to write. It must not exist. [default: HOST-TIME.coroner]
     #[arg(long, short, value_name = "FILE")]

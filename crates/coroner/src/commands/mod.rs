@@ -1,13 +1,12 @@
 //! The commands, one file each, and how they get their evidence.
 
-mod audit_files;
+pub mod audit_files;
 pub mod cores;
 pub mod diagnose;
 pub mod incidents;
 pub mod mark;
 pub mod profile;
 pub mod record;
-mod recorder;
 pub mod units;
 pub mod zombies;
 
@@ -32,7 +31,7 @@ impl NodeArgs {
     }
 
     pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
-        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit }
+        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit, kernel_samples: true }
     }
 }
 

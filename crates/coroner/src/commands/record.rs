@@ -1,13 +1,17 @@
 //! `coroner record`.
 
 use super::audit_files::{Known, read_baseline};
-use super::recorder::Recorder;
 use super::stop_on_signals;
 use crate::args::{CatalogueArgs, RecordArgs};
 use crate::exit::Exit;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
 use crate::output::{print, warn};
+use crate::recorder;
+use crate::recorder::appender::Appender;
+use crate::recorder::config::{Config, parse_listen};
+use crate::recorder::run::Outcome;
+use crate::recorder::status::Status;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
@@ -21,19 +25,89 @@ use std::time::Duration;
 /// more memory than a guest should take (72 bytes each).
 const MOST_CORE_ROWS_TO_DIAGNOSE: usize = 400_000;
 
+/// Into one file, unless told otherwise.
+const FILE_DURATION: Duration = Duration::from_secs(30);
+
 pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
+    let settings = args.max_size.is_some() || args.rate.is_some() || args.metrics.is_some();
+    if args.dir.is_some() || args.config.is_some() {
+        return into_directory(&args);
+    }
+    anyhow::ensure!(!settings, "--max-size, --rate and --metrics are for the recorder of a directory; say --dir DIR");
+    into_file(args)
+}
+
+/// The flight recorder.
+fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
+    let mut config = Config::read(args.config.as_deref())?;
+    config.dir = args.dir.clone().unwrap_or(config.dir);
+    config.max_size = args.max_size.unwrap_or(config.max_size);
+    config.rate = args.rate.unwrap_or(config.rate);
+    if let Some(listen) = &args.metrics {
+        config.metrics.listen = parse_listen(listen).map_err(|why| anyhow::anyhow!("--metrics {listen}: {why}"))?;
+    }
+    let stop = stop_on_signals()?;
+    let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node, args.duration, &stop)?;
+    let own = &status.own;
+    if args.json {
+        let lost: u64 = own.lost_samples.values().sum();
+        let document = json!({
+            "schema": "coroner.record/1",
+            "directory": directory,
+            "seconds": lasted.as_secs_f64(),
+            "bytes": own.disk_bytes,
+            "segments": own.segments,
+            "samples": own.samples,
+            "lost_samples": lost,
+            "lost_seconds": own.lost_seconds,
+            "incidents": status.incidents,
+            "cpu_seconds": own.cpu_seconds,
+        });
+        print(&format!("{document:#}\n"))?;
+    } else {
+        print(&ended(&directory, &status, lasted))?;
+    }
+    Ok(Exit::NothingWrong)
+}
+
+fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
+    let own = &status.own;
+    let minutes = lasted.as_secs_f64() / 60.0;
+    let share = 100.0 * own.cpu_seconds / lasted.as_secs_f64().max(0.001);
+    let mut text = format!(
+        "{}: {minutes:.1} min recorded, {} samples, {} KiB in {} segments; {share:.2} % of one core\n",
+        directory.display(),
+        own.samples,
+        own.disk_bytes.div_ceil(1024),
+        own.segments
+    );
+    let lost: u64 = own.lost_samples.values().sum();
+    if lost > 0 {
+        text.push_str(&format!("{lost} samples were lost (by core: {:?})\n", own.lost_samples));
+    }
+    if own.lost_seconds > 0.0 {
+        text.push_str(&format!("{:.0} seconds could not be written and are missing\n", own.lost_seconds));
+    }
+    for (code, count) in &status.incidents {
+        text.push_str(&format!("{count} × {code}: coroner incidents --dir {}\n", directory.display()));
+    }
+    text.push_str(&format!("diagnose it: coroner diagnose --from {} --last 10m\n", directory.display()));
+    text
+}
+
+fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
+    let duration = args.duration.unwrap_or(FILE_DURATION);
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 
     let audit = Known::read(&CatalogueArgs::default())?.audit_options(read_baseline(None)?);
-    let mut recorder = Recorder::new(Writer::create(&path)?);
+    let mut recorder = Appender::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
-    progress.show(Duration::ZERO, args.duration, &Evidence::default());
-    let mut watch =
-        Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), args.duration);
+    progress.show(Duration::ZERO, duration, &Evidence::default());
+    let mut watch = Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), duration);
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
-        progress.show(watch.elapsed(), args.duration, &fragment);
+        progress.show(watch.elapsed(), duration, &fragment);
         core_rows += fragment.core_times.iter().map(|t| t.cores.len()).sum::<usize>();
         recorder.take(fragment);
         if stop.load(Ordering::Relaxed) {

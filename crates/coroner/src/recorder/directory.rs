@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// A directory that only we write, as long as this lives.
 pub struct OwnDirectory {
     pub path: PathBuf,
-    lock: File,
+    /// Held, not used.
+    _lock: File,
 }
 
 impl OwnDirectory {
@@ -42,7 +43,7 @@ impl OwnDirectory {
         lock.set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .with_context(|| format!("{}: cannot be written", lock_path.display()))?;
-        Ok(OwnDirectory { path, lock })
+        Ok(OwnDirectory { path, _lock: lock })
     }
 }
 

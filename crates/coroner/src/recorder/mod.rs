@@ -18,6 +18,7 @@
 //! D/incidents/1.json, 1.coroner   what triggered, and the minutes around it
 //! ```
 
+pub mod appender;
 pub mod config;
 pub mod control;
 pub mod directory;
@@ -27,8 +28,12 @@ pub mod incidents;
 pub mod meter;
 pub mod metrics;
 pub mod notify;
+mod rings;
 pub mod rollup;
+pub mod run;
+mod segments;
 pub mod stand_in;
 pub mod status;
+mod store;
 pub mod trigger;
 pub mod triggers;

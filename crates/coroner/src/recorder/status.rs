@@ -53,6 +53,10 @@ pub struct OwnStatus {
     /// By core: no room in the ring or behind it, and held back by the kernel (estimated).
     pub lost_samples: BTreeMap<u32, u64>,
     pub throttled_samples: BTreeMap<u32, u64>,
+    /// The part of `lost_samples` that we had read and could not keep.
+    pub lost_behind_rings: BTreeMap<u32, u64>,
+    /// Fragments of evidence that the store could not take.
+    pub refused_fragments: u64,
     /// Commits that failed, and seconds that were given up because of it.
     pub failed_commits: u64,
     pub lost_seconds: f64,

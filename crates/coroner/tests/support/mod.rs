@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod recorder;
+
 use coroner_lab::LiveScenario;
 use coroner_lab::truth::Truth;
 use serde_json::Value;

@@ -34,7 +34,7 @@ pub use incident_rows::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, 
 pub use read::read;
 pub use schema::FORMAT;
 pub use span::{Span, read_span};
-pub use write::Writer;
+pub use write::{Writer, fold_log};
 
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
 pub const PROBE: &str = "recording";

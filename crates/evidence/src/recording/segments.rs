@@ -46,6 +46,11 @@ fn parse(name: &str) -> Option<(u64, u32)> {
     Some((u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?, place?))
 }
 
+/// When the segment at this path begins, in nanoseconds since 1970, by its name.
+pub fn start_of(path: &Path) -> Option<u64> {
+    Some(parse(path.file_name()?.to_str()?)?.0)
+}
+
 /// The segments in a directory, oldest first; and the recordings that are not named as one.
 pub fn list(directory: &Path) -> io::Result<(Vec<Segment>, Vec<PathBuf>)> {
     let (mut segments, mut others) = (Vec::new(), Vec::new());

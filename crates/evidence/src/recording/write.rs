@@ -244,11 +244,28 @@ impl Writer {
             Err(e) => return Err(error(&path, "cannot seal the recording", e)),
         }
         drop(db);
-        // Cached pages of a file that nobody needs here would keep our memory cgroup alive after we are gone.
-        if let Ok(file) = File::open(&path) {
-            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-        }
+        forget_pages(&path);
         Ok(())
+    }
+}
+
+/// Makes one file of a recording whose writer was killed. It stays unsealed: what the writer still had in memory is lost.
+pub fn fold_log(path: &Path) -> Result<(), RecordingError> {
+    let doing = "cannot bring its log into it";
+    let db = open_to_write(path).map_err(|e| error(path, doing, e))?;
+    db.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(path, doing, e))?;
+    copy_log(&db, "TRUNCATE").map_err(|e| error(path, doing, e))?;
+    let mode: String =
+        db.query_row("PRAGMA journal_mode=DELETE", [], |row| row.get(0)).map_err(|e| error(path, doing, e))?;
+    drop(db);
+    forget_pages(path);
+    if mode == "delete" { Ok(()) } else { Err(RecordingError::NotAlone { path: path.to_owned() }) }
+}
+
+/// Cached pages of a file that nobody needs here would keep our memory cgroup alive after we are gone.
+fn forget_pages(path: &Path) {
+    if let Ok(file) = File::open(path) {
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
 }
 

@@ -84,6 +84,14 @@ impl Cgroups {
         }
     }
 
+    /// The next look tells everything as if it were the first. A timed read that hangs is not forgotten.
+    pub fn tell_anew(&mut self) {
+        self.found = None;
+        self.last_walk = None;
+        self.told = Told::default();
+        self.control = Control::default();
+    }
+
     /// Mounts at the first look; the kernel's counts; a census when they moved and it is affordable.
     ///
     /// `populated` are the memory cgroups of all processes, as in /proc/PID/cgroup; `None` if not all could be seen.

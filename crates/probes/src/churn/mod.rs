@@ -10,7 +10,6 @@ mod format;
 mod hierarchy;
 mod kernel;
 mod makers;
-mod perf_ring;
 mod processes;
 mod tally;
 mod tracepoints;
@@ -70,6 +69,8 @@ pub struct ChurnReader {
     from: Time,
     /// What is to be said at the next look.
     unseen: Vec<Unseen>,
+    /// What is so for good, to be said again when everything is told anew.
+    standing: Vec<Unseen>,
     lost: u64,
 }
 
@@ -87,6 +88,7 @@ impl ChurnReader {
             interval: options.interval,
             from: now(),
             unseen: Vec::new(),
+            standing: Vec::new(),
             lost: 0,
         };
         match open(root, options.only) {
@@ -108,8 +110,14 @@ impl ChurnReader {
             }
             Err(blind) => reader.note(WHAT, blind.why, blind.how_to_see),
         }
+        reader.standing.clone_from(&reader.unseen);
         reader.from = now();
         reader
+    }
+
+    /// What cannot be seen is said again at the next look.
+    pub fn tell_anew(&mut self) {
+        self.unseen.clone_from(&self.standing);
     }
 
     /// `None` if nothing can be seen.
@@ -150,6 +158,7 @@ impl ChurnReader {
         self.from = at;
         if let Some(why) = failed {
             self.note(WHAT, why, "report it, with the kernel's version");
+            self.standing.clone_from(&self.unseen);
         }
     }
 

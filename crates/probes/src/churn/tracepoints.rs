@@ -11,9 +11,10 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::event::{Event, Kind, text_until_nul};
 use super::format::Format;
-use super::perf_ring::Ring;
 use super::processes::Processes;
 use crate::Root;
+use crate::perf::record::{COMM, EXIT, FORK, LOST, SAMPLE};
+use crate::perf::{self, Attributes, HEADER, Ring, flag, more_files, sample};
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
 
@@ -31,12 +32,6 @@ const IN_ORDER_AFTER: Duration = Duration::from_millis(1);
 
 /// Records that wait for their turn; more are taken out of order.
 const MAX_WAITING: usize = 1 << 16;
-
-const RECORD_LOST: u32 = 2;
-const RECORD_COMM: u32 = 3;
-const RECORD_EXIT: u32 = 4;
-const RECORD_FORK: u32 = 7;
-const RECORD_SAMPLE: u32 = 9;
 
 #[derive(Debug)]
 pub(super) struct Tracepoints {
@@ -72,7 +67,7 @@ impl Tracepoints {
             })?;
         let cores: Vec<u32> = cores.iter().collect();
         more_files(cores.len().saturating_mul(ids.len()));
-        let open = |bytes| cores.iter().map(|&core| Ring::open(core, &ids, bytes)).collect::<io::Result<Vec<Ring>>>();
+        let open = |bytes| cores.iter().map(|&core| open_ring(core, &ids, bytes)).collect::<io::Result<Vec<Ring>>>();
         // Without CAP_IPC_LOCK the kernel grants but some memory (perf_event_mlock_kb), of which others may hold a part.
         let rings = open(ring_bytes(cores.len())).or_else(|_| open(LEAST_RING));
         Ok(Tracepoints {
@@ -100,9 +95,9 @@ impl Tracepoints {
         let complete = Time(now().0.saturating_sub(IN_ORDER_AFTER.as_nanos() as u64));
         let Tracepoints { rings, formats, hierarchy, waiting, lost, .. } = self;
         for ring in rings {
-            let sound = ring.drain(|kind, body| match kind {
-                RECORD_LOST => *lost = lost.saturating_add(long(body, 8).unwrap_or(1)),
-                kind => waiting.extend(parse(kind, body, formats, *hierarchy)),
+            let sound = ring.drain(|record| match (word(record, 0).unwrap_or(0), &record[HEADER..]) {
+                (LOST, body) => *lost = lost.saturating_add(long(body, 8).unwrap_or(1)),
+                (kind, body) => waiting.extend(parse(kind, body, formats, *hierarchy)),
             });
             if !sound {
                 *lost = lost.saturating_add(1);
@@ -135,7 +130,7 @@ impl Tracepoints {
 /// A record's body, with the process and the time that sample_type asks for (include/uapi/linux/perf_event.h: PERF_RECORD_*).
 fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
     match kind {
-        RECORD_SAMPLE => {
+        SAMPLE => {
             // pid and tid, time, length of the raw record, the raw record, which begins with its tracepoint's number
             let (pid, at, size) = (word(body, 0)?, long(body, 8)?, word(body, 16)?);
             let raw = body.get(20..)?;
@@ -145,16 +140,16 @@ fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> 
             let record = format.read(raw).filter(|r| r.hierarchy == hierarchy)?;
             Some((Time(at), Record::Happened { pid, kind: *kind, id: record.id, path: record.path }))
         }
-        RECORD_FORK | RECORD_EXIT => {
+        FORK | EXIT => {
             let (pid, parent, tid) = (word(body, 0)?, word(body, 4)?, word(body, 8)?);
             // Threads are born and end in the same way.
             if pid != tid || pid == 0 {
                 return None;
             }
-            let record = if kind == RECORD_FORK { Record::Forked { pid, parent } } else { Record::Ended { pid } };
+            let record = if kind == FORK { Record::Forked { pid, parent } } else { Record::Ended { pid } };
             Some((Time(long(body, 16)?), record))
         }
-        RECORD_COMM => {
+        COMM => {
             // The name, filled up to eight bytes; then once more pid and tid, and the time.
             let (pid, tid) = (word(body, 0)?, word(body, 4)?);
             let end = body.len().checked_sub(16)?;
@@ -181,15 +176,28 @@ fn ring_bytes(cores: usize) -> usize {
     power.clamp(LEAST_RING, LARGEST_RING)
 }
 
-/// Three files for each core: beyond the soft limit that many systems set (1024), within the hard one.
-fn more_files(count: usize) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = (count as u64).saturating_add(512);
-    if limit.current.is_some_and(|soft| soft < wanted) {
-        let raised = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+/// One core's tracepoints, and births, deaths and names of its processes, in one ring. It wakes who polls when a quarter is full.
+fn open_ring(core: u32, tracepoints: &[u32], data_bytes: usize) -> io::Result<Ring> {
+    let open = |&id: &u32, more: u64| {
+        let attributes = Attributes {
+            kind: perf::TYPE_TRACEPOINT,
+            config: u64::from(id),
+            sample_period: 1,
+            sample_type: sample::TID | sample::TIME | sample::RAW,
+            flags: flag::DISABLED | flag::WATERMARK | flag::SAMPLE_ID_ALL | flag::USE_CLOCKID | more,
+            wakeup: (data_bytes / 4) as u32,
+            clock_id: libc::CLOCK_MONOTONIC,
+            ..Attributes::default()
+        };
+        perf::Event::open(core, &attributes)
+    };
+    let (first, others) = tracepoints.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut ring = Ring::of(open(first, flag::TASK | flag::COMM)?, data_bytes)?;
+    for id in others {
+        ring.add(open(id, 0)?)?;
     }
+    ring.enable()?;
+    Ok(ring)
 }
 
 fn formats(root: &Root) -> Result<Vec<(Kind, Format)>, Blind> {
@@ -286,11 +294,11 @@ mod tests {
     #[test]
     fn processes_are_told_from_threads() {
         let body = |tid| words(&[50, 40, tid, 40, 9, 0, 50, 50, 9, 0]);
-        assert_eq!(parse(RECORD_FORK, &body(50), &[], 0), Some((Time(9), Record::Forked { pid: 50, parent: 40 })));
-        assert_eq!(parse(RECORD_FORK, &body(51), &[], 0), None);
-        assert_eq!(parse(RECORD_EXIT, &body(50), &[], 0), Some((Time(9), Record::Ended { pid: 50 })));
+        assert_eq!(parse(FORK, &body(50), &[], 0), Some((Time(9), Record::Forked { pid: 50, parent: 40 })));
+        assert_eq!(parse(FORK, &body(51), &[], 0), None);
+        assert_eq!(parse(EXIT, &body(50), &[], 0), Some((Time(9), Record::Ended { pid: 50 })));
         let comm = [words(&[50, 50]), b"mkdir\0\0\0".to_vec(), words(&[50, 50, 9, 0])].concat();
-        assert_eq!(parse(RECORD_COMM, &comm, &[], 0), Some((Time(9), Record::Named { pid: 50, comm: "mkdir".into() })));
+        assert_eq!(parse(COMM, &comm, &[], 0), Some((Time(9), Record::Named { pid: 50, comm: "mkdir".into() })));
     }
 
     proptest! {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use coroner_evidence::{ChildExits, Evidence, Time, probe};
 
 use crate::Root;
-use crate::bpf::Blind;
+use crate::bpf::{Blind, Reason};
 use crate::churn::pids_are_the_nodes;
 use crate::root::now;
 use crate::tasks::parse_membership;
@@ -41,8 +41,9 @@ const WHAT: &str = "processes that end with an error, and who starts them";
 #[derive(Debug)]
 pub struct ExitReader {
     root: Root,
-    /// Or why there is none, until that was told.
-    program: Result<Program, Option<Blind>>,
+    /// Or why there is none.
+    program: Result<Program, Blind>,
+    blindness_is_told: bool,
     /// Whether /proc speaks of the same pids as the kernel.
     proc_is_theirs: bool,
     namespace_is_told: bool,
@@ -65,7 +66,8 @@ impl ExitReader {
         let own_pid = proc_is_theirs.then(std::process::id);
         ExitReader {
             root: root.clone(),
-            program: Program::attach(root, own_pid).map_err(Some),
+            program: Program::attach(root, own_pid),
+            blindness_is_told: false,
             proc_is_theirs,
             namespace_is_told: proc_is_theirs,
             interval,
@@ -76,6 +78,12 @@ impl ExitReader {
 
     pub fn sees(&self) -> bool {
         self.program.is_ok()
+    }
+
+    /// What cannot be seen is said again at the next look.
+    pub fn tell_anew(&mut self) {
+        self.blindness_is_told = false;
+        self.namespace_is_told = self.proc_is_theirs;
     }
 
     /// Tells the rows of a stretch of time that is over; to be called about once a second.
@@ -102,7 +110,7 @@ impl ExitReader {
         let program = match &mut self.program {
             Ok(program) => program,
             Err(blind) => {
-                if let Some(blind) = blind.take() {
+                if !std::mem::replace(&mut self.blindness_is_told, true) {
                     blind.note_as(evidence, probe::CHILD_EXITS, WHAT);
                 }
                 return;
@@ -112,8 +120,9 @@ impl ExitReader {
             Ok(taken) => taken,
             Err(e) => {
                 let why = format!("the counts of the BPF program: {e}");
-                evidence.unseen(probe::CHILD_EXITS, WHAT, why, "report it, with the kernel's version");
-                self.program = Err(None);
+                let blind = Blind::new(Reason::Kernel, why, "report it, with the kernel's version");
+                blind.note_as(evidence, probe::CHILD_EXITS, WHAT);
+                (self.program, self.blindness_is_told) = (Err(blind), true);
                 return;
             }
         };

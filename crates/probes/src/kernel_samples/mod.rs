@@ -17,28 +17,25 @@ mod blind;
 #[cfg(test)]
 mod host_tests;
 mod record;
-mod ring;
 mod symbols;
 mod tally;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::time::Duration;
 
 use coroner_evidence::{CoreSet, Evidence, KernelSamples, TaskSamples, Time};
 use rustix::time::ClockId;
 
+use crate::perf::{self, Attributes, Event, Ring, flag, sample};
 use crate::root::{Root, clock};
 use record::Record;
-use ring::Ring;
 use symbols::Symbols;
 use tally::Tally;
 
 /// Samples a second of each core.
 pub const RATE_HZ: u32 = 49;
-
-/// Beyond this a sampler hurts the node.
-const MAX_RATE_HZ: u32 = 1000;
 
 /// A sample with 127 frames (kernel.perf_event_max_stack) and its marks.
 const DEEPEST_SAMPLE: usize = 32 + 130 * 8;
@@ -84,7 +81,7 @@ impl KernelSampler {
         let began = clock(ClockId::ThreadCPUTime);
         let mut sampler = KernelSampler {
             root: root.clone(),
-            rate_hz: allowed_rate(root, rate_hz),
+            rate_hz: perf::allowed_rate(root, rate_hz),
             from: at,
             symbols: Symbols::default(),
             cores: Vec::new(),
@@ -206,7 +203,7 @@ impl KernelSampler {
         let known: BTreeSet<u32> = self.cores.iter().map(|core| core.number).collect();
         let began = !self.ever.is_empty();
         for number in online.iter().filter(|number| !known.contains(number)) {
-            let ring = Ring::open(number, rate_hz, ring_pages(rate_hz)).and_then(|ring| {
+            let ring = open_ring(number, rate_hz).and_then(|ring| {
                 // The first ones begin together.
                 if began {
                     ring.enable()?;
@@ -297,17 +294,38 @@ impl SampledCore {
     }
 }
 
-/// What the kernel refuses is not asked for: it lowers this limit where sampling has become slow
-/// (kernel/events/core.c: perf_sample_event_took).
-fn allowed_rate(root: &Root, rate_hz: u32) -> u32 {
-    let limit = root.read_line("/proc/sys/kernel/perf_event_max_sample_rate").and_then(|text| text.parse().ok());
-    rate_hz.min(limit.unwrap_or(MAX_RATE_HZ)).clamp(1, MAX_RATE_HZ)
+/// One event by the kernel's own clock, which is not counting yet.
+fn open_ring(core: u32, rate_hz: u32) -> io::Result<Ring> {
+    let attributes = |read_format| Attributes {
+        kind: perf::TYPE_SOFTWARE,
+        config: perf::COUNT_SW_CPU_CLOCK,
+        sample_period: u64::from(rate_hz),
+        // What a record of a sample holds, in this order: process and thread, time, and the chain of return addresses.
+        sample_type: sample::TID | sample::TIME | sample::CALLCHAIN,
+        read_format,
+        // Not exclude_idle: it would also drop interrupts served by an idle core.
+        // With a record of each exec: who reads statistics is often gone before we could ask for its name.
+        flags: flag::DISABLED
+            | flag::EXCLUDE_USER
+            | flag::COMM
+            | flag::FREQUENCY
+            | flag::EXCLUDE_CALLCHAIN_USER
+            | flag::USE_CLOCKID,
+        clock_id: libc::CLOCK_MONOTONIC,
+        ..Attributes::default()
+    };
+    // How many were lost is told from Linux 6.0 on; before, such a wish is refused with EINVAL.
+    let event = match Event::open(core, &attributes(perf::READ_FORMAT_LOST)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Event::open(core, &attributes(0))?,
+        event => event?,
+    };
+    Ring::of(event, ring_bytes(rate_hz))
 }
 
 /// Room for more than a second of the deepest stacks.
-fn ring_pages(rate_hz: u32) -> usize {
+fn ring_bytes(rate_hz: u32) -> usize {
     let second = rate_hz as usize * DEEPEST_SAMPLE;
-    second.div_ceil(rustix::param::page_size()).next_power_of_two()
+    second.next_power_of_two()
 }
 
 #[cfg(test)]
@@ -317,24 +335,9 @@ mod tests {
 
     #[test]
     fn rings_hold_a_second_of_the_deepest_stacks() {
-        let bytes = ring_pages(RATE_HZ) * rustix::param::page_size();
+        let bytes = ring_bytes(RATE_HZ);
         assert!(bytes >= RATE_HZ as usize * DEEPEST_SAMPLE);
         assert!(192 * bytes <= 16 << 20, "{bytes}");
-    }
-
-    #[test]
-    fn the_kernels_limit_is_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let kernel = dir.path().join("proc/sys/kernel");
-        std::fs::create_dir_all(&kernel).unwrap();
-        let root = Root::at(dir.path());
-        assert_eq!(allowed_rate(&root, 0), 1);
-        assert_eq!(allowed_rate(&root, 49), 49);
-        assert_eq!(allowed_rate(&root, 99_999), MAX_RATE_HZ);
-        std::fs::write(kernel.join("perf_event_max_sample_rate"), "25\n").unwrap();
-        assert_eq!(allowed_rate(&root, 49), 25);
-        std::fs::write(kernel.join("perf_event_max_sample_rate"), "0\n").unwrap();
-        assert_eq!(allowed_rate(&root, 49), 1);
     }
 
     #[test]

@@ -1,12 +1,7 @@
 //! One record of the ring, from its bytes (include/uapi/linux/perf_event.h: enum perf_event_type).
 
-use super::ring::HEADER;
-
-const LOST: u32 = 2;
-const COMM: u32 = 3;
-const THROTTLE: u32 = 5;
-const UNTHROTTLE: u32 = 6;
-const SAMPLE: u32 = 9;
+use crate::perf::HEADER;
+use crate::perf::record::{COMM, LOST, SAMPLE, THROTTLE, UNTHROTTLE};
 
 /// From here up (to -1) a number in a chain is not an address but says what the next ones are: PERF_CONTEXT_MAX.
 const CONTEXT_MARKS: u64 = -4095i64 as u64;

@@ -34,6 +34,8 @@ pub struct Known {
     pub look: u32,
     /// When the last look at all began.
     pub last_full: Time,
+    /// Counts how often everything is told from the beginning.
+    telling: u32,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,8 @@ struct KnownThread {
     watched: bool,
     active_at: Option<Time>,
     look: u32,
+    /// The telling in which it was told last.
+    told_in: u32,
 }
 
 #[derive(Debug)]
@@ -65,6 +69,8 @@ struct KnownProcess {
     /// Reading its memory hung; not to be tried again before.
     stuck_until: Option<Time>,
     look: u32,
+    /// The telling in which it was told last; `None` before that.
+    told_in: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -85,6 +91,11 @@ pub struct ToDescribe {
 }
 
 impl Known {
+    /// Each thread and process is told once more when it is next seen.
+    pub fn tell_anew(&mut self) {
+        self.telling = self.telling.wrapping_add(1);
+    }
+
     pub fn is_new(&self, tid: u32) -> bool {
         !self.threads.contains_key(&tid)
     }
@@ -129,7 +140,8 @@ impl Known {
             Some(before) if stat.kernel && stat.comm.starts_with(b"kworker/") && !wants_core => before.name_hash,
             _ => hash(&stat.comm),
         };
-        let moved = before.is_none_or(|b| ThreadSample { at: b.sample.at, ..sample } != b.sample);
+        let told = before.filter(|b| b.told_in == self.telling);
+        let moved = told.is_none_or(|b| ThreadSample { at: b.sample.at, ..sample } != b.sample);
         if moved || wants_core {
             evidence.thread_samples.push(sample);
         }
@@ -143,7 +155,7 @@ impl Known {
         };
         let watch = standing || is_recent(active_at, at);
 
-        let changed = before.is_none_or(|b| {
+        let changed = told.is_none_or(|b| {
             (b.name_hash, b.class, b.rt_priority, b.nice) != (name_hash, class, stat.rt_priority, stat.nice)
         });
         let matters = watch || class.is_real_time();
@@ -188,6 +200,7 @@ impl Known {
                 watched,
                 active_at,
                 look: self.look,
+                told_in: self.telling,
             },
         );
     }
@@ -222,6 +235,7 @@ impl Known {
                     active_at: None,
                     stuck_until: None,
                     look: self.look,
+                    told_in: None,
                 };
                 self.processes.insert(pid, process);
                 true
@@ -233,9 +247,11 @@ impl Known {
     }
 
     /// Looks again at what a process runs and where it belongs, if it was active since the last full look: both can change
-    /// without a sign.
+    /// without a sign. So it does if everything is told anew.
     pub fn observe_process_again(&mut self, at: Time, pid: u32, reading: &Reading<'_>) {
-        let again = |p: &KnownProcess| p.row_hash.is_some() && p.active_at.is_some_and(|t| t >= self.last_full);
+        let again = |p: &KnownProcess| {
+            p.row_hash.is_some() && p.active_at.is_some_and(|t| t >= self.last_full) || p.told_in != Some(self.telling)
+        };
         if self.processes.get(&pid).is_some_and(again) {
             self.queue_description(at, pid, reading);
         }
@@ -282,7 +298,9 @@ impl Known {
             return;
         };
         known.stuck_until = description.stuck.then(|| process.at + STUCK_FOR);
-        if known.row_hash.is_some() && !process.kernel && (membership.is_none() || description.command.is_none()) {
+        let was_told = known.told_in == Some(self.telling);
+        let unreadable = !process.kernel && (membership.is_none() || description.command.is_none());
+        if known.row_hash.is_some() && was_told && unreadable {
             // It ends, or starts another program: what was told of it is the better word.
             return;
         }
@@ -298,10 +316,11 @@ impl Known {
             ray.as_ref().map(|ray| (&ray.job_id, &ray.submission_id, &ray.entry_point)),
         );
         let row_hash = Some(hash(&told));
-        if known.row_hash == row_hash {
+        if known.row_hash == row_hash && was_told {
             return;
         }
         known.row_hash = row_hash;
+        known.told_in = Some(self.telling);
         evidence.processes.push(Process {
             at: process.at,
             pid: process.pid,

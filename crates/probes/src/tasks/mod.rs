@@ -130,6 +130,12 @@ impl TaskReader {
         self.known.watched.len()
     }
 
+    /// The next look at all tells everything as if it were the first. Who is active is still known.
+    pub fn tell_anew(&mut self) {
+        self.known.tell_anew();
+        self.notes = Notes::default();
+    }
+
     /// Reads every thread. The first look tells of each; later ones of those that are new, moved, or want to run.
     pub fn look_all(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);

@@ -120,6 +120,11 @@ impl UnitReader {
         self.looking = Some(Looking { since, answer });
     }
 
+    /// What could not be seen is said again, if it still cannot.
+    pub fn tell_anew(&mut self) {
+        self.said = None;
+    }
+
     /// Appends what the look saw; waits for it no longer than `wait`. True if no look is under way any more: it is done, or
     /// it was given up after its limit of 3 s, which is then told as unseen.
     pub fn collect(&mut self, wait: Duration, evidence: &mut Evidence) -> bool {

@@ -23,7 +23,10 @@ const MAX_PENDING: usize = 100;
 /// What to look at.
 #[derive(Debug)]
 enum Ask {
+    /// Only what changed, but for the first time.
     Files,
+    /// All of it again.
+    FilesAnew,
     Containers,
     Sockets,
     /// What systemd said of units since; their logs and sockets are looked at when they are first heard of.
@@ -35,7 +38,7 @@ impl Ask {
     /// Who is blind if there is no answer, and what is unknown then.
     fn about(&self) -> (&'static str, &'static str) {
         match self {
-            Ask::Files => (probe::UNIT_FILES, "what is installed to run, and what agents need"),
+            Ask::Files | Ask::FilesAnew => (probe::UNIT_FILES, "what is installed to run, and what agents need"),
             Ask::Containers => (probe::CONTAINERS, "which containers restart again and again"),
             Ask::Sockets => (probe::UNIT_SOCKETS, "which connections agents have"),
             Ask::Units(_) | Ask::Journal => {
@@ -76,6 +79,13 @@ impl Audit {
         audit.ask(Ask::Files);
         audit.ask(Ask::Containers);
         audit
+    }
+
+    /// All is read once more. What units log and which sockets they have follows when systemd has named the units again.
+    pub fn tell_anew(&mut self) {
+        (self.files_asked, self.containers_asked) = (Instant::now(), Instant::now());
+        self.ask(Ask::FilesAnew);
+        self.ask(Ask::Containers);
     }
 
     fn ask(&mut self, ask: Ask) {
@@ -178,6 +188,13 @@ impl Auditor {
         };
         match ask {
             Ask::Files => self.look_at_files(&tree, evidence),
+            Ask::FilesAnew => {
+                self.unit_files = None;
+                self.agent_files = Vec::new();
+                self.units = BTreeMap::new();
+                self.looked_at = BTreeSet::new();
+                self.look_at_files(&tree, evidence);
+            }
             Ask::Containers => containers::look(&tree, now(), evidence),
             Ask::Sockets => self.look_at_sockets(evidence),
             Ask::Journal => {
@@ -228,8 +245,8 @@ impl Auditor {
             evidence.unseen(&probe, what, why, how_to_see);
         }
         if first {
-            evidence.catalogues = std::mem::take(&mut self.options.catalogues);
-            evidence.baseline = self.options.baseline.take();
+            evidence.catalogues.clone_from(&self.options.catalogues);
+            evidence.baseline.clone_from(&self.options.baseline);
         }
     }
 

@@ -5,19 +5,27 @@
 //! probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be expensive on
 //! this node (thousands of threads, 192 cores × 500 interrupts) is asked less often, so that the observer stays cheap.
 //! Everything is read at the beginning and at the end, whatever it costs.
+//!
+//! A watch may also go on for months ([`Watch::start_endless`]): at calmer paces, with what it keeps in mind bounded, and telling
+//! everything from the beginning whenever a new segment of the recording begins ([`Watch::tell_anew`]).
 
 mod audit;
+mod cores_thread;
+mod endless;
 mod gaps;
 mod homes;
 mod nic_thread;
 mod pace;
+mod paces;
+mod said;
 mod unit_looks;
+mod zombie_thread;
 pub mod zombies;
 
 use crate::cgroups::{Cgroups, Reread};
 use crate::churn::{ChurnOptions, ChurnReader};
 use crate::conntrack::ConntrackReader;
-use crate::cores::{CoreTimeReader, SchedstatReader};
+use crate::cores::SchedstatReader;
 use crate::exits::ExitReader;
 use crate::identity;
 use crate::interrupts::InterruptReader;
@@ -31,29 +39,16 @@ use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use audit::Audit;
+use cores_thread::sample_cores;
 use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
-use gaps::Gaps;
+use endless::Endless;
 use homes::ProcessHomes;
 use nic_thread::{Ask, NicThread};
-use pace::Pace;
+use paces::Paces;
 use rustix::time::ClockId;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use unit_looks::UnitLooks;
-
-const CORES_EVERY: Duration = Duration::from_millis(100);
-const TURN_EVERY: Duration = Duration::from_millis(200);
-const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-/// A table of cores × interrupts, which grows with the square of the node.
-const INTERRUPTS_EVERY: Duration = Duration::from_secs(2);
-const ALL_THREADS_EVERY: Duration = Duration::from_secs(1);
-/// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
-const NIC_MAP_EVERY: Duration = Duration::from_secs(10);
-
-/// A probe may use this part of one core: 1/200 = 0.5 %.
-const PROBE_SHARE: u32 = 200;
-/// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
-const ALL_THREADS_SHARE: u32 = 50;
 
 /// How long the beginning and the end wait for network devices, which may be in a reset.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
@@ -76,7 +71,7 @@ pub enum NameZombies {
     Always,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     pub zombies: NameZombies,
     /// D-Bus address of systemd; `None` is the system bus.
@@ -85,6 +80,20 @@ pub struct Options {
     pub pretend_kernel_log: bool,
     /// Read what is installed to run, too.
     pub audit: Option<AuditOptions>,
+    /// Sample what the kernel does where there are many dead memory cgroups. Not needed where somebody samples anyway.
+    pub kernel_samples: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            zombies: NameZombies::default(),
+            bus: None,
+            pretend_kernel_log: false,
+            audit: None,
+            kernel_samples: true,
+        }
+    }
 }
 
 /// What the audit of agents wants to know beyond what is looked at anyway.
@@ -126,14 +135,9 @@ pub struct Watch {
     units: UnitLooks,
     /// `None` where nobody asked for it.
     audit: Option<Audit>,
-    hot_threads_pace: Pace,
-    all_threads_pace: Pace,
-    counters_pace: Pace,
-    softirqs_pace: Pace,
-    interrupts_pace: Pace,
-    nic_counters_pace: Pace,
-    nic_map_pace: Pace,
-    cgroups_pace: Pace,
+    paces: Paces,
+    /// `None` of a watch that ends.
+    endless: Option<Endless>,
 }
 
 /// The plain counters, read together.
@@ -169,6 +173,22 @@ impl Watch {
     /// Takes the first look at everything.
     pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
         let cpu_before = own_cpu();
+        let (zombies, kernel_samples) = (options.zombies, options.kernel_samples);
+        let mut watch = Watch::new(root, options, duration, Paces::close());
+        let mut first = Evidence::default();
+        watch.begin(&mut first);
+        let dead = first.cgroup_censuses.last().map(|c| c.dying);
+        let many = dead.is_some_and(|dead| dead.is_none_or(|n| n >= DEAD_WORTH_NAMING));
+        if many || zombies == NameZombies::Always {
+            watch.name_zombies(&mut first);
+        }
+        if many && kernel_samples {
+            watch.sampler = Some(KernelSampler::start(&watch.root, RATE_HZ, now(), &mut first));
+        }
+        watch.begun(first, cpu_before, duration)
+    }
+
+    fn new(root: Root, options: Options, duration: Duration, paces: Paces) -> Watch {
         let cores = sample_cores(root.clone());
         let log = if options.pretend_kernel_log {
             KernelLog::pretending_to_be_the_kernel(root.clone())
@@ -176,7 +196,7 @@ impl Watch {
             KernelLog::new(root.clone())
         };
         let audit = options.audit.map(|audit| Audit::start(root.clone(), options.bus.as_deref(), audit));
-        let mut watch = Watch {
+        Watch {
             started: now(),
             until: now(),
             startup_cpu: Duration::ZERO,
@@ -193,39 +213,31 @@ impl Watch {
             churn: None,
             exits: None,
             sampler: None,
-            root: root.clone(),
             zombies: options.zombies,
             log,
             units: UnitLooks::new(root.clone(), options.bus, duration),
             audit,
-            hot_threads_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
-            all_threads_pace: Pace::new(ALL_THREADS_EVERY, ALL_THREADS_SHARE),
-            counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
-            softirqs_pace: Pace::new(TURN_EVERY, PROBE_SHARE),
-            interrupts_pace: Pace::new(INTERRUPTS_EVERY, PROBE_SHARE),
-            nic_counters_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
-            nic_map_pace: Pace::new(NIC_MAP_EVERY, PROBE_SHARE),
-            cgroups_pace: Pace::new(COUNTERS_EVERY, PROBE_SHARE),
-        };
-        let mut first = Evidence::default();
-        watch.look_at_all(&mut first);
-        watch.cgroups.start_stat_read(now(), &mut first);
-        watch.churn = Some(ChurnReader::start(&root, &ChurnOptions::default()));
-        watch.exits = Some(ExitReader::start(&root));
-        let dead = first.cgroup_censuses.last().map(|c| c.dying);
-        let many = dead.is_some_and(|dead| dead.is_none_or(|n| n >= DEAD_WORTH_NAMING));
-        if many || options.zombies == NameZombies::Always {
-            watch.name_zombies(&mut first);
+            paces,
+            endless: None,
+            root,
         }
-        if many {
-            watch.sampler = Some(KernelSampler::start(&root, RATE_HZ, now(), &mut first));
-        }
-        identity::identify(&root, &mut first);
-        watch.first = Some(first);
-        watch.startup_cpu = own_cpu().saturating_sub(cpu_before);
-        watch.started = now();
-        watch.until = watch.started + duration;
-        watch
+    }
+
+    /// The first look, and what goes on in the kernel from then on.
+    fn begin(&mut self, first: &mut Evidence) {
+        self.look_at_all(first);
+        self.cgroups.start_stat_read(now(), first);
+        self.churn = Some(ChurnReader::start(&self.root, &ChurnOptions::default()));
+        self.exits = Some(ExitReader::start(&self.root));
+    }
+
+    fn begun(mut self, mut first: Evidence, cpu_before: Duration, duration: Duration) -> Watch {
+        identity::identify(&self.root, &mut first);
+        self.first = Some(first);
+        self.startup_cpu = own_cpu().saturating_sub(cpu_before);
+        self.started = now();
+        self.until = self.started + duration;
+        self
     }
 
     /// How long the node has been watched since the first look.
@@ -246,65 +258,80 @@ impl Watch {
         if self.done {
             return None;
         }
-        let wake = (now() + TURN_EVERY).min(self.until);
+        let wake = (now() + self.paces.turn).min(self.until);
         std::thread::sleep(wake.since(now()));
         let mut evidence = Evidence::default();
-        if now() >= self.until {
-            self.done = true;
-            self.look_at_all(&mut evidence);
-            self.nics.collect_last(NICS_PATIENCE, &mut evidence);
-            self.units.finish(&mut evidence);
-            self.cgroups.collect_stat_read(&mut evidence);
-            if let Some(churn) = self.churn.take() {
-                churn.finish(now(), &mut evidence);
-            }
-            if let Some(exits) = self.exits.take() {
-                exits.finish(now(), &mut evidence);
-            }
-            if let Some(sampler) = self.sampler.take() {
-                sampler.finish(now(), &mut evidence);
-            }
-            if self.zombies == NameZombies::Always {
-                self.name_zombies(&mut evidence);
-            }
-            if let Some(audit) = &mut self.audit {
-                audit.finish(AUDIT_PATIENCE, &mut evidence);
-            }
-        } else {
-            self.look_at_what_is_due(&mut evidence);
+        self.done = now() >= self.until;
+        match (self.done, self.endless.is_some()) {
+            (false, false) => self.look_at_what_is_due(&mut evidence),
+            (true, false) => self.look_for_the_last_time(&mut evidence),
+            (false, true) => self.endless_turn(&mut evidence),
+            (true, true) => self.end_endless(&mut evidence),
         }
         for seen in self.cores.try_iter() {
             evidence.append(seen);
+        }
+        if let Some(endless) = &mut self.endless {
+            endless.said.leave_new(&mut evidence);
         }
         evidence.cost = Some(self.cost());
         Some(evidence)
     }
 
+    fn look_for_the_last_time(&mut self, evidence: &mut Evidence) {
+        self.look_at_all(evidence);
+        self.nics.collect_last(NICS_PATIENCE, evidence);
+        self.units.finish(evidence);
+        self.cgroups.collect_stat_read(evidence);
+        self.finish_in_kernel(evidence);
+        if self.zombies == NameZombies::Always {
+            self.name_zombies(evidence);
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.finish(AUDIT_PATIENCE, evidence);
+        }
+    }
+
+    fn finish_in_kernel(&mut self, evidence: &mut Evidence) {
+        if let Some(churn) = self.churn.take() {
+            churn.finish(now(), evidence);
+        }
+        if let Some(exits) = self.exits.take() {
+            exits.finish(now(), evidence);
+        }
+        if let Some(sampler) = self.sampler.take() {
+            sampler.finish(now(), evidence);
+        }
+    }
+
     fn look_at_what_is_due(&mut self, evidence: &mut Evidence) {
-        if self.all_threads_pace.is_due() {
+        if self.paces.all_threads.is_due() {
             self.look_at_all_threads(evidence);
-        } else if self.hot_threads_pace.is_due() {
-            let Watch { hot_threads_pace, tasks, .. } = self;
-            hot_threads_pace.pay(|at| tasks.look_hot(at, evidence));
+        } else if self.paces.hot_threads.is_due() {
+            self.paces.hot_threads.pay(|at| self.tasks.look_hot(at, evidence));
             self.homes.note(evidence);
         }
-        if self.counters_pace.is_due() {
+        if self.paces.counters.is_due() {
             self.look_at_counters(evidence);
         }
         // More often than the others: whether a full core still handles packets must be told within its second.
-        if self.softirqs_pace.is_due() {
-            self.softirqs_pace.pay(|at| self.softirqs.look(at, evidence));
+        if self.paces.softirqs.is_due() {
+            self.paces.softirqs.pay(|at| self.softirqs.look(at, evidence));
         }
-        if self.interrupts_pace.is_due() {
-            self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
+        if self.paces.interrupts.is_due() {
+            self.paces.interrupts.pay(|at| self.interrupts.look(at, evidence));
         }
-        if self.nic_map_pace.is_due() {
-            self.nic_map_pace.pay(|_| self.nics.ask(Ask::MapAndCounters));
-        } else if self.nic_counters_pace.is_due() {
-            self.nic_counters_pace.pay(|_| self.nics.ask(Ask::Counters));
+        if self.paces.nic_map.is_due() {
+            self.paces.nic_map.pay(|_| {
+                self.nics.ask(Ask::MapAndCounters);
+            });
+        } else if self.paces.nic_counters.is_due() {
+            self.paces.nic_counters.pay(|_| {
+                self.nics.ask(Ask::Counters);
+            });
         }
         self.nics.collect(Duration::ZERO, evidence);
-        if self.cgroups_pace.is_due() {
+        if self.paces.cgroups.is_due() {
             self.look_at_cgroups(Reread::Affordable, evidence);
             if let Some(churn) = &mut self.churn {
                 churn.look(now(), evidence);
@@ -329,30 +356,32 @@ impl Watch {
         // Other threads answer while the rest is read.
         self.units.start();
         self.nics.collect(Duration::ZERO, evidence);
-        self.nic_map_pace.pay(|_| self.nics.ask(Ask::MapAndCounters));
+        self.paces.nic_map.pay(|_| {
+            self.nics.ask(Ask::MapAndCounters);
+        });
         self.look_at_all_threads(evidence);
         self.look_at_counters(evidence);
-        self.softirqs_pace.pay(|at| self.softirqs.look(at, evidence));
-        self.interrupts_pace.pay(|at| self.interrupts.look(at, evidence));
+        self.paces.softirqs.pay(|at| self.softirqs.look(at, evidence));
+        self.paces.interrupts.pay(|at| self.interrupts.look(at, evidence));
         self.look_at_cgroups(Reread::Everything, evidence);
         self.log.look(now(), evidence);
         self.nics.collect(NICS_PATIENCE, evidence);
     }
 
     fn look_at_all_threads(&mut self, evidence: &mut Evidence) {
-        self.all_threads_pace.pay(|at| self.tasks.look_all(at, evidence));
+        self.paces.all_threads.pay(|at| self.tasks.look_all(at, evidence));
         self.homes.note(evidence);
         self.homes.forget_unless(|pid| self.tasks.has_process(pid));
     }
 
     fn look_at_counters(&mut self, evidence: &mut Evidence) {
         evidence.clocks.push(read_clocks());
-        self.counters_pace.pay(|at| self.counters.look(at, evidence));
+        self.paces.counters.pay(|at| self.counters.look(at, evidence));
     }
 
     fn look_at_cgroups(&mut self, reread: Reread, evidence: &mut Evidence) {
         let (memory, cpu) = self.homes.paths();
-        self.cgroups_pace.pay(|at| {
+        self.paces.cgroups.pay(|at| {
             self.cgroups.look(at, self.homes.all_seen.then_some(&memory), evidence);
             self.cgroups.look_control(at, &cpu, &memory, reread, evidence);
         });
@@ -372,31 +401,6 @@ impl Watch {
             peak_rss_bytes: own_peak_rss(),
         }
     }
-}
-
-/// A thread that reads the cores until nobody listens any more.
-fn sample_cores(root: Root) -> Receiver<Evidence> {
-    let (sender, receiver) = channel();
-    let mut reader = CoreTimeReader::new(&root);
-    let sample = move || {
-        let mut next = now();
-        let mut gaps = Gaps::default();
-        loop {
-            let mut evidence = Evidence::default();
-            let at = now();
-            gaps.note(at, clock(ClockId::Realtime), &mut evidence);
-            reader.look(at, &mut evidence);
-            if sender.send(evidence).is_err() {
-                return;
-            }
-            // From the planned moment, so that the pace does not drift; if we were held up, no burst follows.
-            next = (next + CORES_EVERY).max(now());
-            std::thread::sleep(next.since(now()));
-        }
-    };
-    // Without a thread nothing is sent, and the caller says that the cores could not be seen.
-    let _ = std::thread::Builder::new().name("cores".to_owned()).spawn(sample);
-    receiver
 }
 
 fn read_clocks() -> Clocks {

@@ -15,6 +15,8 @@ pub enum Ask {
     Counters,
     /// Also which core serves which queue.
     MapAndCounters,
+    /// As at the first look.
+    Anew,
 }
 
 pub struct NicThread {
@@ -27,11 +29,14 @@ impl NicThread {
     pub fn start(root: Root) -> NicThread {
         let (questions, asked) = channel();
         let (answer, answers) = channel();
-        let mut reader = NicReader::new(root);
+        let mut reader = NicReader::new(root.clone());
         let work = move || {
             while let Ok(ask) = asked.recv() {
                 let mut evidence = Evidence::default();
-                if ask == Ask::MapAndCounters {
+                if ask == Ask::Anew {
+                    reader = NicReader::new(root.clone());
+                }
+                if ask != Ask::Counters {
                     reader.look_map(now(), &mut evidence);
                 }
                 reader.look_counters(now(), &mut evidence);
@@ -45,11 +50,13 @@ impl NicThread {
         NicThread { questions, answers, is_asked: false }
     }
 
-    /// Asks for a look, unless one is under way.
-    pub fn ask(&mut self, ask: Ask) {
-        if !self.is_asked {
-            self.is_asked = self.questions.send(ask).is_ok();
+    /// Asks for a look, unless one is under way; false then.
+    pub fn ask(&mut self, ask: Ask) -> bool {
+        if self.is_asked {
+            return false;
         }
+        self.is_asked = self.questions.send(ask).is_ok();
+        self.is_asked
     }
 
     /// Appends the answer, if it comes within `wait`.

@@ -5,6 +5,7 @@ use coroner_evidence::Time;
 use rustix::time::ClockId;
 use std::time::Duration;
 
+#[derive(Debug)]
 pub struct Pace {
     interval: Duration,
     /// May use 1/share of a core.

@@ -22,12 +22,18 @@ pub struct UnitLooks {
     pace: Pace,
     /// Looks at changes so far.
     looks: u64,
+    all_wanted: bool,
 }
 
 impl UnitLooks {
     /// Of a watch of this duration.
     pub fn new(root: Root, bus: Option<String>, duration: Duration) -> UnitLooks {
-        UnitLooks { reader: UnitReader::new(root, bus), pace: Pace::new(EVERY.min(duration / 2), SHARE), looks: 0 }
+        UnitLooks {
+            reader: UnitReader::new(root, bus),
+            pace: Pace::new(EVERY.min(duration / 2), SHARE),
+            looks: 0,
+            all_wanted: false,
+        }
     }
 
     /// The first or the last look, in the background.
@@ -36,10 +42,20 @@ impl UnitLooks {
         self.pace.put_off(now(), Duration::ZERO);
     }
 
+    /// Everything is looked at again as soon as no other look is under way.
+    pub fn tell_anew(&mut self) {
+        self.reader.tell_anew();
+        self.all_wanted = true;
+    }
+
     /// Appends what was seen meanwhile, and looks again when it is time. PID 1 and the bus do the work, so a look is paid for with the
     /// time it took, not with our own CPU. The first one does not count: later ones ask a tenth of it.
     pub fn look_if_due(&mut self, until: Time, evidence: &mut Evidence) {
         let idle = self.reader.collect(Duration::ZERO, evidence);
+        if idle && self.all_wanted {
+            self.all_wanted = false;
+            return self.start();
+        }
         if idle && self.pace.is_due() && until.since(now()) >= BEFORE_END {
             let cost = if self.looks > 0 { self.reader.took() } else { Duration::ZERO };
             self.looks += 1;

@@ -96,7 +96,7 @@ pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan
 }
 
 /// What the walk found, moved and not copied: there may be tens of thousands.
-fn by_name(scan: Scan) -> ZombieScan {
+pub(crate) fn by_name(scan: Scan) -> ZombieScan {
     let (files, holds, files_unseen) = match scan.pins {
         None => (Vec::new(), Vec::new(), Some("the files were not asked for".to_owned())),
         Some(Err(why)) => (Vec::new(), Vec::new(), Some(why)),

@@ -38,6 +38,7 @@ pub use crate::bpf::{Blind, Reason};
 use crate::root::{clock, now};
 use found::Found;
 use kernel::{Ended, Kernel};
+pub(crate) use look::by_name;
 pub use look::{Bpf, LookOptions, look};
 pub use pins::Pins;
 

@@ -108,6 +108,11 @@ impl Dictionary {
         id
     }
 
+    /// What it takes of memory, about.
+    pub fn held_bytes(&self) -> usize {
+        self.strings.held_bytes() + self.frames.held_bytes() + self.stacks.held_bytes() + self.tasks.held_bytes()
+    }
+
     /// Counts a sample for its event.
     pub fn count(&mut self, event: EventId, period: u64) {
         if let Some(event) = self.events.get_mut(usize::from(event.0)) {

@@ -28,6 +28,15 @@ pub struct Frame {
     pub inlined: bool,
 }
 
+/// Where a frame without a name is, so that it can be named later, elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileOffset {
+    /// Of the file, in hexadecimal.
+    pub build_id: StrId,
+    /// Into the file: of the function where that is known, else of the address.
+    pub offset: u64,
+}
+
 /// Each distinct frame once.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
@@ -36,12 +45,23 @@ pub struct Frames {
 
 impl Frames {
     pub fn intern(&mut self, frame: Frame) -> FrameId {
-        let place = match frame.place {
-            Place::User => 0,
-            Place::Jit => 1,
-            Place::Kernel => 2,
-        };
-        FrameId(self.table.intern(&[frame.symbol.0, frame.module.0, place << 1 | u32::from(frame.inlined)]).0)
+        FrameId(self.table.intern(&words(frame)).0)
+    }
+
+    /// A frame without a name, told from others of the same file by its place.
+    pub fn intern_in_file(&mut self, frame: Frame, at: FileOffset) -> FrameId {
+        let [symbol, module, kind] = words(frame);
+        FrameId(self.table.intern(&[symbol, module, kind, at.build_id.0, at.offset as u32, (at.offset >> 32) as u32]).0)
+    }
+
+    /// Where a frame without a name is, if that was kept.
+    pub fn file_offset(&self, id: FrameId) -> Option<FileOffset> {
+        match self.table.get(id.0) {
+            [_, _, _, build_id, low, high] => {
+                Some(FileOffset { build_id: StrId(*build_id), offset: u64::from(*high) << 32 | u64::from(*low) })
+            }
+            _ => None,
+        }
     }
 
     pub fn get(&self, id: FrameId) -> Frame {
@@ -52,6 +72,10 @@ impl Frames {
             _ => Place::Kernel,
         };
         Frame { symbol: StrId(words[0]), module: StrId(words[1]), place, inlined: words[2] & 1 == 1 }
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.table.held_bytes()
     }
 
     pub fn len(&self) -> usize {
@@ -65,6 +89,15 @@ impl Frames {
     pub fn iter(&self) -> impl Iterator<Item = (FrameId, Frame)> {
         (0..self.len() as u32).map(|id| (FrameId(id), self.get(FrameId(id))))
     }
+}
+
+fn words(frame: Frame) -> [u32; 3] {
+    let place = match frame.place {
+        Place::User => 0,
+        Place::Jit => 1,
+        Place::Kernel => 2,
+    };
+    [frame.symbol.0, frame.module.0, place << 1 | u32::from(frame.inlined)]
 }
 
 impl Frame {

@@ -44,6 +44,10 @@ impl Slots {
         self.used += 1;
     }
 
+    fn held_bytes(&self) -> usize {
+        self.slots.len() * 8
+    }
+
     fn put(&mut self, hash: u64, slot: u64) {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
@@ -111,6 +115,11 @@ impl Strings {
 
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// What it takes of memory.
+    pub fn held_bytes(&self) -> usize {
+        self.slots.held_bytes() + self.text.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (StrId, &str)> {
@@ -223,6 +232,11 @@ impl WordTable {
 
     pub fn get(&self, id: u32) -> &[u32] {
         run(&self.words, &self.ends, id)
+    }
+
+    /// What it takes of memory.
+    pub fn held_bytes(&self) -> usize {
+        self.slots.held_bytes() + self.words.capacity() * 4 + self.ends.capacity() * size_of::<usize>()
     }
 
     pub fn len(&self) -> usize {

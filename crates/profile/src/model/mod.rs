@@ -12,7 +12,7 @@ mod stacks;
 
 pub use dictionary::{Clock, Dictionary, Event, EventId, Task, TaskId};
 pub use folded::FoldedStacks;
-pub use frames::{Frame, FrameId, Frames, Place};
+pub use frames::{FileOffset, Frame, FrameId, Frames, Place};
 pub use intern::{ByteTable, StrId, Strings, WordTable};
 pub use profile::Profile;
 pub use samples::{Sample, Samples};

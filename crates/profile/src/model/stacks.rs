@@ -84,6 +84,10 @@ impl Stacks {
         marked
     }
 
+    pub fn held_bytes(&self) -> usize {
+        self.nodes.held_bytes() + self.seen.held_bytes() + self.node_of_seen.capacity() * 4
+    }
+
     /// How many nodes there are; every id is below it.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -5,9 +5,11 @@
 //! than none. Nothing is read before the first address that needs it.
 
 mod elf;
+mod files;
 mod kallsyms;
 mod kernel;
 mod perf_map;
+mod sparing;
 
 #[cfg(test)]
 mod tests;
@@ -21,23 +23,28 @@ pub use kallsyms::{Kallsyms, KernelSymbol};
 pub use kernel::RecordedKernel;
 pub use perf_map::PerfMap;
 
+pub(crate) use elf::hex;
 use elf::{Image, NamedFile, Wanted};
+use files::Files;
 use kernel::Kernel;
+pub(crate) use sparing::Budget;
+use sparing::Sparing;
 
 /// The largest text file that is read for names. /proc/kallsyms of a large kernel is about 20 MB.
 const MAX_TEXT: u64 = 256 << 20;
 const MAX_PROBLEMS: usize = 50;
-/// The most files that are kept open with their symbols; a node runs some hundred.
-const MAX_FILES: usize = 4096;
+/// The most processes whose generated code is kept.
+const MAX_PERF_MAPS: usize = 4096;
 
 pub struct Symbols {
     /// `None`: nothing is named.
     root: Option<PathBuf>,
     recorded: RecordedKernel,
     kernel: Option<Option<Kernel>>,
-    /// By the caller's number.
-    files: HashMap<u32, Option<NamedFile>>,
+    files: Files,
     perf_maps: HashMap<u32, Option<PerfMap>>,
+    /// Set where the node must not notice that names are read.
+    sparing: Option<Sparing>,
     /// What could not be named and why, by file; bounded.
     pub problems: Vec<String>,
 }
@@ -47,6 +54,18 @@ pub struct Symbols {
 pub struct Function {
     pub name: String,
     pub offsets: Range<u64>,
+}
+
+/// What is known of a place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Function(Function),
+    /// The file names nothing there; where the function lies, if that is known at least.
+    Unnamed(Option<Range<u64>>),
+    /// The file is not there, is not the one that ran, or has more symbols than are read.
+    NotRead,
+    /// Reading costs too much just now.
+    Later,
 }
 
 /// A file that was mapped, as a recording describes it.
@@ -72,14 +91,32 @@ impl Symbols {
         Symbols { root: Some(root.to_owned()), ..Symbols::none() }
     }
 
+    /// Names from the files of a node that runs, with little memory and time: what that does not reach stays unnamed.
+    pub fn sparing(root: &Path) -> Symbols {
+        let files = Files::new(sparing::MOST_OF_ALL);
+        Symbols { root: Some(root.to_owned()), files, sparing: Some(Sparing::new()), ..Symbols::none() }
+    }
+
+    /// How many files were read so far.
+    pub fn files_read(&self) -> u64 {
+        self.files.read
+    }
+
+    /// Numbers of files mean others from now on.
+    pub fn forget_files(&mut self) {
+        self.files.clear();
+        self.perf_maps.clear();
+    }
+
     /// No names at all.
     pub fn none() -> Symbols {
         Symbols {
             root: None,
             recorded: RecordedKernel::default(),
             kernel: None,
-            files: HashMap::new(),
+            files: Files::new(usize::MAX),
             perf_maps: HashMap::new(),
+            sparing: None,
             problems: Vec::new(),
         }
     }
@@ -104,27 +141,39 @@ impl Symbols {
     }
 
     /// A function of a program or library, at an offset into the file.
-    pub fn user(&mut self, mapped: &MappedFile<'_>, file_offset: u64) -> Option<Function> {
-        let root = self.root.as_ref()?;
-        if self.files.len() >= MAX_FILES && !self.files.contains_key(&mapped.number) {
-            self.files.clear();
-        }
+    pub fn user(&mut self, mapped: &MappedFile<'_>, file_offset: u64) -> Answer {
+        let Some(root) = &self.root else { return Answer::NotRead };
         let (recorded, problems) = (&self.recorded, &mut self.problems);
-        let file = self.files.entry(mapped.number).or_insert_with(|| {
-            if mapped.path == "[vdso]" {
-                return vdso(root, mapped.build_id, recorded);
+        let MappedFile { number, path, build_id, inode, pid } = *mapped;
+        let wanted = Wanted { path, build_id, inode, pid };
+        let file = match &mut self.sparing {
+            None => self.files.get(number, || match path {
+                "[vdso]" => vdso(root, build_id, recorded),
+                _ => NamedFile::open(root, &wanted, &mut |problem| keep(problems, problem)),
+            }),
+            Some(sparing) => {
+                if !self.files.has(number) && !sparing.budget.is_left() {
+                    return Answer::Later;
+                }
+                self.files.get(number, || {
+                    sparing.budget.spend(|| match path {
+                        "[vdso]" => vdso(root, build_id, recorded),
+                        _ => NamedFile::open_small(root, &wanted, sparing::MOST_OF_ONE, &mut |_| {})?.closed(),
+                    })
+                })
             }
-            let MappedFile { path, build_id, inode, pid, .. } = *mapped;
-            NamedFile::open(root, &Wanted { path, build_id, inode, pid }, &mut |problem| keep(problems, problem))
-        });
-        let (offsets, name) = file.as_mut()?.find(file_offset)?;
-        Some(Function { name, offsets })
+        };
+        let Some(file) = file else { return Answer::NotRead };
+        match file.find(file_offset) {
+            Some((offsets, name)) => Answer::Function(Function { name, offsets }),
+            None => Answer::Unnamed(None),
+        }
     }
 
     /// A function that process `pid` generated.
     pub fn jit(&mut self, pid: u32, address: u64) -> Option<&str> {
         let root = self.root.as_ref()?;
-        if self.perf_maps.len() >= MAX_FILES && !self.perf_maps.contains_key(&pid) {
+        if self.perf_maps.len() >= MAX_PERF_MAPS && !self.perf_maps.contains_key(&pid) {
             self.perf_maps.clear();
         }
         if !self.perf_maps.contains_key(&pid) {
@@ -165,7 +214,7 @@ fn effective_uid() -> u32 {
 /// The code the kernel maps into each process: perf's copy, or the one in this process if it is of the recorded kernel.
 fn vdso(root: &Path, build_id: Option<&[u8]>, recorded: &RecordedKernel) -> Option<NamedFile> {
     if let Some(image) = build_id.and_then(|id| Image::open(&elf::cached(root, id).join("vdso"))) {
-        return NamedFile::read(image, None);
+        return NamedFile::read(image, None, MAX_TEXT);
     }
     if root != Path::new("/") {
         return None;
@@ -175,7 +224,7 @@ fn vdso(root: &Path, build_id: Option<&[u8]>, recorded: &RecordedKernel) -> Opti
         Some(id) => image.build_id().as_deref() == Some(id),
         None => kernel::is_running(root, recorded).is_ok(),
     };
-    same.then(|| NamedFile::read(image, None))?
+    same.then(|| NamedFile::read(image, None, MAX_TEXT))?
 }
 
 fn own_vdso() -> Option<Image> {
@@ -186,6 +235,11 @@ fn own_vdso() -> Option<Image> {
     let mut bytes = vec![0; usize::try_from(hex(end)?.checked_sub(hex(start)?)?).ok()?];
     std::fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, hex(start)?).ok()?;
     Some(Image::Memory(bytes))
+}
+
+/// The build id of a file, if it is a program or library that has one.
+pub(crate) fn build_id_of(path: &Path) -> Option<Vec<u8>> {
+    Image::open(path)?.build_id()
 }
 
 fn keep(problems: &mut Vec<String>, problem: String) {

@@ -3,43 +3,18 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::attr::Attr;
-use super::fields::Fields;
 use super::layout::{Layout, Source, layout};
-use super::order::Order;
 use super::unpack::Unpacker;
-use super::work::Work;
 use crate::import::{ImportError, OddityKind, Report, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId};
+use crate::records::attr::Attr;
+use crate::records::fields::Fields;
+use crate::records::order::Order;
+use crate::records::work::{Events, Work};
+use crate::records::{HEADER, Limits, kind, record_header};
 use crate::symbols::Symbols;
 
-/// Kinds of records (include/uapi/linux/perf_event.h; from 64 on tools/lib/perf/include/perf/event.h).
-pub(super) mod kind {
-    pub const MMAP: u32 = 1;
-    pub const LOST: u32 = 2;
-    pub const COMM: u32 = 3;
-    pub const EXIT: u32 = 4;
-    pub const THROTTLE: u32 = 5;
-    pub const UNTHROTTLE: u32 = 6;
-    pub const FORK: u32 = 7;
-    pub const SAMPLE: u32 = 9;
-    pub const MMAP2: u32 = 10;
-    pub const LOST_SAMPLES: u32 = 13;
-    pub const KSYMBOL: u32 = 17;
-    pub const CGROUP: u32 = 19;
-    pub const FIRST_OF_PERF: u32 = 64;
-    pub const HEADER_ATTR: u32 = 64;
-    pub const TRACING_DATA: u32 = 66;
-    pub const FINISHED_ROUND: u32 = 68;
-    pub const AUXTRACE: u32 = 71;
-    pub const HEADER_FEATURE: u32 = 80;
-    pub const COMPRESSED: u32 = 81;
-    pub const COMPRESSED2: u32 = 83;
-    pub const LAST_OF_PERF: u32 = 100;
-}
-
-pub(super) const HEADER: usize = 8;
 const READ: usize = 256 << 10;
 
 pub(super) fn decode<S: Source + ?Sized>(
@@ -58,8 +33,10 @@ pub(super) fn decode<S: Source + ?Sized>(
         ids: ids(&layout.attrs),
         layout,
         events,
-        order: Order::default(),
-        work: Work::new(swap, names, report, symbols, take),
+        order: Order::new(Limits::FILE.held_bytes),
+        work: Work::new(swap, names, report, Limits::FILE),
+        symbols,
+        take,
     };
     decoder.read(file, data)?;
     let work = decoder.finish();
@@ -75,7 +52,9 @@ struct RecordDecoder<'s, 't> {
     ids: HashMap<u64, usize, Seeded>,
     events: Vec<EventId>,
     order: Order,
-    work: Work<'s, 't>,
+    work: Work,
+    symbols: &'s mut Symbols,
+    take: &'s mut Take<'t>,
 }
 
 impl<'s, 't> RecordDecoder<'s, 't> {
@@ -186,8 +165,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         let mut fields = Fields::new(body, self.layout.swap);
         match kind {
             kind::FINISHED_ROUND => {
-                let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
-                self.order.finish_round(|record, place| work.take(record, place, layout, ids, events));
+                self.pass(Order::finish_round);
             }
             kind::HEADER_ATTR => self.header_attr(fields, place),
             kind::HEADER_FEATURE => {
@@ -198,14 +176,13 @@ impl<'s, 't> RecordDecoder<'s, 't> {
                 }
             }
             _ if (kind::FIRST_OF_PERF..kind::LAST_OF_PERF).contains(&kind) => {} // perf's notes to itself
-            _ => match self.time_of(kind, body) {
+            _ => match self.events().time_of(kind, body, self.layout.swap) {
                 Some(time) => {
                     if self.order.hold(time, record, place) {
-                        let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
-                        self.order.relieve(|record, place| work.take(record, place, layout, ids, events));
+                        self.pass(Order::relieve);
                     }
                 }
-                None => self.work.take(record, place, &mut self.layout, &self.ids, &self.events),
+                None => self.work_off(record, place),
             },
         }
     }
@@ -229,38 +206,27 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         }
     }
 
-    fn time_of(&self, kind: u32, body: &[u8]) -> Option<u64> {
-        if kind == kind::SAMPLE {
-            let attr = &self.layout.attrs[attr_of(&self.layout.attrs, &self.ids, body, self.layout.swap)?];
-            let mut fields = Fields::new(body, self.layout.swap);
-            fields.skip_words(attr.time_word()? as u64)?;
-            return fields.u64();
-        }
-        let words = self.layout.attrs.first()?.time_word_from_end()?;
-        let at = body.len().checked_sub(words * 8)?;
-        Fields::new(&body[at..], self.layout.swap).u64()
-    }
-
-    fn finish(mut self) -> Work<'s, 't> {
-        let (layout, ids, events, work) = (&mut self.layout, &self.ids, &self.events, &mut self.work);
-        self.order.finish(|record, place| work.take(record, place, layout, ids, events));
+    fn finish(mut self) -> Work {
+        self.pass(Order::finish);
         self.work
     }
-}
 
-/// Which event a sample belongs to.
-pub(super) fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap: bool) -> Option<usize> {
-    if attrs.len() == 1 {
-        return Some(0);
+    fn events(&self) -> Events<'_> {
+        Events { attrs: &self.layout.attrs, ids: &self.ids, names: &self.events }
     }
-    let mut fields = Fields::new(body, swap);
-    fields.skip_words(attrs.first()?.id_word()? as u64)?;
-    ids.get(&fields.u64()?).copied()
-}
 
-pub(super) fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
-    let mut fields = Fields::new(record, swap);
-    (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0), usize::from(fields.u16().unwrap_or(0)))
+    /// Works off the records whose turn it is.
+    fn pass(&mut self, turn: impl FnOnce(&mut Order, &mut dyn FnMut(&[u8], u64))) {
+        let mut order = std::mem::replace(&mut self.order, Order::new(0));
+        turn(&mut order, &mut |record, place| self.work_off(record, place));
+        self.order = order;
+    }
+
+    fn work_off(&mut self, record: &[u8], place: u64) {
+        let Layout { attrs, more, .. } = &mut self.layout;
+        let events = Events { attrs, ids: &self.ids, names: &self.events };
+        self.work.take(record, place, &events, more, self.symbols, self.take);
+    }
 }
 
 /// What reading records came to.

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
 use super::about::About;
-use super::attr::Attr;
-use super::fields::Fields;
 use crate::import::{ImportError, OddityKind, Report};
 use crate::model::Clock;
 use crate::model::hash::Seeded;
+use crate::records::Beyond;
+use crate::records::attr::Attr;
+use crate::records::fields::Fields;
+use crate::records::space::Tasks;
 use crate::symbols::RecordedKernel;
 
 /// Something that can be read at any place.
@@ -69,12 +72,40 @@ pub(super) struct Layout {
     /// The records.
     pub data: std::ops::Range<u64>,
     pub clock: Option<Clock>,
-    /// Build ids by path.
-    pub build_ids: HashMap<String, Vec<u8>>,
-    pub kernel: RecordedKernel,
+    pub more: Header,
     pub about: About,
     /// Written through a pipe: descriptions come as records.
     pub pipe: bool,
+}
+
+/// What the file says beside its records.
+#[derive(Default)]
+pub(super) struct Header {
+    /// Build ids by path.
+    build_ids: HashMap<String, Vec<u8>>,
+    kernel: RecordedKernel,
+    /// All that was said of the kernel was told.
+    is_kernel_told: bool,
+}
+
+impl Beyond for Header {
+    fn build_id(&mut self, _pid: u32, path: &str, _inode: Option<u64>) -> Option<Rc<[u8]>> {
+        self.build_ids.get(path).map(|id| id.as_slice().into())
+    }
+
+    fn kernel_mapped(&mut self, path: &str, start: u64, length: u64, reference: u64, build_id: Option<&[u8]>) {
+        if let (Some(id), true) = (build_id, path.starts_with("[kernel.kallsyms]")) {
+            self.kernel.build_id = Some(id.to_vec());
+        }
+        self.kernel.mapped(path, start, length, reference);
+        self.is_kernel_told = false;
+    }
+
+    fn changed_kernel(&mut self) -> Option<RecordedKernel> {
+        (!std::mem::replace(&mut self.is_kernel_told, true)).then(|| self.kernel.clone())
+    }
+
+    fn meet(&mut self, _pid: u32, _tid: u32, _tasks: &mut Tasks) {}
 }
 
 /// Reads at most `MAX_SECTION` bytes of `range`, as far as the file goes.
@@ -110,8 +141,7 @@ pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Resul
         renamed: Vec::new(),
         data: 16..length,
         clock: None,
-        build_ids: HashMap::new(),
-        kernel: RecordedKernel::default(),
+        more: Header::default(),
         about: About::default(),
         pipe: false,
     };
@@ -205,7 +235,7 @@ impl Layout {
             feature::HOSTNAME => self.about.host = text(&mut fields),
             feature::OS_RELEASE => {
                 self.about.kernel = text(&mut fields);
-                self.kernel.release = self.about.kernel.clone();
+                self.more.kernel.release = self.about.kernel.clone();
             }
             feature::CMDLINE => {
                 let count = fields.u32().unwrap_or(0);
@@ -286,9 +316,9 @@ impl Layout {
             let size = if misc & HAS_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
             let path = String::from_utf8_lossy(body.string()).into_owned();
             if path.starts_with("[kernel.kallsyms]") {
-                self.kernel.build_id = Some(id[..size].to_vec());
+                self.more.kernel.build_id = Some(id[..size].to_vec());
             }
-            self.build_ids.insert(path, id[..size].to_vec());
+            self.more.build_ids.insert(path, id[..size].to_vec());
         }
     }
 }

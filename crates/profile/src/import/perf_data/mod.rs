@@ -1,24 +1,17 @@
 //! The file that `perf record` writes (tools/perf/Documentation/perf.data-file-format.txt in the kernel's sources).
 //!
 //! A header says where the events' descriptions, the records and the features (host, build ids, clocks) are. A file written
-//! through a pipe has only records. Records of one core are in order, those of several cores are not: [`order`] puts them in
-//! order round by round, as perf does, so that a sample finds the mappings and names of its own moment. [`space`] knows what
-//! was mapped where and who was called what; [`decode`] takes the file apart and [`work`] does what each record says in its turn.
+//! through a pipe has only records. Records of one core are in order, those of several cores are not: they are put in order
+//! round by round, as perf does, so that a sample finds the mappings and names of its own moment. [`decode`] takes the file
+//! apart; what each record says is in `crate::records`.
 //!
 //! Own reader: linux-perf-data (MIT) trusts sizes in the file (a header can make it ask for any amount of memory) and gives
 //! nothing of a file that was cut, which is how a file looks after a node went down.
 
 mod about;
-mod attr;
 mod decode;
-mod fields;
-mod frames;
 mod layout;
-mod order;
-mod sample;
-mod space;
 mod unpack;
-mod work;
 
 #[cfg(test)]
 mod recorded;

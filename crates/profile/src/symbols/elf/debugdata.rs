@@ -5,22 +5,25 @@ use std::io::{self, Write};
 use super::image::Image;
 
 /// Packed symbols are some megabytes at most.
-const MAX_UNPACKED: usize = 64 << 20;
+const MAX_UNPACKED: u64 = 64 << 20;
 
-pub(super) fn unpack(packed: &[u8]) -> Option<Image> {
-    let mut out = Bounded(Vec::new());
+pub(super) fn unpack(packed: &[u8], most: u64) -> Option<Image> {
+    let mut out = Bounded { bytes: Vec::new(), most: most.min(MAX_UNPACKED) as usize };
     lzma_rs::xz_decompress(&mut io::BufReader::new(packed), &mut out).ok()?;
-    Some(Image::Memory(out.0))
+    Some(Image::Memory(out.bytes))
 }
 
-struct Bounded(Vec<u8>);
+struct Bounded {
+    bytes: Vec<u8>,
+    most: usize,
+}
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_UNPACKED {
+        if self.bytes.len() + bytes.len() > self.most {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

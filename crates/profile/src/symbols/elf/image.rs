@@ -1,13 +1,36 @@
 //! The parts of an ELF file of 64 bits and of this machine's byte order.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::fs::{File, Metadata};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise};
 
 /// The file, or its content where it has none: the vdso, unpacked symbols.
-pub(in crate::symbols) enum Image {
-    File { file: File, length: u64 },
+pub(crate) enum Image {
+    File {
+        file: File,
+        length: u64,
+        path: PathBuf,
+    },
+    /// Opened again for each look: an open file would keep a container's file system from going.
+    Closed {
+        path: PathBuf,
+        same: Same,
+    },
     Memory(Vec<u8>),
+}
+
+/// By what a file is known again: device, inode, length, and when it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Same(u64, u64, u64, i64);
+
+impl Same {
+    fn of(about: &Metadata) -> Same {
+        Same(about.dev(), about.ino(), about.len(), about.mtime())
+    }
 }
 
 /// A part of a file that is loaded: offset, size, address.
@@ -39,8 +62,22 @@ impl Section {
 }
 
 const HEADER: usize = 64;
+const PAGE: u64 = 4096;
+/// What the kernel reads beyond what was asked for.
+const READ_AHEAD: u64 = 128 << 10;
 /// No header table or string table of section names is larger.
 const MAX_TABLE: u64 = 16 << 20;
+
+fn read_whole(file: &File, buffer: &mut [u8], at: u64) -> usize {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], at.saturating_add(filled as u64)) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => filled += n,
+        }
+    }
+    filled
+}
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
@@ -58,12 +95,34 @@ impl Image {
     pub fn open(path: &Path) -> Option<Image> {
         // A recording may name any path: never open a pipe or a device, which could block.
         let length = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file())?.len();
-        Some(Image::File { file: File::open(path).ok()?, length })
+        Some(Image::File { file: File::open(path).ok()?, length, path: path.to_owned() })
+    }
+
+    /// The same without an open file, and without what reading `ranges` left in the page cache: that would be charged to us, and
+    /// keep our memory cgroup when we are gone.
+    pub fn close(self, ranges: impl Iterator<Item = Range<u64>>) -> Option<Image> {
+        match self {
+            Image::File { file, path, .. } => {
+                let same = Same::of(&file.metadata().ok()?);
+                for range in ranges {
+                    let length = NonZeroU64::new(range.end.saturating_sub(range.start).saturating_add(READ_AHEAD));
+                    let _ = fadvise(&file, range.start & !(PAGE - 1), length, Advice::DontNeed);
+                }
+                Some(Image::Closed { path, same })
+            }
+            other => Some(other),
+        }
+    }
+
+    /// What it takes of memory.
+    pub fn held_bytes(&self) -> usize {
+        if let Image::Memory(bytes) = self { bytes.len() } else { 0 }
     }
 
     pub fn length(&self) -> u64 {
         match self {
             Image::File { length, .. } => *length,
+            Image::Closed { same, .. } => same.2,
             Image::Memory(bytes) => bytes.len() as u64,
         }
     }
@@ -71,15 +130,19 @@ impl Image {
     /// Fills as much of `buffer` as there is.
     pub fn read_at(&self, buffer: &mut [u8], at: u64) -> usize {
         match self {
-            Image::File { file, .. } => {
-                let mut filled = 0;
-                while filled < buffer.len() {
-                    match file.read_at(&mut buffer[filled..], at + filled as u64) {
-                        Ok(0) | Err(_) => break,
-                        Ok(n) => filled += n,
-                    }
-                }
-                filled
+            Image::File { file, .. } => read_whole(file, buffer, at),
+            Image::Closed { path, same } => {
+                let again = || -> Option<File> {
+                    let about = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+                    (Same::of(&about) == *same).then(|| File::open(path).ok())?
+                };
+                let Some(file) = again() else { return 0 };
+                let _ = fadvise(&file, 0, None, Advice::Random);
+                let n = read_whole(&file, buffer, at);
+                let first = at & !(PAGE - 1);
+                let length = NonZeroU64::new((at + n as u64).next_multiple_of(PAGE) - first);
+                let _ = fadvise(&file, first, length, Advice::DontNeed);
+                n
             }
             Image::Memory(bytes) => {
                 let from = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());

@@ -79,6 +79,6 @@ pub(in crate::symbols) fn cached(root: &Path, id: &[u8]) -> PathBuf {
     root.join(home.strip_prefix("/").unwrap_or(&home)).join(format!(".debug/.build-id/{first}/{rest}"))
 }
 
-pub(in crate::symbols) fn hex(id: &[u8]) -> String {
+pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

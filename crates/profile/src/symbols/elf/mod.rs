@@ -17,11 +17,13 @@ mod tests;
 use std::ops::Range;
 use std::path::Path;
 
-pub(super) use image::{Image, build_id_in};
-pub(super) use locate::{Wanted, cached, hex};
+pub(crate) use image::Image;
+pub(super) use image::build_id_in;
+pub(crate) use locate::hex;
+pub(super) use locate::{Wanted, cached};
 
 use image::Segment;
-use table::Table;
+use table::{MAX_SYMBOLS, Table};
 
 /// What names a mapped file.
 pub(super) struct NamedFile {
@@ -33,19 +35,43 @@ pub(super) struct NamedFile {
 impl NamedFile {
     /// The file that `wanted` means, if it is there.
     pub fn open(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(String)) -> Option<NamedFile> {
+        NamedFile::open_small(root, wanted, MAX_SYMBOLS, problem)
+    }
+
+    /// The same, if no symbol table of it is larger than `most`.
+    pub fn open_small(
+        root: &Path,
+        wanted: &Wanted<'_>,
+        most: u64,
+        problem: &mut dyn FnMut(String),
+    ) -> Option<NamedFile> {
         let found = locate::locate(root, wanted, problem).map_err(&mut *problem).ok()?;
-        let named = NamedFile::read(found.mapped, found.debug);
+        let named = NamedFile::read(found.mapped, found.debug, most);
         if named.is_none() {
-            problem(format!("{}: is no 64-bit program or library; its functions stay unnamed", wanted.path));
+            problem(format!(
+                "{}: is no 64-bit program or library, or has too many symbols; its functions stay unnamed",
+                wanted.path
+            ));
         }
         named
     }
 
     /// Names of `mapped`, with more of them in `debug`.
-    pub fn read(mapped: Image, debug: Option<Image>) -> Option<NamedFile> {
+    pub fn read(mapped: Image, debug: Option<Image>, most: u64) -> Option<NamedFile> {
         let segments = mapped.segments()?;
-        let table = Table::read(mapped, debug)?;
+        let table = Table::read(mapped, debug, most)?;
         (!segments.is_empty()).then_some(NamedFile { segments, table })
+    }
+
+    /// Keeps no file open from now on. `None` if that cannot be.
+    pub fn closed(mut self) -> Option<NamedFile> {
+        self.table.close()?;
+        Some(self)
+    }
+
+    /// What it takes of memory, about.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<NamedFile>() + self.segments.len() * size_of::<Segment>() + self.table.held_bytes()
     }
 
     /// The function at an offset into the file: where it lies in the file, and its name.

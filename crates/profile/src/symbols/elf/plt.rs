@@ -41,6 +41,11 @@ impl Plt {
         (!stubs.is_empty()).then_some(Plt { stubs, relocations, dynamic: (dynamic, strings), machine, slots: None })
     }
 
+    /// What it takes of memory, about.
+    pub fn held_bytes(&self) -> usize {
+        self.slots.as_ref().map_or(0, |(slots, in_order)| slots.len() * 24 + in_order.len() * 4)
+    }
+
     pub fn covers(&self, address: u64) -> bool {
         self.stubs.iter().any(|section| section.covers(address))
     }

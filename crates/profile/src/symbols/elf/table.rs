@@ -9,7 +9,7 @@ use super::image::{Image, Section, u32_at, u64_at};
 use super::plt::Plt;
 
 /// No symbol table is larger than this (a large browser's is some 100 MB).
-const MAX_SYMBOLS: u64 = 1 << 30;
+pub(super) const MAX_SYMBOLS: u64 = 1 << 30;
 /// How much of a table is read at once, in whole entries.
 const CHUNK: usize = 24 * 4096;
 /// How far a function that holds others is looked for.
@@ -59,40 +59,43 @@ const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
 
 impl Table {
-    /// Reads the tables of `mapped` and, if there is one, of the file with its debug symbols.
-    pub fn read(mapped: Image, debug: Option<Image>) -> Option<Table> {
+    /// Reads the tables of `mapped` and, if there is one, of the file with its debug symbols. `None` if one is larger than `most`.
+    pub fn read(mapped: Image, debug: Option<Image>, most: u64) -> Option<Table> {
         let sections = mapped.sections()?;
         let packed = sections.iter().find(|section| section.name == b".gnu_debugdata");
-        let packed = packed.and_then(|section| mapped.bytes(section.offset, section.size, MAX_SYMBOLS));
+        let packed = packed.and_then(|section| mapped.bytes(section.offset, section.size, most));
         let plt = Plt::of(&mapped, &sections);
         let stripped = !sections.iter().any(|section| section.kind == SYMTAB);
         let mut table = Table { symbols: Vec::new(), tables: Vec::new(), images: Vec::new(), longest: 0, plt };
         if stripped
             && debug.is_none()
-            && let Some(packed) = packed.and_then(|packed| debugdata::unpack(&packed))
+            && let Some(packed) = packed.and_then(|packed| debugdata::unpack(&packed, most))
             && let Some(sections) = packed.sections()
         {
-            table.add(packed, &sections, &[SYMTAB]);
+            table.add(packed, &sections, &[SYMTAB], most)?;
         }
         let has_names = |sections: &[Section]| sections.iter().any(|at| at.kind == SYMTAB && at.size > 24);
         let debug_sections = debug.as_ref().and_then(Image::sections).filter(|sections| has_names(sections));
         // The dynamic symbols are among all symbols, where those are.
         let whole = debug_sections.is_some() || has_names(&sections);
         if let (Some(debug), Some(sections)) = (debug, debug_sections) {
-            table.add(debug, &sections, &[SYMTAB]);
+            table.add(debug, &sections, &[SYMTAB], most)?;
         }
-        table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] });
+        table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] }, most)?;
         table.symbols.sort_unstable_by_key(|symbol| (symbol.start, symbol.table(), symbol.entry));
         table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         Some(table)
     }
 
-    fn add(&mut self, image: Image, sections: &[Section], kinds: &[u32]) {
+    fn add(&mut self, image: Image, sections: &[Section], kinds: &[u32], most: u64) -> Option<()> {
         for kind in kinds {
             let is_table = |section: &&Section| section.kind == *kind && section.entry_size == 24;
             let Some(section) = sections.iter().find(is_table) else { continue };
             let Some(strings) = sections.get(section.link as usize) else { continue };
-            if section.size > MAX_SYMBOLS || self.tables.len() == 8 {
+            if section.size > most {
+                return None;
+            }
+            if self.tables.len() == 8 {
                 continue;
             }
             let from = self.tables.len() as u32;
@@ -111,6 +114,26 @@ impl Table {
             }
         }
         self.images.push(image);
+        Some(())
+    }
+
+    /// Keeps no file open from now on.
+    pub fn close(&mut self) -> Option<()> {
+        self.symbols.shrink_to_fit();
+        let tables = &self.tables;
+        let read = |image: usize| {
+            let of_image = tables.iter().filter(move |(at, ..)| *at == image);
+            of_image.map(|(_, symbols, _)| symbols.offset..symbols.offset.saturating_add(symbols.size))
+        };
+        let images = std::mem::take(&mut self.images).into_iter().enumerate();
+        self.images = images.map(|(at, image)| image.close(read(at))).collect::<Option<_>>()?;
+        Some(())
+    }
+
+    /// What it takes of memory.
+    pub fn held_bytes(&self) -> usize {
+        let images: usize = self.images.iter().map(Image::held_bytes).sum();
+        self.symbols.capacity() * size_of::<Symbol>() + images + self.plt.as_ref().map_or(0, Plt::held_bytes)
     }
 
     /// The function at `address`: where it lies, and its name as it stands in the file.

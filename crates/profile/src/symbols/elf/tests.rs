@@ -101,7 +101,7 @@ proptest::proptest! {
             let at = if at % 2 == 0 { at % 1024 } else { length - 1 - at % length.min(4096) };
             bytes[at] ^= 1 << bit;
         }
-        if let Some(mut file) = NamedFile::read(Image::Memory(bytes), None) {
+        if let Some(mut file) = NamedFile::read(Image::Memory(bytes), None, MAX_SYMBOLS) {
             file.find(offset);
         }
     }

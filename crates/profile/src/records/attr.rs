@@ -3,7 +3,7 @@
 use super::fields::Fields;
 
 /// Bits of `sample_type` (include/uapi/linux/perf_event.h, `PERF_SAMPLE_*`).
-pub(super) mod sample_bit {
+pub(crate) mod sample_bit {
     pub const IP: u64 = 1 << 0;
     pub const TID: u64 = 1 << 1;
     pub const TIME: u64 = 1 << 2;
@@ -34,7 +34,7 @@ const BRANCH_HW_INDEX: u64 = 1 << 17;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attr {
+pub(crate) struct Attr {
     pub name: String,
     pub sample_type: u64,
     pub read_format: u64,

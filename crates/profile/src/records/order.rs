@@ -3,9 +3,6 @@
 //! perf reads one core's ring after the other and says when it has been round (`PERF_RECORD_FINISHED_ROUND`). Everything older
 //! than the newest record of the round before the last can then be passed on: nothing older can follow.
 
-/// If no round is ever finished, this much is held before the older half is passed on anyway.
-const MAX_HELD: usize = 64 << 20;
-
 struct Held {
     time: u64,
     start: usize,
@@ -14,8 +11,9 @@ struct Held {
     place: u64,
 }
 
-#[derive(Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
+    /// If no round is ever finished, this much is held before the older half is passed on anyway.
+    most: usize,
     bytes: Vec<u8>,
     held: Vec<Held>,
     newest: u64,
@@ -24,20 +22,24 @@ pub(super) struct Order {
 }
 
 impl Order {
+    pub fn new(most: usize) -> Order {
+        Order { most, bytes: Vec::new(), held: Vec::new(), newest: 0, limit: 0 }
+    }
+
     /// Holds a record back. Returns whether so much is held that [`Order::relieve`] must be called.
     pub fn hold(&mut self, time: u64, record: &[u8], place: u64) -> bool {
         self.newest = self.newest.max(time);
         self.held.push(Held { time, start: self.bytes.len(), length: record.len(), place });
         self.bytes.extend_from_slice(record);
-        self.bytes.len() + self.held.len() * size_of::<Held>() > MAX_HELD
+        self.bytes.len() + self.held.len() * size_of::<Held>() > self.most
     }
 
-    pub fn finish_round(&mut self, pass: impl FnMut(&[u8], u64)) {
+    pub fn finish_round(&mut self, pass: &mut dyn FnMut(&[u8], u64)) {
         self.flush(self.limit, pass);
         self.limit = self.newest;
     }
 
-    pub fn relieve(&mut self, pass: impl FnMut(&[u8], u64)) {
+    pub fn relieve(&mut self, pass: &mut dyn FnMut(&[u8], u64)) {
         let mut times: Vec<u64> = self.held.iter().map(|held| held.time).collect();
         let middle = times.len() / 2;
         let (_, median, _) = times.select_nth_unstable(middle);
@@ -45,11 +47,11 @@ impl Order {
         self.flush(median, pass);
     }
 
-    pub fn finish(&mut self, pass: impl FnMut(&[u8], u64)) {
+    pub fn finish(&mut self, pass: &mut dyn FnMut(&[u8], u64)) {
         self.flush(u64::MAX, pass);
     }
 
-    fn flush(&mut self, limit: u64, mut pass: impl FnMut(&[u8], u64)) {
+    fn flush(&mut self, limit: u64, pass: &mut dyn FnMut(&[u8], u64)) {
         // Stable: records of one moment stay in the order of the file.
         self.held.sort_by_key(|held| held.time);
         let ready = self.held.partition_point(|held| held.time <= limit);
@@ -73,33 +75,35 @@ impl Order {
 mod tests {
     use super::*;
 
+    const MOST: usize = 64 << 20;
+
     #[test]
     fn a_round_passes_on_what_cannot_be_overtaken() {
-        let mut order = Order::default();
+        let mut order = Order::new(MOST);
         let mut passed: Vec<u8> = Vec::new();
         for time in [10, 30, 20] {
             order.hold(time, &[time as u8], 0);
         }
-        order.finish_round(|record, _| passed.push(record[0]));
+        order.finish_round(&mut |record, _| passed.push(record[0]));
         assert!(passed.is_empty());
         for time in [25, 40, 35] {
             order.hold(time, &[time as u8], 0);
         }
-        order.finish_round(|record, _| passed.push(record[0]));
+        order.finish_round(&mut |record, _| passed.push(record[0]));
         assert_eq!(passed, [10, 20, 25, 30]);
-        order.finish(|record, _| passed.push(record[0]));
+        order.finish(&mut |record, _| passed.push(record[0]));
         assert_eq!(passed, [10, 20, 25, 30, 35, 40]);
     }
 
     #[test]
     fn memory_is_bounded_without_rounds() {
-        let mut order = Order::default();
+        let mut order = Order::new(MOST);
         let mut passed = 0u64;
         for time in 0..200_000 {
             if order.hold(time, &[0; 1000], 0) {
-                order.relieve(|_, _| passed += 1);
+                order.relieve(&mut |_, _| passed += 1);
             }
-            assert!(order.bytes.len() <= MAX_HELD + 1000);
+            assert!(order.bytes.len() <= MOST + 1000);
         }
         assert!(passed > 100_000);
     }

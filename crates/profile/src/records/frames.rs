@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::Limits;
 use super::space::{Dso, Tasks};
 use crate::model::hash::Seeded;
-use crate::model::{ByteTable, Dictionary, Frame, FrameId, Place, StackId, StrId, Strings, label};
-use crate::symbols::{Function, MappedFile, Symbols};
+use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, Place, StackId, Strings, label};
+use crate::symbols::{Answer, Function, MappedFile, Symbols, hex};
 
 /// Addresses from here on are no addresses: they say whose the following ones are (`PERF_CONTEXT_*`).
 const CONTEXT: u64 = -4095i64 as u64;
@@ -19,7 +20,7 @@ const CONTEXT_GUEST_USER: u64 = -2560i64 as u64;
 
 /// Whose address it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Kernel,
     User,
     /// In a virtual machine, or below all of them: nothing here can name it.
@@ -37,13 +38,12 @@ impl Mode {
     }
 }
 
-/// How much room the stacks seen last may take. Then all are forgotten, so that memory does not follow the file's size.
-const MAX_SEEN_BYTES: usize = 16 << 20;
-
-#[derive(Default)]
-pub(super) struct Namer {
+pub(crate) struct Namer {
+    limits: Limits,
+    /// What nobody can name yet keeps its build id and its place in the file.
+    pub keeps_places: bool,
     /// BPF programs and other code that came and went while recording: end and name by start.
-    generated: BTreeMap<u64, (u64, StrId)>,
+    generated: BTreeMap<u64, (u64, Box<str>)>,
     kernel_frames: HashMap<u64, u32, Seeded>,
     /// Frames by file and offset, for all processes.
     user_frames: HashMap<(u32, u64), u32, Seeded>,
@@ -58,7 +58,7 @@ pub(super) struct Namer {
 }
 
 /// What is needed to name an address of a process.
-pub(super) struct Around<'a> {
+pub(crate) struct Around<'a> {
     pub names: &'a mut Dictionary,
     pub tasks: &'a mut Tasks,
     pub symbols: &'a mut Symbols,
@@ -68,11 +68,27 @@ pub(super) struct Around<'a> {
 const MAX_GENERATED: usize = 1 << 17;
 
 impl Namer {
+    pub fn new(limits: Limits) -> Namer {
+        Namer {
+            limits,
+            keeps_places: false,
+            generated: BTreeMap::new(),
+            kernel_frames: HashMap::default(),
+            user_frames: HashMap::default(),
+            functions: HashMap::new(),
+            seen: ByteTable::default(),
+            seen_stacks: Vec::new(),
+            seen_bytes: 0,
+            key: Vec::new(),
+            stack: Vec::new(),
+        }
+    }
+
     /// Code of the kernel's that appears (a BPF program, a trampoline) or, without a name, goes.
-    pub fn generated(&mut self, start: u64, length: u64, name: Option<StrId>) {
+    pub fn generated(&mut self, start: u64, length: u64, name: Option<&str>) {
         match name {
             Some(name) if self.generated.len() < MAX_GENERATED => {
-                self.generated.insert(start, (start.saturating_add(length), name));
+                self.generated.insert(start, (start.saturating_add(length), name.into()));
             }
             Some(_) => {}
             None => {
@@ -88,7 +104,14 @@ impl Namer {
         self.forget_seen();
     }
 
-    fn forget_seen(&mut self) {
+    /// What a program's addresses mean has changed.
+    pub fn forget_programs(&mut self) {
+        self.user_frames.clear();
+        self.functions.clear();
+        self.forget_seen();
+    }
+
+    pub fn forget_seen(&mut self) {
         if self.seen_bytes > 0 {
             (self.seen, self.seen_bytes) = (ByteTable::default(), 0);
             self.seen_stacks.clear();
@@ -121,7 +144,7 @@ impl Namer {
                     let leaf = self.frame(leaf, mode, around);
                     return (around.names.stacks.push(stack, FrameId(leaf)), false);
                 }
-                if self.seen_bytes > MAX_SEEN_BYTES {
+                if self.seen_bytes > self.limits.seen_bytes {
                     self.forget_seen();
                 }
                 self.seen_bytes += self.key.len() + 32;
@@ -174,6 +197,9 @@ impl Namer {
                     return *frame;
                 }
                 let frame = self.kernel_frame(address, around);
+                if self.kernel_frames.len() >= self.limits.addresses {
+                    self.kernel_frames.clear();
+                }
                 self.kernel_frames.insert(address, frame);
                 frame
             }
@@ -190,7 +216,7 @@ impl Namer {
         let strings = &mut around.names.strings;
         let generated = self.generated.range(..=address).next_back().filter(|(_, (end, _))| address < *end);
         let (symbol, module) = match generated {
-            Some((_, (_, name))) => (*name, strings.intern("[bpf]")),
+            Some((_, (_, name))) => (strings.intern(name), strings.intern("[bpf]")),
             None => {
                 let (name, module) = around.symbols.kernel(address);
                 let module = module.map_or("[kernel.kallsyms]".to_owned(), |module| format!("[{module}]"));
@@ -224,17 +250,39 @@ impl Namer {
                 let (build_id, pid) = (build_id.as_deref(), *first_pid);
                 let file = MappedFile { number, path, build_id, inode: *inode, pid };
                 match around.symbols.user(&file, offset) {
-                    Some(Function { name, offsets }) => {
+                    Answer::Function(Function { name, offsets }) => {
                         let frame = intern(around.names, Some(&name), path);
                         self.functions.entry(number).or_default().insert(offsets.start, (offsets.end, frame));
                         frame
                     }
-                    None => intern(around.names, None, path),
+                    Answer::Unnamed(Some(offsets)) => {
+                        let frame = self.place(around.names, path, build_id, offsets.start);
+                        self.functions.entry(number).or_default().insert(offsets.start, (offsets.end, frame));
+                        frame
+                    }
+                    Answer::Unnamed(None) => intern(around.names, None, path),
+                    Answer::NotRead => self.place(around.names, path, build_id, offset),
+                    // Another time it may be named, so this is not remembered.
+                    Answer::Later => return self.place(around.names, path, build_id, offset),
                 }
             }
         };
+        if self.user_frames.len() >= self.limits.addresses {
+            self.user_frames.clear();
+        }
         self.user_frames.insert((number, offset), frame);
         frame
+    }
+
+    /// A place in a file that has no name.
+    fn place(&self, names: &mut Dictionary, path: &str, build_id: Option<&[u8]>, offset: u64) -> u32 {
+        let Some(build_id) = build_id.filter(|id| self.keeps_places && !id.is_empty()) else {
+            return intern(names, None, path);
+        };
+        let module = names.strings.intern(path);
+        let frame = Frame { symbol: Strings::EMPTY, module, place: label::place_of(path, false), inlined: false };
+        let build_id = names.strings.intern(&hex(build_id));
+        names.frames.intern_in_file(frame, FileOffset { build_id, offset }).0
     }
 }
 

@@ -1,7 +1,7 @@
 //! Numbers and strings out of a record, never beyond its end.
 
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     data: &'a [u8],
     /// The file was written by a machine of the other byte order.
     swap: bool,

@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 
 use super::attr::Attr;
-use super::decode::{HEADER, attr_of, kind, record_header};
 use super::fields::Fields;
 use super::frames::{Around, Mode, Namer};
-use super::layout::Layout;
-use super::sample;
+use super::sample::{self, RawSample};
 use super::space::{Dso, Mapping, Tasks};
+use super::{Beyond, HEADER, Limits, kind, record_header};
 use crate::import::{OddityKind, Report, Take};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Sample, StackId, StrId, Strings, Task};
+use crate::model::{Dictionary, EventId, Sample, StackId, Strings, Task};
 use crate::symbols::Symbols;
 
 const GROUP: &[u8] = b"samples of a group of events (:S): only the leader's are kept, not the others' counts";
@@ -23,62 +22,82 @@ const MAX_KSYMBOL: usize = 512;
 /// Cores are numbered below this; a larger number says that none is known.
 const MAX_CORES: u32 = u16::MAX as u32;
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+const MISC_COMM_EXEC: u16 = 1 << 13;
 /// `PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER`.
 const KSYMBOL_GONE: u16 = 1;
 /// More cgroups than a node has; beyond it the oldest lose their names.
 const MAX_CGROUPS: usize = 1 << 20;
 
+/// The events that records are of.
+pub(crate) struct Events<'a> {
+    pub attrs: &'a [Attr],
+    pub ids: &'a HashMap<u64, usize, Seeded>,
+    /// As the dictionary has them.
+    pub names: &'a [EventId],
+}
+
+impl Events<'_> {
+    /// When a record was written, if it says so.
+    pub fn time_of(&self, kind: u32, body: &[u8], swap: bool) -> Option<u64> {
+        if kind == kind::SAMPLE {
+            let attr = &self.attrs[attr_of(self.attrs, self.ids, body, swap)?];
+            let mut fields = Fields::new(body, swap);
+            fields.skip_words(attr.time_word()? as u64)?;
+            return fields.u64();
+        }
+        let words = self.attrs.first()?.time_word_from_end()?;
+        let at = body.len().checked_sub(words * 8)?;
+        Fields::new(&body[at..], swap).u64()
+    }
+}
+
+/// Which event a sample belongs to.
+fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap: bool) -> Option<usize> {
+    if attrs.len() == 1 {
+        return Some(0);
+    }
+    let mut fields = Fields::new(body, swap);
+    fields.skip_words(attrs.first()?.id_word()? as u64)?;
+    ids.get(&fields.u64()?).copied()
+}
+
 /// Everything that changes while records pass in order.
-pub(super) struct Work<'s, 't> {
+pub(crate) struct Work {
     pub swap: bool,
     pub names: Dictionary,
     pub report: Report,
-    tasks: Tasks,
-    cgroups: HashMap<u64, StrId>,
-    namer: Namer,
-    /// The symbols were told all that was said of the kernel.
-    kernel_known: bool,
+    pub tasks: Tasks,
+    cgroups: HashMap<u64, Box<str>, Seeded>,
+    pub namer: Namer,
     /// Lost records as the kernel said when it lost them, and as perf asked at the end: mostly the same ones.
     lost: (u64, u64),
-    symbols: &'s mut Symbols,
-    sink: &'s mut Take<'t>,
     /// The sink wants no more.
     pub stopped: bool,
 }
 
-impl<'s, 't> Work<'s, 't> {
-    pub fn new(
-        swap: bool,
-        names: Dictionary,
-        report: Report,
-        symbols: &'s mut Symbols,
-        sink: &'s mut Take<'t>,
-    ) -> Work<'s, 't> {
+impl Work {
+    pub fn new(swap: bool, names: Dictionary, report: Report, limits: Limits) -> Work {
         Work {
             swap,
             names,
             report,
-            tasks: Tasks::default(),
-            cgroups: HashMap::new(),
-            namer: Namer::default(),
-            kernel_known: false,
+            tasks: Tasks::new(limits),
+            cgroups: HashMap::default(),
+            namer: Namer::new(limits),
             lost: (0, 0),
-            symbols,
-            sink,
             stopped: false,
         }
     }
-}
 
-impl Work<'_, '_> {
     /// Takes a record in its turn.
     pub fn take(
         &mut self,
         record: &[u8],
         place: u64,
-        layout: &mut Layout,
-        ids: &HashMap<u64, usize, Seeded>,
-        events: &[EventId],
+        events: &Events<'_>,
+        beyond: &mut impl Beyond,
+        symbols: &mut Symbols,
+        sink: &mut Take<'_>,
     ) {
         if self.stopped {
             return;
@@ -86,26 +105,40 @@ impl Work<'_, '_> {
         let (kind, misc, _) = record_header(record, self.swap);
         let body = &record[HEADER..];
         let done = if kind == kind::SAMPLE {
-            if !self.kernel_known {
-                self.kernel_known = true;
-                self.symbols.set_kernel(layout.kernel.clone());
+            if let Some(kernel) = beyond.changed_kernel() {
+                symbols.set_kernel(kernel);
                 self.namer.forget_kernel();
             }
-            attr_of(&layout.attrs, ids, body, self.swap).and_then(|at| {
-                self.sample(body, misc, place, &layout.attrs[at], events.get(at).copied().unwrap_or(EventId(0)))
+            attr_of(events.attrs, events.ids, body, self.swap).and_then(|at| {
+                let attr = &events.attrs[at];
+                let raw = sample::parse(Fields::new(body, self.swap), attr)?;
+                if let (Some(pid), Some(tid)) = (raw.pid, raw.tid) {
+                    beyond.meet(pid, tid, &mut self.tasks);
+                }
+                let event = events.names.get(at).copied().unwrap_or(EventId(0));
+                let sample = self.sample(&raw, Mode::of_record(misc), place, attr, event, symbols);
+                self.stopped = sink(&self.names, sample).is_break();
+                Some(())
             })
         } else {
             // What every record ends with must not be taken for a part of a path.
-            let trailer = layout.attrs.first().map_or(0, Attr::trailer);
-            let core = self.core_of(body, layout).filter(|core| *core < MAX_CORES);
-            self.side_record(kind, misc, &body[..body.len().saturating_sub(trailer)], core, layout)
+            let trailer = events.attrs.first().map_or(0, Attr::trailer);
+            let core = self.core_of(body, events.attrs).filter(|core| *core < MAX_CORES);
+            self.side_record(kind, misc, &body[..body.len().saturating_sub(trailer)], core, beyond)
         };
         if done.is_none() {
             self.report.odd(OddityKind::BadRecord, place, format!("record of kind {kind}").as_bytes());
         }
     }
 
-    fn side_record(&mut self, kind: u32, misc: u16, body: &[u8], core: Option<u32>, layout: &mut Layout) -> Option<()> {
+    fn side_record(
+        &mut self,
+        kind: u32,
+        misc: u16,
+        body: &[u8],
+        core: Option<u32>,
+        beyond: &mut impl Beyond,
+    ) -> Option<()> {
         let mut fields = Fields::new(body, self.swap);
         match kind {
             kind::MMAP | kind::MMAP2 => {
@@ -126,24 +159,24 @@ impl Work<'_, '_> {
                 let path = fields.string();
                 let path = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH)]);
                 if pid == u32::MAX || Mode::of_record(misc) == Mode::Kernel {
-                    if let (Some(id), true) = (build_id, path.starts_with("[kernel.kallsyms]")) {
-                        layout.kernel.build_id = Some(id.to_vec());
-                    }
-                    layout.kernel.mapped(&path, start, length, file_offset);
-                    self.kernel_known = false;
+                    beyond.kernel_mapped(&path, start, length, file_offset, build_id);
                     return Some(());
                 }
-                let build_id = build_id.or_else(|| layout.build_ids.get(&*path).map(Vec::as_slice)).map(Into::into);
+                let build_id = build_id.map(Into::into).or_else(|| beyond.build_id(pid, &path, inode));
                 let dso = self.tasks.dso_id(Dso { path: path.into(), build_id, inode }, pid);
                 let mapping = Mapping { end: start.saturating_add(length), file_offset, dso };
                 self.tasks.map(pid, start, mapping);
             }
             kind::COMM => {
-                let (_pid, tid) = (fields.u32()?, fields.u32()?);
+                let (pid, tid) = (fields.u32()?, fields.u32()?);
                 self.tasks.rename(tid, fields.string());
+                if misc & MISC_COMM_EXEC != 0 {
+                    self.tasks.exec(pid);
+                }
             }
             kind::FORK => {
                 let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+                beyond.meet(parent_pid, parent_tid, &mut self.tasks);
                 self.tasks.fork((pid, tid), (parent_pid, parent_tid));
             }
             kind::EXIT => {
@@ -169,7 +202,7 @@ impl Work<'_, '_> {
             kind::LOST_SAMPLES => self.lost.1 = self.lost.1.saturating_add(fields.u64()?),
             kind::CGROUP => {
                 let id = fields.u64()?;
-                let path = self.names.strings.intern_bytes(fields.string());
+                let path = String::from_utf8_lossy(fields.string()).into();
                 if self.cgroups.len() >= MAX_CGROUPS {
                     self.cgroups.clear();
                 }
@@ -179,8 +212,8 @@ impl Work<'_, '_> {
                 let (start, length) = (fields.u64()?, fields.u32()?);
                 let (_kind, flags) = (fields.u16()?, fields.u16()?);
                 let name = fields.string();
-                let name = self.names.strings.intern_bytes(&name[..name.len().min(MAX_KSYMBOL)]);
-                self.namer.generated(start, u64::from(length), (flags & KSYMBOL_GONE == 0).then_some(name));
+                let name = String::from_utf8_lossy(&name[..name.len().min(MAX_KSYMBOL)]);
+                self.namer.generated(start, u64::from(length), (flags & KSYMBOL_GONE == 0).then_some(&name));
             }
             _ => {} // context switches and the like
         }
@@ -188,10 +221,16 @@ impl Work<'_, '_> {
         Some(())
     }
 
-    fn sample(&mut self, body: &[u8], misc: u16, place: u64, attr: &Attr, event: EventId) -> Option<()> {
-        let raw = sample::parse(Fields::new(body, self.swap), attr)?;
-        let mode = Mode::of_record(misc);
-        let Work { names, tasks, symbols, .. } = self;
+    fn sample(
+        &mut self,
+        raw: &RawSample<'_>,
+        mode: Mode,
+        place: u64,
+        attr: &Attr,
+        event: EventId,
+        symbols: &mut Symbols,
+    ) -> Sample {
+        let Work { names, tasks, .. } = self;
         let mut around = Around { names, tasks, symbols, pid: raw.pid.unwrap_or(0) };
         let stack = if raw.chain.is_empty() {
             match attr.has_address() {
@@ -221,7 +260,11 @@ impl Work<'_, '_> {
             None if attr.has_thread() => self.names.strings.intern(":-1"),
             None => Strings::EMPTY,
         };
-        let cgroup = raw.cgroup.and_then(|id| self.cgroups.get(&id).copied());
+        let cgroup = match raw.cgroup {
+            Some(id) => self.cgroups.get(&id).map(|path| &**path),
+            None => raw.pid.and_then(|pid| self.tasks.cgroup(pid)),
+        };
+        let cgroup = cgroup.map(|path| self.names.strings.intern(path));
         let task = self.names.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
         let sample = Sample {
             // The kernel has -1 for what it does not know.
@@ -234,15 +277,12 @@ impl Work<'_, '_> {
         };
         self.report.samples += 1;
         self.names.count(event, sample.period);
-        if (self.sink)(&self.names, sample).is_break() {
-            self.stopped = true;
-        }
-        Some(())
+        sample
     }
 
     /// The core a record other than a sample was written on.
-    fn core_of(&self, body: &[u8], layout: &Layout) -> Option<u32> {
-        let words = layout.attrs.first()?.core_word_from_end()?;
+    fn core_of(&self, body: &[u8], attrs: &[Attr]) -> Option<u32> {
+        let words = attrs.first()?.core_word_from_end()?;
         Fields::new(&body[body.len().checked_sub(words * 8)?..], self.swap).u32()
     }
 }

@@ -4,7 +4,7 @@ use super::attr::{Attr, sample_bit as bit};
 use super::fields::Fields;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RawSample<'a> {
+pub(crate) struct RawSample<'a> {
     pub ip: u64,
     pub pid: Option<u32>,
     pub tid: Option<u32>,
@@ -17,7 +17,7 @@ pub(super) struct RawSample<'a> {
 }
 
 /// Takes a sample's body apart. `None` if it is shorter than it says.
-pub(super) fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
+pub(crate) fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;
     let mut sample = RawSample::default();
     if has(bit::IDENTIFIER) {

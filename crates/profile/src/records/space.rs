@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
+use super::Limits;
 use crate::model::hash::Seeded;
 
 /// A file or region that was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     pub end: u64,
     pub file_offset: u64,
     /// Which file; see [`Tasks::dso`].
@@ -19,29 +20,31 @@ pub(super) struct Mapping {
 
 /// A file that was mapped somewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Dso {
+pub(crate) struct Dso {
     pub path: Rc<str>,
     pub build_id: Option<Rc<[u8]>>,
     pub inode: Option<u64>,
 }
 
-/// The most mappings, processes and bytes of paths held; a file that has more loses names, not samples.
+/// The most mappings of one process; one that has more loses names, not samples.
 const MAX_MAPPINGS: usize = 1 << 17;
-/// Of all processes together. Some thousand processes with some hundred mappings each.
-const MAX_ALL_MAPPINGS: usize = 1 << 22;
-const MAX_TASKS: usize = 1 << 20;
-const MAX_PATH_BYTES: usize = 64 << 20;
 /// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
 const MAX_ENDED: usize = 4096;
 
 /// An address space: mappings by start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Space {
+pub(crate) struct Space {
     /// Shared with the parent until one of them changes it.
     mappings: Rc<BTreeMap<u64, Mapping>>,
     /// The same number means the same mappings of the same process; 0 where nothing is mapped.
     pub version: u32,
     seen_since_end: bool,
+    /// All that is mapped was told: the process was seen from its first moment, or asked.
+    pub is_whole: bool,
+    /// Where it is, or was born.
+    pub cgroup: Option<Rc<str>>,
+    /// It was asked for its cgroup.
+    pub has_told_cgroup: bool,
 }
 
 impl Space {
@@ -83,8 +86,8 @@ struct Name {
 }
 
 /// All processes.
-#[derive(Default)]
-pub(super) struct Tasks {
+pub(crate) struct Tasks {
+    limits: Limits,
     spaces: HashMap<u32, Space, Seeded>,
     /// Names by thread.
     names: HashMap<u32, Name, Seeded>,
@@ -99,12 +102,36 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
+    pub fn new(limits: Limits) -> Tasks {
+        Tasks {
+            limits,
+            spaces: HashMap::default(),
+            names: HashMap::default(),
+            ended: VecDeque::new(),
+            dsos: Vec::new(),
+            dso_ids: HashMap::default(),
+            path_bytes: 0,
+            versions: 0,
+            all_mappings: 0,
+        }
+    }
+
+    /// Whether some files are not told apart any more.
+    pub fn is_full(&self) -> bool {
+        self.path_bytes > self.limits.path_bytes
+    }
+
+    /// Forgets everything. Numbers of files mean others from now on.
+    pub fn forget(&mut self) {
+        *self = Tasks { versions: self.versions, ..Tasks::new(self.limits) };
+    }
+
     /// The number of a file. The same file in many processes has one number, so that it is named once.
     pub fn dso_id(&mut self, dso: Dso, pid: u32) -> u32 {
         if let Some(id) = self.dso_ids.get(&dso) {
             return *id;
         }
-        if self.path_bytes > MAX_PATH_BYTES {
+        if self.path_bytes > self.limits.path_bytes {
             return 0;
         }
         if self.dsos.is_empty() {
@@ -124,14 +151,17 @@ impl Tasks {
     }
 
     pub fn map(&mut self, pid: u32, start: u64, mapping: Mapping) {
-        if self.spaces.len() >= MAX_TASKS {
+        if self.spaces.len() >= self.limits.tasks {
             self.spaces.clear();
             self.all_mappings = 0;
         }
         let space = self.spaces.entry(pid).or_default();
         let shared = Rc::strong_count(&space.mappings) > 1;
-        if shared && self.all_mappings + space.mappings.len() > MAX_ALL_MAPPINGS {
+        if shared && self.all_mappings + space.mappings.len() > self.limits.mappings {
             space.mappings = Rc::default();
+        }
+        if !shared && self.all_mappings > self.limits.mappings {
+            return;
         }
         let before = if shared { 0 } else { space.mappings.len() };
         space.map(start, mapping);
@@ -158,7 +188,7 @@ impl Tasks {
     /// A new name, also by starting another program. What the old program had mapped stays until something else is mapped there:
     /// a stack sampled in the middle of execve still has its addresses. perf does the same.
     pub fn rename(&mut self, tid: u32, name: &[u8]) {
-        if self.names.len() >= MAX_TASKS {
+        if self.names.len() >= self.limits.tasks {
             self.names.clear();
         }
         self.names.insert(tid, Name { text: name.into(), seen_since_end: true });
@@ -168,10 +198,19 @@ impl Tasks {
     pub fn fork(&mut self, (pid, tid): (u32, u32), (parent_pid, parent_tid): (u32, u32)) {
         if pid != parent_pid {
             let parent = self.spaces.get(&parent_pid).filter(|parent| parent.version != 0);
+            let is_whole = parent.is_some_and(|parent| parent.is_whole);
+            let cgroup = parent.and_then(|parent| parent.cgroup.clone());
             match parent.map(|parent| Rc::clone(&parent.mappings)) {
-                Some(mappings) if self.spaces.len() < MAX_TASKS => {
+                Some(mappings) if self.spaces.len() < self.limits.tasks => {
                     self.versions = self.versions.wrapping_add(1).max(1);
-                    let space = Space { mappings, version: self.versions, seen_since_end: true };
+                    let space = Space {
+                        mappings,
+                        version: self.versions,
+                        seen_since_end: true,
+                        is_whole,
+                        cgroup,
+                        has_told_cgroup: false,
+                    };
                     let old = self.spaces.insert(pid, space);
                     self.released(old);
                 }
@@ -182,9 +221,56 @@ impl Tasks {
             }
         }
         if let Some(name) = self.names.get(&parent_tid).map(|name| Rc::clone(&name.text))
-            && self.names.len() < MAX_TASKS
+            && self.names.len() < self.limits.tasks
         {
             self.names.insert(tid, Name { text: name, seen_since_end: true });
+        }
+    }
+
+    /// Another program begins. What it maps is told; it may have been moved to another cgroup for this.
+    pub fn exec(&mut self, pid: u32) {
+        if self.spaces.len() < self.limits.tasks || self.spaces.contains_key(&pid) {
+            let space = self.spaces.entry(pid).or_default();
+            (space.is_whole, space.has_told_cgroup) = (true, false);
+        }
+    }
+
+    /// A process that was asked: what it has mapped now, and nothing else.
+    pub fn asked(&mut self, pid: u32, mappings: Vec<(u64, Mapping)>) {
+        let old = self.spaces.get_mut(&pid).map(|space| std::mem::take(&mut space.mappings));
+        if let Some(old) = old.filter(|old| Rc::strong_count(old) == 1) {
+            self.all_mappings = self.all_mappings.saturating_sub(old.len());
+        }
+        for (start, mapping) in mappings {
+            self.map(pid, start, mapping);
+        }
+        self.versions = self.versions.wrapping_add(1).max(1);
+        let space = self.spaces.entry(pid).or_default();
+        (space.version, space.is_whole, space.seen_since_end) = (self.versions, true, true);
+    }
+
+    /// Whether it was seen from its first moment, or asked; and asked for its cgroup.
+    pub fn knows(&self, pid: u32) -> (bool, bool) {
+        self.spaces.get(&pid).map_or((false, false), |space| (space.is_whole, space.has_told_cgroup))
+    }
+
+    /// It could not be asked, and will not be again.
+    pub fn gone(&mut self, pid: u32) {
+        if self.spaces.len() < self.limits.tasks || self.spaces.contains_key(&pid) {
+            let space = self.spaces.entry(pid).or_default();
+            (space.is_whole, space.has_told_cgroup) = (true, true);
+        }
+    }
+
+    pub fn cgroup(&self, pid: u32) -> Option<&str> {
+        self.spaces.get(&pid)?.cgroup.as_deref()
+    }
+
+    /// `None` if it could not be asked.
+    pub fn told_cgroup(&mut self, pid: u32, cgroup: Option<Rc<str>>) {
+        if let Some(space) = self.spaces.get_mut(&pid) {
+            space.has_told_cgroup = true;
+            space.cgroup = cgroup.or_else(|| space.cgroup.take());
         }
     }
 
@@ -250,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_child_starts_with_its_parents_mappings_and_name() {
-        let mut tasks = Tasks::default();
+        let mut tasks = Tasks::new(Limits::FILE);
         tasks.rename(1, b"sh");
         tasks.map(1, 100, mapping(200, 0, 1));
         tasks.fork((2, 2), (1, 1));
@@ -264,7 +350,7 @@ mod tests {
 
     #[test]
     fn short_processes_are_forgotten_and_those_still_seen_are_not() {
-        let mut tasks = Tasks::default();
+        let mut tasks = Tasks::new(Limits::FILE);
         tasks.rename(1, b"sh");
         tasks.map(1, 100, mapping(200, 0, 1));
         // Its main thread ended, another one runs on.

@@ -13,7 +13,7 @@ const MOST_WAITING: Duration = Duration::from_secs(30);
 /// … and so much of it, as a guest on the node must stay small.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 
-pub struct Recorder {
+pub struct Appender {
     writer: Writer,
     /// Seen, and not in the file yet.
     waiting: Evidence,
@@ -52,10 +52,10 @@ fn real_ns(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-impl Recorder {
-    pub fn new(writer: Writer) -> Recorder {
+impl Appender {
+    pub fn new(writer: Writer) -> Appender {
         let now = SystemTime::now();
-        Recorder {
+        Appender {
             writer,
             waiting: Evidence::default(),
             waiting_bytes: 0,
@@ -70,14 +70,28 @@ impl Recorder {
 
     /// Takes what was seen, and brings it into the file when it is time.
     pub fn take(&mut self, fragment: Evidence) {
-        self.waiting_bytes += bytes_of(&fragment);
-        self.waiting.append(fragment);
+        self.hold(fragment);
         // A wall clock that was set back must not keep us from trying.
         if self.tried.elapsed().is_ok_and(|since| since < COMMIT_EVERY) {
             return;
         }
+        let _ = self.try_commit();
+    }
+
+    /// Takes what was seen, for the next commit.
+    pub fn hold(&mut self, fragment: Evidence) {
+        self.waiting_bytes += bytes_of(&fragment);
+        self.waiting.append(fragment);
+    }
+
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Brings what waits into the file. What does not fit waits for room, within bounds.
+    pub fn try_commit(&mut self) -> Result<(), RecordingError> {
         self.tried = SystemTime::now();
-        if let Err(error) = self.commit() {
+        self.commit().or_else(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
                     "{error}; recording goes on, {} s wait for room, what is older is lost",
@@ -88,7 +102,8 @@ impl Recorder {
             if long || self.waiting_bytes > MOST_WAITING_BYTES {
                 self.give_up(&error);
             }
-        }
+            Err(error)
+        })
     }
 
     /// The last commit: all, else what is described once, else that something is missing.
@@ -113,6 +128,9 @@ impl Recorder {
         if let Err(error) = self.writer.append(&self.waiting) {
             self.waiting.unseen.truncate(unseen);
             return Err(error);
+        }
+        if std::mem::take(&mut self.complained) {
+            warn("there is room again; recording goes on");
         }
         self.looks += self.waiting.core_times.len();
         self.waiting = Evidence::default();
@@ -146,7 +164,7 @@ impl Recorder {
 }
 
 /// Roughly what it takes in memory.
-fn bytes_of(evidence: &Evidence) -> usize {
+pub fn bytes_of(evidence: &Evidence) -> usize {
     let cores: usize = evidence.core_times.iter().map(|t| t.cores.len() * size_of::<CoreTicks>()).sum();
     let points: usize = evidence.counters.iter().map(|(_, points)| size_of_val(points)).sum();
     let log: usize = evidence.log.iter().map(|line| line.text.len() + 64).sum();
@@ -222,7 +240,7 @@ mod tests {
         Evidence { log: vec![line], ..look(7) }
     }
 
-    fn take_now(recorder: &mut Recorder, fragment: Evidence) {
+    fn take_now(recorder: &mut Appender, fragment: Evidence) {
         recorder.tried = UNIX_EPOCH;
         recorder.take(fragment);
     }
@@ -235,7 +253,7 @@ mod tests {
     fn what_was_given_up_on_a_full_disk_is_told_in_the_file() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let path = tmpfs.path().join("a.coroner");
-        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
         take_now(&mut recorder, Evidence { node: Some(Node::default()), ..look(1) });
         assert_eq!((recorder.looks, recorder.lost), (1, Duration::ZERO));
         // More than the disk has, and more than may wait.
@@ -256,7 +274,7 @@ mod tests {
     fn a_disk_that_stays_full_to_the_end_still_gets_the_last_words() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
-        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
         take_now(&mut recorder, look(1));
         // To the last byte: fails when nothing more fits.
         assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
@@ -274,7 +292,7 @@ mod tests {
     fn nothing_is_lost_if_room_comes_back() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
-        let mut recorder = Recorder::new(Writer::create(&path).unwrap());
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
         assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
         take_now(&mut recorder, log(300_000));
         take_now(&mut recorder, look(8));

@@ -1,0 +1,187 @@
+//! The recorder's main loop: looks at the node, and hands on what it saw.
+
+use super::config::Config;
+use super::control::Control;
+use super::directory::OwnDirectory;
+use super::incidents::Incidents;
+use super::meter::Meter;
+use super::metrics::Server;
+use super::notify;
+use super::rings::Rings;
+use super::rollup::Rollup;
+use super::segments::{SMALLEST_LIMIT, Segments};
+use super::status::Status;
+use super::store::Store;
+use super::triggers::{self, Triggers};
+use crate::args::NodeArgs;
+use crate::commands::audit_files::{Known, read_baseline};
+use crate::output::warn;
+use anyhow::Context;
+use coroner_evidence::{Clocks, Evidence, Time};
+use coroner_probes::sampler::{Sampler, SamplerOptions};
+use coroner_probes::watch::{NameZombies, Watch};
+use coroner_profile::live::LiveFormat;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a recorder that ended has to say.
+pub struct Outcome {
+    pub directory: PathBuf,
+    pub status: Status,
+    pub lasted: Duration,
+}
+
+/// Records until `stop` becomes true, or for `duration`.
+pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
+    anyhow::ensure!(
+        config.max_size >= SMALLEST_LIMIT,
+        "max_size: {} bytes are too few for the minutes around an incident; at least {} MiB",
+        config.max_size,
+        SMALLEST_LIMIT >> 20
+    );
+    let own = OwnDirectory::take(&config.dir)?;
+    let status = Arc::new(Mutex::new(Status::default()));
+    let began = Instant::now();
+    let clocks = read_clocks();
+    lock(&status).own.started_real_ns = clocks.real_ns;
+    let segments = Segments::open(&own.path, config.max_size)
+        .with_context(|| format!("{}: cannot be listed", own.path.display()))?;
+    let mut incidents = Incidents::open(&own.path, &config.incidents)?;
+    let mut first = Evidence::default();
+    let sampler = Sampler::start(&node.root(), &SamplerOptions { rate_hz: config.rate }, &mut first);
+    let sampling = config.rate > 0 && sampler.is_sampling();
+    let samples = sampling.then(|| (node.root().path("/"), live_format(&sampler)));
+    let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
+    let to_store = store.handle();
+
+    let audit = Known::read(&Default::default())?.audit_options(read_baseline(None)?);
+    let mut watch = Watch::start_endless(node.root(), node.watch_options(NameZombies::Always, Some(audit)));
+    let mut rings = match sampling {
+        true => Some(Rings::start(sampler, config.rate, to_store.clone(), Arc::clone(&status))?),
+        false => None,
+    };
+    let control = Control::listen(&own.path)?;
+    let metrics = serve(config, &status);
+    let mut noticing = Triggers::new(&config.triggers);
+    let mut meter = Meter::new();
+    let mut rollup = Rollup::new();
+    let mut watchdog = notify::Watchdog::new();
+    notify::ready();
+    announce(&own, config, metrics.as_ref());
+
+    let mut anew = true;
+    let mut told_status = Instant::now() - SECOND;
+    while let Some(mut fragment) = watch.next_turn() {
+        let clocks = read_clocks();
+        fragment.append(std::mem::take(&mut first));
+        let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
+        for trigger in noticing.look(&fragment).into_iter().chain(marks) {
+            warn(&format!("incident: {}", trigger.text));
+            incidents.begin(trigger, clocks);
+        }
+        incidents.turn(clocks);
+        to_store.keep_from(incidents.needed_from_real_ns());
+        if let Some(rings) = &mut rings {
+            rings.escalate(incidents.escalation(clocks.at));
+        }
+        meter.note(&fragment);
+        if let Some(minute) = rollup.note(&fragment, clocks) {
+            to_store.rollup(minute);
+        }
+        match std::mem::take(&mut anew) {
+            true => to_store.anew(fragment, clocks),
+            false => to_store.seen(fragment),
+        }
+        if to_store.wants_anew() {
+            watch.tell_anew();
+            anew = true;
+        }
+        if told_status.elapsed() >= SECOND {
+            told_status = Instant::now();
+            tell_status(&status, &meter, &incidents);
+        }
+        anyhow::ensure!(!store.has_ended(), "the thread that writes the segments has ended; see the message above");
+        watchdog.beat();
+        if stop.load(Ordering::Relaxed) || duration.is_some_and(|duration| began.elapsed() >= duration) {
+            watch.stop();
+        }
+    }
+    notify::stopping();
+    if let Some(rings) = rings {
+        rings.finish();
+    }
+    let sealed = store.finish();
+    incidents.finish(read_clocks());
+    tell_status(&status, &meter, &incidents);
+    drop(control);
+    sealed?;
+    let status = lock(&status).clone();
+    Ok(Outcome { directory: own.path.clone(), status, lasted: began.elapsed() })
+}
+
+fn live_format(sampler: &Sampler) -> LiveFormat {
+    let format = sampler.format();
+    LiveFormat { event: format.event.to_owned(), sample_type: format.sample_type }
+}
+
+/// A port that is taken costs the numbers, not the recording.
+fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
+    let listen = config.metrics.listen?;
+    match Server::start(listen, Arc::clone(status)) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            warn(&format!("{error:#}; recording goes on without /metrics (metrics.listen, --metrics)"));
+            None
+        }
+    }
+}
+
+fn announce(own: &OwnDirectory, config: &Config, metrics: Option<&Server>) {
+    let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
+    text.push_str(&format!(", {} samples a second of each core)", config.rate));
+    if let Some(server) = metrics {
+        text.push_str(&format!(", metrics at http://{}/metrics", server.address()));
+    }
+    warn(&text);
+    notify::status(&text);
+}
+
+fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Incidents) {
+    let cpu = coroner_probes::root::own_cpu();
+    let rss = own_rss();
+    let mut status = lock(status);
+    status.node = meter.node();
+    status.incidents.clone_from(incidents.counts());
+    status.own.cpu_seconds = cpu.as_secs_f64();
+    status.own.rss_bytes = rss;
+    status.own.incident_bytes = incidents.bytes();
+}
+
+fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
+    // Plain numbers, right at any moment, whoever panicked.
+    status.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_rss() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn host() -> Option<String> {
+    Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
+}
+
+fn read_clocks() -> Clocks {
+    use rustix::time::{ClockId, clock_gettime};
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        u64::try_from(i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)).unwrap_or(0)
+    };
+    Clocks { at: Time(ns(ClockId::Monotonic)), real_ns: ns(ClockId::Realtime), boot_ns: ns(ClockId::Boottime) }
+}

@@ -1,0 +1,251 @@
+//! deploy/coroner.service under a real systemd: it starts with the least it needs and is not blind, its watchdog works, it stops clean,
+//! and it leaves no dead memory cgroups behind.
+
+mod support;
+
+use coroner_lab::{HostLock, LiveScenario};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::*;
+
+const UNIT: &str = include_str!("../../../deploy/coroner.service");
+const SYSUSERS: &str = include_str!("../../../deploy/coroner.sysusers");
+const CONFIG: &str = include_str!("../../../deploy/coroner.toml");
+
+/// CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF (include/uapi/linux/capability.h).
+const CAPABILITIES: [u32; 6] = [2, 14, 19, 34, 38, 39];
+
+/// So many restarts in `./check`; the number can be set to see more of them.
+const RESTARTS: u32 = 12;
+
+/// A node with our service installed, which does not run yet. Its state lies on the disk, as it does in real life: the pages of
+/// a tmpfs are memory that nothing can drop.
+struct Node {
+    scenario: LiveScenario,
+    state: tempfile::TempDir,
+}
+
+impl Node {
+    fn boot(drop_in: &str) -> Node {
+        let scenario = start_scenario("agent-configured", &["--seconds", "1800"]);
+        let beside_the_binary = Path::new(CORONER).parent().unwrap();
+        let node = Node { scenario, state: tempfile::tempdir_in(beside_the_binary).unwrap() };
+        node.write("/etc/systemd/system/coroner.service", UNIT);
+        node.write("/etc/systemd/system/coroner.service.d/test.conf", drop_in);
+        node.write("/etc/sysusers.d/coroner.conf", SYSUSERS);
+        node.write("/etc/coroner/coroner.toml", CONFIG);
+        node.write("/usr/local/bin/coroner", "");
+        node.graft(Path::new(CORONER), "/usr/local/bin/coroner");
+        fs::create_dir_all(node.path("/var/lib/coroner")).unwrap();
+        node.graft(node.state.path(), "/var/lib/coroner");
+        // The lab's nodes have no kernel log; real ones do.
+        mknodat(CWD, node.path("/dev/kmsg"), FileType::CharacterDevice, Mode::from_raw_mode(0o644), makedev(1, 11))
+            .unwrap();
+        node.run(&["systemd-sysusers"]);
+        node.run(&["systemctl", "daemon-reload"]);
+        node
+    }
+
+    fn leader(&self) -> u64 {
+        self.scenario.truth.facts["leader"].as_u64().unwrap()
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        format!("/proc/{}/root{path}", self.leader()).into()
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
+    /// In a thread that is in a namespace of the node's.
+    fn inside<T: Send>(&self, kind: &str, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/proc/{}/ns/{kind}", self.leader())).unwrap();
+        let kind = if kind == "mnt" { LinkNameSpaceType::Mount } else { LinkNameSpaceType::Network };
+        std::thread::scope(|scope| {
+            let enter = || {
+                // SAFETY: only this thread's view of the file system is unshared, and it ends here.
+                unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }.unwrap();
+                move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(kind)).unwrap();
+                work()
+            };
+            scope.spawn(enter).join().unwrap()
+        })
+    }
+
+    /// Mounts something of the host's in the node.
+    fn graft(&self, from: &Path, to: &str) {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(CWD, from, flags).unwrap();
+        self.inside("mnt", || move_mount(&tree, "", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)).unwrap();
+    }
+
+    fn run(&self, command: &[&str]) -> String {
+        let leader = self.leader().to_string();
+        let mut nsenter = Command::new("nsenter");
+        nsenter
+            .args(["--target", &leader, "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--"])
+            .args(command);
+        let out = nsenter.output().expect("nsenter runs");
+        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "{command:?}: {said}\n{}", self.journal());
+        said
+    }
+
+    fn journal(&self) -> String {
+        let leader = self.leader().to_string();
+        let args =
+            ["--target", &leader, "--mount", "--pid", "--", "journalctl", "-u", "coroner", "-n", "30", "--no-pager"];
+        let out = Command::new("nsenter").args(args).output().expect("nsenter runs");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    fn property(&self, name: &str) -> String {
+        self.run(&["systemctl", "show", "--value", "--property", name, "coroner"]).trim().to_owned()
+    }
+
+    /// The recorder's pid as the host counts.
+    fn recorder(&self) -> u32 {
+        let inner = self.property("MainPID");
+        let is_it = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap_or("");
+            ids.split_whitespace().nth(1) == Some(&inner) && status.starts_with("Name:\tcoroner\n")
+        };
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.into_iter().find(is_it).unwrap_or_else(|| panic!("no process {inner}\n{}", self.journal()))
+    }
+
+    fn metrics(&self) -> String {
+        self.inside("net", || {
+            let mut stream = TcpStream::connect("127.0.0.1:9478").unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9478\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+            body.to_owned()
+        })
+    }
+
+    /// Dead memory cgroups of our service, with what holds them.
+    fn zombies(&self) -> Vec<Value> {
+        let cgroup = self.scenario.truth.facts["cgroup"].as_str().unwrap();
+        let prefix = format!("{cgroup}/system.slice/coroner.service");
+        let scan = json_of(&coroner(&["zombies", "--json", "--all", "--for", "1s"]));
+        let groups = scan["groups"].as_array().unwrap_or_else(|| panic!("no groups in {scan:#}"));
+        let is_ours = |g: &&Value| g["example"].as_str().is_some_and(|path| path.starts_with(&prefix));
+        groups.iter().filter(is_ours).cloned().collect()
+    }
+
+    fn has_write_ahead_log(&self) -> bool {
+        fs::read_dir(self.state.path()).unwrap().any(|e| e.unwrap().file_name().to_string_lossy().ends_with("-wal"))
+    }
+}
+
+fn field(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {status}"));
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+#[test]
+fn the_service_has_what_it_needs_and_nothing_more() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let node = Node::boot("[Service]\nWatchdogSec=4\nRestartSec=1\nTimeoutAbortSec=5\n");
+    node.run(&["systemctl", "start", "coroner"]);
+    assert_eq!(node.property("ActiveState"), "active");
+    assert!(node.property("StatusText").contains("/var/lib/coroner"), "{}", node.property("StatusText"));
+
+    // Who it is, and what it may do.
+    let pid = node.recorder();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = CAPABILITIES.iter().fold(0_u64, |mask, capability| mask | 1 << capability);
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&field(&status, set), 16), Ok(mask), "{set}\n{status}");
+    }
+    assert!(!field(&status, "Uid").split_whitespace().any(|uid| uid == "0"), "{status}");
+    assert_eq!((field(&status, "NoNewPrivs"), field(&status, "Seccomp")), ("1".to_owned(), "2".to_owned()), "{status}");
+    assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "-500");
+
+    // What it sees in spite of that.
+    wait_until("the first samples are written and counted", || {
+        node.metrics().lines().any(|l| l.strip_prefix("coroner_samples_total ").is_some_and(|n| n != "0"))
+    });
+    let metrics = node.metrics();
+    for seen in ["coroner_memcgs{state=\"dead\"}", "coroner_worst_core ", "coroner_process_resident_memory_bytes "] {
+        assert!(metrics.contains(seen), "{seen} is not in\n{metrics}");
+    }
+    check_with_promtool(&metrics);
+    let recording = node.state.path().to_str().unwrap();
+    let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", recording]));
+    let unseen: Vec<&str> =
+        diagnosis["unseen"].as_array().unwrap().iter().filter_map(|u| u["probe"].as_str()).collect();
+    for probe in ["samples", "cores", "tasks", "run-queue", "kernel-log", "cgroups", "zombies", "cgroup-churn", "units"]
+    {
+        assert!(!unseen.contains(&probe), "{probe} is blind: {:#}", diagnosis["unseen"]);
+    }
+
+    // Its main loop hangs: systemd notices, and starts it again.
+    let process = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    wait_until("the watchdog restarted it", || node.property("NRestarts") == "1");
+    wait_until("it runs again", || node.property("ActiveState") == "active");
+    assert_ne!(node.recorder(), pid);
+    assert!(node.journal().contains("Watchdog timeout"), "{}", node.journal());
+
+    // It stops when it is asked to, and what it wrote is whole.
+    node.run(&["systemctl", "stop", "coroner"]);
+    assert_eq!((node.property("ActiveState"), node.property("Result")), ("inactive".to_owned(), "success".to_owned()));
+    assert!(!node.has_write_ahead_log(), "the last segment was not sealed\n{}", node.journal());
+    json_of(&coroner(&["diagnose", "--json", "--from", recording]));
+    node.scenario.stop().unwrap();
+}
+
+fn check_with_promtool(metrics: &str) {
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        coroner_lab::host_lock::skip("needs promtool: install prometheus");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    let out = promtool.wait_with_output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && said.trim().is_empty(), "{said}\n{metrics}");
+}
+
+#[test]
+fn restarts_leave_no_dead_memory_cgroups() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let restarts = std::env::var("CORONER_TEST_RESTARTS").map_or(RESTARTS, |n| n.parse().unwrap());
+    let node = Node::boot("[Unit]\nStartLimitIntervalSec=0\n");
+    for _ in 0..restarts {
+        node.run(&["systemctl", "restart", "coroner"]);
+    }
+    node.run(&["systemctl", "stop", "coroner"]);
+    let mut left = Vec::new();
+    for _ in 0..30 {
+        left = node.zombies();
+        if left.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert!(left.is_empty(), "after {restarts} restarts these are left: {left:#?}");
+    node.scenario.stop().unwrap();
+}

@@ -1,0 +1,80 @@
+//! Why the kernel may not be sampled, in words for [`coroner_evidence::Evidence::unseen`].
+
+use std::io;
+
+use crate::Root;
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+
+/// perf_event_open or the mapping of its ring failed: why, and what to do.
+pub(crate) fn explain(root: &Root, error: &io::Error) -> (String, &'static str) {
+    const PRIVILEGES: &str = "run as root, or with CAP_PERFMON and CAP_SYSLOG (before Linux 5.8 CAP_SYS_ADMIN); in a container: --privileged";
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let locked = root.read_line("/sys/kernel/security/lockdown");
+            if locked.is_some_and(|modes| modes.contains("[confidentiality]")) {
+                let why = "the kernel is locked down (confidentiality), so that it may not be sampled";
+                return (why.to_owned(), "boot with lockdown=integrity or none");
+            }
+            let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
+            if may_sample(status.as_deref().unwrap_or_default()) {
+                let why = format!(
+                    "perf_event_open: {error}, although the capabilities are there: seccomp or a security module forbids it"
+                );
+                return (why, "run outside the container, or let its seccomp profile allow perf_event_open");
+            }
+            let paranoid = root.read_line("/proc/sys/kernel/perf_event_paranoid");
+            let setting =
+                paranoid.map(|value| format!(", and kernel.perf_event_paranoid is {value}")).unwrap_or_default();
+            (format!("perf_event_open: {error}: this process lacks CAP_PERFMON{setting}"), PRIVILEGES)
+        }
+        Some(libc::EMFILE | libc::ENFILE) => (
+            format!("perf_event_open: {error}: one file for each core is needed"),
+            "raise the limit of open files (ulimit -n)",
+        ),
+        Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP) => {
+            (format!("perf_event_open: {error}"), "a kernel that is built with CONFIG_PERF_EVENTS")
+        }
+        _ => (format!("perf_event_open: {error}"), PRIVILEGES),
+    }
+}
+
+/// By the effective capabilities of /proc/PID/status.
+fn may_sample(status: &str) -> bool {
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    effective.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1 || set >> CAP_PERFMON & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_refusal_names_its_cause() {
+        let why = |files: &[(&str, &str)], errno| {
+            let dir = tree(files);
+            explain(&Root::at(dir.path()), &io::Error::from_raw_os_error(errno)).0
+        };
+        let poor = ("proc/self/status", "Name:\tx\nCapEff:\t0000000000000000\n");
+        let rich = ("proc/self/status", "CapEff:\t000001ffffffffff\n");
+        let paranoid = ("proc/sys/kernel/perf_event_paranoid", "4\n");
+        let locked = ("sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
+        assert!(
+            why(&[poor, paranoid], libc::EACCES).contains("lacks CAP_PERFMON, and kernel.perf_event_paranoid is 4")
+        );
+        assert!(why(&[rich, paranoid], libc::EPERM).contains("seccomp"));
+        assert!(why(&[rich, locked], libc::EPERM).contains("locked down"));
+        assert!(why(&[], libc::EMFILE).contains("one file for each core"));
+    }
+}

@@ -1,0 +1,74 @@
+//! perf_event_open(2): events of one core, and the ring in which the kernel leaves what they saw. All `unsafe` of it is here.
+//!
+//! Layouts are those of include/uapi/linux/perf_event.h.
+
+pub(crate) mod blind;
+mod event;
+mod ring;
+
+pub(crate) use event::{Attributes, Event, flag, sample};
+pub(crate) use ring::{HEADER, Ring};
+
+use crate::Root;
+
+/// Software events of the kernel: its own clock, which every machine has, virtual ones too.
+pub(crate) const TYPE_SOFTWARE: u32 = 1;
+pub(crate) const COUNT_SW_CPU_CLOCK: u64 = 0;
+pub(crate) const TYPE_HARDWARE: u32 = 0;
+pub(crate) const COUNT_HW_CPU_CYCLES: u64 = 0;
+pub(crate) const TYPE_TRACEPOINT: u32 = 2;
+
+/// Reading an event also tells how many records found no room (Linux 6.0).
+pub(crate) const READ_FORMAT_LOST: u64 = 1 << 4;
+
+/// Kinds of records (enum perf_event_type).
+pub(crate) mod record {
+    pub const LOST: u32 = 2;
+    pub const COMM: u32 = 3;
+    pub const EXIT: u32 = 4;
+    pub const THROTTLE: u32 = 5;
+    pub const UNTHROTTLE: u32 = 6;
+    pub const FORK: u32 = 7;
+    pub const SAMPLE: u32 = 9;
+}
+
+/// Beyond this a sampler hurts the node.
+const MAX_RATE_HZ: u32 = 1000;
+
+/// What the kernel refuses is not asked for: it lowers this limit where sampling has become slow
+/// (kernel/events/core.c: perf_sample_event_took).
+pub(crate) fn allowed_rate(root: &Root, rate_hz: u32) -> u32 {
+    let limit = root.read_line("/proc/sys/kernel/perf_event_max_sample_rate").and_then(|text| text.parse().ok());
+    rate_hz.min(limit.unwrap_or(MAX_RATE_HZ)).clamp(1, MAX_RATE_HZ)
+}
+
+/// Files for each core: beyond the soft limit that many systems set (1024), within the hard one.
+pub(crate) fn more_files(count: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (count as u64).saturating_add(512);
+    if limit.current.is_some_and(|soft| soft < wanted) {
+        let raised = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_limit_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let kernel = dir.path().join("proc/sys/kernel");
+        std::fs::create_dir_all(&kernel).unwrap();
+        let root = Root::at(dir.path());
+        assert_eq!(allowed_rate(&root, 0), 1);
+        assert_eq!(allowed_rate(&root, 49), 49);
+        assert_eq!(allowed_rate(&root, 99_999), MAX_RATE_HZ);
+        std::fs::write(kernel.join("perf_event_max_sample_rate"), "25\n").unwrap();
+        assert_eq!(allowed_rate(&root, 49), 25);
+        std::fs::write(kernel.join("perf_event_max_sample_rate"), "0\n").unwrap();
+        assert_eq!(allowed_rate(&root, 49), 1);
+    }
+}

@@ -1,0 +1,34 @@
+//! The cores are read by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
+
+use super::gaps::Gaps;
+use super::paces::CORES_EVERY;
+use crate::cores::CoreTimeReader;
+use crate::root::{Root, clock, now};
+use coroner_evidence::Evidence;
+use rustix::time::ClockId;
+use std::sync::mpsc::{Receiver, channel};
+
+/// A thread that reads the cores until nobody listens any more.
+pub fn sample_cores(root: Root) -> Receiver<Evidence> {
+    let (sender, receiver) = channel();
+    let mut reader = CoreTimeReader::new(&root);
+    let sample = move || {
+        let mut next = now();
+        let mut gaps = Gaps::default();
+        loop {
+            let mut evidence = Evidence::default();
+            let at = now();
+            gaps.note(at, clock(ClockId::Realtime), &mut evidence);
+            reader.look(at, &mut evidence);
+            if sender.send(evidence).is_err() {
+                return;
+            }
+            // From the planned moment, so that the pace does not drift; if we were held up, no burst follows.
+            next = (next + CORES_EVERY).max(now());
+            std::thread::sleep(next.since(now()));
+        }
+    };
+    // Without a thread nothing is sent, and the caller says that the cores could not be seen.
+    let _ = std::thread::Builder::new().name("cores".to_owned()).spawn(sample);
+    receiver
+}

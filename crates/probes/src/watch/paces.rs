@@ -1,0 +1,66 @@
+//! How often what is looked at: closely for some seconds, or for months at a cost that nobody notices.
+
+use super::pace::Pace;
+use std::time::Duration;
+
+pub const CORES_EVERY: Duration = Duration::from_millis(100);
+
+/// When each probe that takes its turn on the caller's thread is due.
+#[derive(Debug)]
+pub struct Paces {
+    pub turn: Duration,
+    pub hot_threads: Pace,
+    pub all_threads: Pace,
+    pub counters: Pace,
+    pub softirqs: Pace,
+    /// A table of cores × interrupts, which grows with the square of the node.
+    pub interrupts: Pace,
+    pub nic_counters: Pace,
+    /// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
+    pub nic_map: Pace,
+    pub cgroups: Pace,
+}
+
+/// A probe may use this part of one core: 1/200 = 0.5 %.
+const PROBE_SHARE: u32 = 200;
+/// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
+const ALL_THREADS_SHARE: u32 = 50;
+
+/// Of a recorder each probe may use 0.1 %, the scan of all threads 0.4 %: samples of stacks name the owner of a core meanwhile.
+const RECORDER_SHARE: u32 = 1000;
+const RECORDER_THREADS_SHARE: u32 = 250;
+
+impl Paces {
+    /// For a watch of some seconds or minutes.
+    pub fn close() -> Paces {
+        let pace = |millis, share| Pace::new(Duration::from_millis(millis), share);
+        Paces {
+            turn: Duration::from_millis(200),
+            hot_threads: pace(200, PROBE_SHARE),
+            all_threads: pace(1000, ALL_THREADS_SHARE),
+            counters: pace(1000, PROBE_SHARE),
+            // More often than the others: whether a full core still handles packets must be told within its second.
+            softirqs: pace(200, PROBE_SHARE),
+            interrupts: pace(2000, PROBE_SHARE),
+            nic_counters: pace(1000, PROBE_SHARE),
+            nic_map: pace(10_000, PROBE_SHARE),
+            cgroups: pace(1000, PROBE_SHARE),
+        }
+    }
+
+    /// For a watch without an end.
+    pub fn recorder() -> Paces {
+        let pace = |millis, share| Pace::new(Duration::from_millis(millis), share);
+        Paces {
+            turn: Duration::from_millis(250),
+            hot_threads: pace(1000, RECORDER_SHARE),
+            all_threads: pace(5000, RECORDER_THREADS_SHARE),
+            counters: pace(1000, RECORDER_SHARE),
+            softirqs: pace(1000, RECORDER_SHARE),
+            interrupts: pace(10_000, RECORDER_SHARE),
+            nic_counters: pace(2000, RECORDER_SHARE),
+            nic_map: pace(60_000, RECORDER_SHARE),
+            cgroups: pace(2000, RECORDER_SHARE),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Samples of the node we run on, out of the records that the kernel leaves in its rings.
+//!
+//! What a file of perf's has in its header the node itself is asked for: mappings and names of processes that ran before us, the
+//! kernel's symbols. Frames of the kernel are named at once, as their addresses mean nothing after the next boot. Frames of
+//! programs are named by their files' symbols while that costs little; else they keep the file's build id and their place in it, and are named
+//! by whoever reads the recording.
+//!
+//! **Memory** is bounded: what is mapped where some megabytes, symbol tables 16 MiB, the kernel's symbols 4 to 8 MiB. The dictionary
+//! grows with what is sampled until [`Live::begin_anew`]; [`Live::dictionary_bytes`] tells when it is time.
+
+mod node;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use crate::import::Report;
+use crate::model::hash::Seeded;
+use crate::model::{Clock, Dictionary, EventId, Sample};
+use crate::records::attr::Attr;
+use crate::records::order::Order;
+use crate::records::work::{Events, Work};
+use crate::records::{HEADER, Limits, record_header};
+use crate::symbols::Symbols;
+use node::Node;
+
+/// What the records contain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveFormat {
+    /// As perf names it: `cycles` or `cpu-clock`.
+    pub event: String,
+    /// PERF_SAMPLE_* bits. All other records end with those of them that sample_id_all adds.
+    pub sample_type: u64,
+}
+
+/// Puts records in order and makes samples of them.
+pub struct Live {
+    work: Work,
+    order: Order,
+    symbols: Symbols,
+    node: Node,
+    attrs: [Attr; 1],
+    ids: HashMap<u64, usize, Seeded>,
+    event: [EventId; 1],
+    /// How many symbol tables there were when callers were remembered.
+    files_read: u64,
+}
+
+impl Live {
+    /// `root` is `/` on a live node. What it has below /proc is read when it is needed first.
+    pub fn new(root: &Path, format: LiveFormat) -> Live {
+        let attr = Attr {
+            name: format.event,
+            sample_type: format.sample_type,
+            sample_period: 1,
+            sample_id_all: true,
+            ..Attr::default()
+        };
+        let mut work = Work::new(false, Dictionary::default(), Report::default(), Limits::LIVE);
+        work.namer.keeps_places = true;
+        let mut live = Live {
+            work,
+            order: Order::new(Limits::LIVE.held_bytes),
+            symbols: Symbols::sparing(root),
+            node: Node::new(root),
+            attrs: [attr],
+            ids: HashMap::default(),
+            event: [EventId(0)],
+            files_read: 0,
+        };
+        live.begin_anew();
+        live
+    }
+
+    /// Takes the records of all cores since the last call, one after the other. Passes on the samples whose turn it is: those
+    /// that no other core can have an older record for. They are one call late, therefore.
+    pub fn take(&mut self, records: &[u8], sink: &mut dyn FnMut(&Dictionary, Sample)) {
+        let mut rest = records;
+        while let Some(header) = rest.get(..HEADER) {
+            let (kind, _, size) = record_header(header, false);
+            let Some((record, after)) = rest.split_at_checked(size).filter(|(record, _)| record.len() >= HEADER) else {
+                break;
+            };
+            rest = after;
+            let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event };
+            match events.time_of(kind, &record[HEADER..], false) {
+                Some(time) => {
+                    if self.order.hold(time, record, 0) {
+                        self.pass(Order::relieve, sink);
+                    }
+                }
+                None => self.work_off(record, sink),
+            }
+        }
+        if !rest.is_empty() {
+            self.work.report.truncated = true;
+        }
+        self.pass(Order::finish_round, sink);
+    }
+
+    /// Passes on what is still held: no more records come.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(&Dictionary, Sample)) {
+        self.pass(Order::finish, sink);
+    }
+
+    pub fn names(&self) -> &Dictionary {
+        &self.work.names
+    }
+
+    /// What could not be understood, and how many records were lost or held back by core, since the start.
+    pub fn report(&self) -> &Report {
+        &self.work.report
+    }
+
+    /// How the samples' clock stands to the wall clock.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.work.names.clock = Some(clock);
+    }
+
+    /// What the dictionary takes of memory.
+    pub fn dictionary_bytes(&self) -> usize {
+        self.work.names.held_bytes()
+    }
+
+    /// A new segment begins: a new, empty dictionary. What is mapped where and the symbol tables stay. Samples that are held now are of
+    /// the new segment.
+    pub fn begin_anew(&mut self) {
+        let clock = self.work.names.clock;
+        self.work.names = Dictionary::default();
+        self.work.names.clock = clock;
+        self.event = [self.work.names.intern_event(&self.attrs[0].name)];
+        self.work.namer.forget_kernel();
+        self.work.namer.forget_programs();
+        if self.work.tasks.is_full() {
+            // Whatever still runs is asked again.
+            self.work.tasks.forget();
+            self.symbols.forget_files();
+        }
+    }
+
+    fn pass(
+        &mut self,
+        turn: impl FnOnce(&mut Order, &mut dyn FnMut(&[u8], u64)),
+        sink: &mut dyn FnMut(&Dictionary, Sample),
+    ) {
+        // A table that was read since may name callers that were nameless.
+        if self.symbols.files_read() != self.files_read {
+            self.files_read = self.symbols.files_read();
+            self.work.namer.forget_seen();
+        }
+        let mut order = std::mem::replace(&mut self.order, Order::new(0));
+        turn(&mut order, &mut |record, _| self.work_off(record, sink));
+        self.order = order;
+    }
+
+    fn work_off(&mut self, record: &[u8], sink: &mut dyn FnMut(&Dictionary, Sample)) {
+        let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event };
+        self.work.take(record, 0, &events, &mut self.node, &mut self.symbols, &mut |names, sample| {
+            sink(names, sample);
+            ControlFlow::Continue(())
+        });
+    }
+}

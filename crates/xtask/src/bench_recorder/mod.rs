@@ -1,0 +1,172 @@
+//! What the flight recorder costs, beside `perf record -F 97 -a -g` under the same load, in one run.
+//!
+//! CPU is the kernel's account of the process. "Reading, interning and storing" is the recorder with samples less the recorder
+//! without (`--rate 0`), in turns, so that what the probes cost is not in it.
+
+mod load;
+mod on_disk;
+mod process;
+
+use anyhow::{Context, bail};
+use load::{Crowd, Stress};
+use process::{Measured, Recorder, perf_record};
+use std::path::Path;
+use std::time::Duration;
+
+const TURN: Duration = Duration::from_secs(20);
+/// What the recorder's start costs is not what running costs.
+const SETTLE: Duration = Duration::from_secs(4);
+
+pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
+    let coroner = binaries.join("coroner");
+    if part.is_empty() || part == "perf" {
+        beside_perf(&coroner, runs)?;
+    }
+    if part.is_empty() || part == "whole" {
+        whole(&coroner, runs)?;
+    }
+    if part.is_empty() || part == "crowd" {
+        crowd(&coroner, &binaries.join("coroner-lab"), runs)?;
+    }
+    if part.is_empty() || part == "fast" {
+        nothing_lost(&coroner)?;
+    }
+    if part.is_empty() || part == "freeze" {
+        freeze(&coroner)?;
+    }
+    Ok(())
+}
+
+/// Own CPU and what the sampled cores lose, at the same rate.
+fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
+    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, {} s a turn:\n", TURN.as_secs());
+    println!(
+        "| run | perf, CPU ms/s | recorder: rings and samples, CPU ms/s | of perf | work left to the cores under perf | under the recorder | met |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for run in 1..=runs {
+        let dir = tempfile::tempdir()?;
+        let stress = Stress::start()?;
+        let perf = perf_record(97, &dir.path().join("perf.data"), TURN)?;
+        let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
+        let without = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN)?;
+        drop(stress);
+        let own = (with.cpu_ms_per_s - without.cpu_ms_per_s).max(0.0);
+        // A fixed piece of work, in turns, and the best of each: neighbours only ever slow it down.
+        let (mut alone, mut under_perf, mut under_us) = (0.0f64, 0.0f64, 0.0f64);
+        for turn in 0..5 {
+            alone = alone.max(load::work_done()?);
+            let perf = process::Perf::start(97, &dir.path().join(format!("{turn}.data")))?;
+            under_perf = under_perf.max(load::work_done()?);
+            drop(perf);
+            let recorder = Recorder::start(coroner, &dir.path().join(turn.to_string()), 97)?;
+            std::thread::sleep(SETTLE);
+            under_us = under_us.max(load::work_done()?);
+            recorder.stop()?;
+        }
+        let met = own <= perf && under_us >= under_perf * 0.995;
+        println!(
+            "| {run} | {perf:.2} | {own:.2} ({:.2} with, {:.2} without) | {:.2} | {:.2} % | {:.2} % | {} |",
+            with.cpu_ms_per_s,
+            without.cpu_ms_per_s,
+            own / perf,
+            100.0 * under_perf / alone,
+            100.0 * under_us / alone,
+            yes(met)
+        );
+    }
+    Ok(())
+}
+
+fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
+    println!("\nThe whole recorder at its usual 49 Hz, `stress-ng --cpu 2`, 60 s a run:\n");
+    println!(
+        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes a sample | dictionaries, bytes a sample | all, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for run in 1..=runs {
+        let dir = tempfile::tempdir()?;
+        let stress = Stress::start()?;
+        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, Duration::from_secs(60))?;
+        drop(stress);
+        print_whole(run, &measured, &dir.path().join("a"), 1.0)?;
+    }
+    Ok(())
+}
+
+fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
+    println!("\nThe same with 2,000 processes and 10,000 cgroups more:\n");
+    println!(
+        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes a sample | dictionaries, bytes a sample | all, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let crowd = Crowd::start(lab, 2000, 10_000)?;
+    for run in 1..=runs {
+        let dir = tempfile::tempdir()?;
+        let stress = Stress::start()?;
+        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, Duration::from_secs(60))?;
+        drop(stress);
+        print_whole(run, &measured, &dir.path().join("a"), 3.0)?;
+    }
+    drop(crowd);
+    Ok(())
+}
+
+fn print_whole(run: u32, measured: &Measured, dir: &Path, most_percent: f64) -> anyhow::Result<()> {
+    let disk = on_disk::look(dir)?;
+    let percent = measured.cpu_ms_per_s / 10.0;
+    let met = percent <= most_percent && measured.rss_mb <= 64.0 && disk.per_sample() <= 10.0;
+    let day = (disk.per_sample() + disk.names_per_sample()) * 49.0 * 64.0 * 86_400.0 / 1e9;
+    println!(
+        "| {run} | {percent:.2} | {:.1} | {:.1} | {} | {:.1} | {:.1} | {:.1} | {day:.1} GB | {} |",
+        measured.rss_mb,
+        measured.peak_rss_mb,
+        disk.samples,
+        disk.per_sample(),
+        disk.names_per_sample(),
+        disk.all_bytes as f64 / 1e3 / measured.seconds,
+        yes(met)
+    );
+    Ok(())
+}
+
+fn nothing_lost(coroner: &Path) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let stress = Stress::start()?;
+    let recorder = Recorder::start(coroner, &dir.path().join("a"), 999)?;
+    let summary = recorder.summary_after(Duration::from_secs(20))?;
+    drop(stress);
+    let (samples, lost) = (&summary["samples"], &summary["lost_samples"]);
+    let seconds = summary["seconds"].as_f64().context("no seconds")?;
+    let expected = 999.0 * seconds * std::thread::available_parallelism()?.get() as f64;
+    let share = samples.as_f64().unwrap_or(0.0) / expected;
+    println!(
+        "\n999 Hz on all cores, {seconds:.0} s under `stress-ng --cpu 2`: {samples} samples ({:.1} % of what the rate says), {lost} lost: {}",
+        share * 100.0,
+        yes(*lost == 0)
+    );
+    Ok(())
+}
+
+fn freeze(coroner: &Path) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let stress = Stress::start()?;
+    let recorder = Recorder::start(coroner, &dir.path().join("a"), 49)?;
+    std::thread::sleep(Duration::from_secs(20));
+    let took = recorder.mark_and_wait(coroner)?;
+    recorder.stop()?;
+    drop(stress);
+    println!(
+        "\nFrom `coroner mark` to the frozen file of the minutes before: {:.2} s: {}",
+        took.as_secs_f64(),
+        yes(took.as_secs_f64() <= 2.0)
+    );
+    if took > Duration::from_secs(60) {
+        bail!("it never came");
+    }
+    Ok(())
+}
+
+fn yes(met: bool) -> &'static str {
+    if met { "yes" } else { "**no**" }
+}
