@@ -64,4 +64,7 @@ pub struct FreezeArgs {
     /// The window is over: with findings and risers.
     #[arg(long)]
     pub whole: bool,
+    /// The process that asks; without it there is nobody to freeze for.
+    #[arg(long, value_name = "PID")]
+    pub recorder: Option<u32>,
 }

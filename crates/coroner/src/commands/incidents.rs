@@ -12,7 +12,8 @@ use crate::recorder::incidents::files;
 use crate::recorder::{directory, freeze as freezer, stand_in};
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Diagnosis, diagnose};
-use coroner_evidence::{Evidence, recording};
+use coroner_evidence::Evidence;
+use coroner_evidence::recording::{self, RiserRow};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -86,6 +87,8 @@ pub struct Report {
 pub struct Read {
     pub evidence: Evidence,
     pub diagnosis: Diagnosis,
+    /// As they were found when the window was over: the hour before is not in the file.
+    pub risers: Vec<RiserRow>,
 }
 
 fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<String> {
@@ -95,7 +98,8 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         None => Err("its minutes are not frozen yet, or could not be".to_owned()),
         Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|recording| {
             let diagnosis = diagnose(&recording.evidence);
-            Read { evidence: recording.evidence, diagnosis }
+            let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
+            Read { evidence: recording.evidence, diagnosis, risers }
         }),
     };
     let report = Report { directory: directory.to_owned(), listed, read, verbose: show.verbose };
@@ -164,7 +168,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
 }
 
 pub fn freeze(args: FreezeArgs) -> anyhow::Result<Exit> {
-    freezer::be_a_guest(args.whole)?;
+    freezer::be_a_guest(args.recorder, args.whole)?;
     freezer::freeze(&args.directory, args.number, args.whole)?;
     Ok(Exit::NothingWrong)
 }

@@ -4,6 +4,7 @@
 use super::diagnosis_json::{self, timestamp};
 use super::incidents_text::{Listed, losses};
 use crate::commands::incidents::Report;
+use coroner_evidence::recording::RiserRow;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -42,25 +43,40 @@ fn incident(listed: &Listed) -> Value {
 }
 
 pub fn report(report: &Report) -> anyhow::Result<String> {
-    let (diagnosis, missing, unreadable) = match &report.read {
+    let (diagnosis, risers, missing, unreadable) = match &report.read {
         Ok(read) => {
             let diagnosis: Value = serde_json::from_str(&diagnosis_json::render(&read.diagnosis)?)?;
             let missing: Vec<Value> = losses(&read.evidence)
                 .iter()
                 .map(|l| json!({ "core": l.core, "lost": l.lost, "throttled_ms": l.throttled.as_millis() as u64 }))
                 .collect();
-            (diagnosis, Value::from(missing), None)
+            (diagnosis, Value::from(read.risers.iter().map(riser).collect::<Vec<_>>()), Value::from(missing), None)
         }
-        Err(why) => (Value::Null, Value::Null, Some(why)),
+        Err(why) => (Value::Null, Value::Null, Value::Null, Some(why)),
     };
     let document = json!({
         "schema": "coroner.incident-report/1",
         "incident": incident(&report.listed),
         "diagnosis": diagnosis,
+        "risers": risers,
         "missing_samples": missing,
         "unreadable": unreadable,
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn riser(riser: &RiserRow) -> Value {
+    json!({
+        "what": riser.what,
+        "name": riser.name,
+        "baseline": riser.baseline,
+        "now": riser.now,
+        "baseline_samples": riser.baseline_samples,
+        "now_samples": riser.now_samples,
+        "sigmas": riser.sigmas,
+        "mostly_in": riser.mostly_in.as_ref().map(|(command, share)| json!({ "command": command, "share": share })),
+        "carries": riser.carries,
+    })
 }
 
 pub fn exported(listed: &Listed, output: &Path, bytes: u64) -> anyhow::Result<String> {

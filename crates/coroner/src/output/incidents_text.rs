@@ -160,12 +160,31 @@ pub fn losses(evidence: &Evidence) -> Vec<Losses> {
     losses
 }
 
-fn samples(read: &Read, _incident: &Incident, width: usize) -> String {
-    let losses = losses(&read.evidence);
-    if losses.is_empty() {
-        return String::new();
+/// Who rose, and what the sampler could not see.
+fn samples(read: &Read, incident: &Incident, width: usize) -> String {
+    let mut out = String::new();
+    let place = incident.core.map_or_else(|| "on all cores".to_owned(), |core| format!("on core {core}"));
+    if !read.risers.is_empty() {
+        out.push_str(&format!("\n{}\n", bold(&format!("Who rose {place}"))));
+        out.push_str(&wrap(
+            "Shares of the busy time, in the seconds around the trigger against the hour before.",
+            width,
+            2,
+        ));
     }
-    let mut out = format!("\n{}\n", bold("Samples that are missing"));
+    for riser in &read.risers {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let what = if riser.what == "command" { "command " } else { "function" };
+        let mut text = format!("{} to {}  {what}  {}", percent(riser.baseline), percent(riser.now), riser.name);
+        if let Some((command, share)) = &riser.mostly_in {
+            text.push_str(&format!(" ({:.0} % of it in {command})", share * 100.0));
+        }
+        out.push_str(&format!("  {}\n", printable(&text)));
+    }
+    let losses = losses(&read.evidence);
+    if !losses.is_empty() {
+        out.push_str(&format!("\n{}\n", bold("Samples that are missing")));
+    }
     for Losses { core, lost, throttled } in losses {
         let text = format!(
             "core {core}: {} lost, held back by the kernel for {:.1} s: a gap is itself a symptom",

@@ -8,7 +8,7 @@ use super::incidents::files;
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Finding, diagnose};
 
-use coroner_evidence::recording::{FindingRow, Span, Writer, read_span};
+use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span};
 use coroner_evidence::{Clocks, Evidence};
 use coroner_profile::import::{ImportError, Report};
 use coroner_profile::model::Clock;
@@ -24,10 +24,12 @@ const NICE: i32 = 10;
 
 /// Makes this process one that can do no harm: it ends with its recorder, yields to everybody, and is the first to go where memory
 /// is short.
-pub fn be_a_guest(whole: bool) -> anyhow::Result<()> {
+pub fn be_a_guest(recorder: Option<u32>, whole: bool) -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the recorder")?;
-    if rustix::process::getppid().is_none_or(|parent| parent.is_init()) {
+    // It may have gone before we asked.
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32);
+    if recorder.is_some() && parent != recorder {
         bail!("the recorder is gone");
     }
     if whole {
@@ -64,10 +66,11 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
     copy_samples(directory, incident.from_real_ns..until, clocks, &evidence, &mut file)?;
+    file.set_incident(&incident_row(incident, until))?;
     let mut findings = Vec::new();
     if whole {
         findings = diagnose(&evidence).findings.iter().map(finding_row).collect();
-        let _ = risers::find(directory, incident)?;
+        file.set_risers(&risers::rows(&risers::find(directory, incident)?))?;
     }
     file.finish(&findings)?;
     Ok(())
@@ -116,6 +119,12 @@ fn copy_samples(
     Ok(())
 }
 
+/// Which incident the file is, for whoever finds it elsewhere.
+fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
+    let Incident { number, code, subject, core, text, triggered_real_ns, from_real_ns, .. } = incident.clone();
+    IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
+}
+
 pub fn finding_row(finding: &Finding) -> FindingRow {
     FindingRow {
         code: finding.code.as_str().to_owned(),
@@ -127,3 +136,6 @@ pub fn finding_row(finding: &Finding) -> FindingRow {
         remedy: finding.remedy.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! Who rose: commands and kernel functions on the suspected core, in the seconds of the incident against the hour before.
 
 use super::super::incident::Incident;
+use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Dictionary;
 use coroner_profile::recording;
-use coroner_profile::views::risers::{self, BusyShares, Riser};
+use coroner_profile::views::risers::{self, BusyShares, Riser, What};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,6 +46,27 @@ pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError
         baseline_samples: before.samples(),
         burst_samples: now.samples(),
     })
+}
+
+/// As they are stored with the incident.
+pub fn rows(found: &Risers) -> Vec<RiserRow> {
+    let row = |riser: &Riser| RiserRow {
+        what: match riser.what {
+            What::Command => "command".to_owned(),
+            What::KernelSymbol => "kernel_symbol".to_owned(),
+        },
+        name: riser.name.clone(),
+        baseline: riser.baseline,
+        now: riser.now,
+        baseline_samples: riser.baseline_samples,
+        now_samples: riser.now_samples,
+        sigmas: riser.sigmas,
+        baseline_processes: riser.baseline_processes,
+        now_processes: riser.now_processes,
+        mostly_in: riser.mostly_in.clone(),
+        carries: riser.carries.clone(),
+    };
+    found.risers.iter().map(row).collect()
 }
 
 fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {

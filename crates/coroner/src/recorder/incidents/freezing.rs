@@ -44,6 +44,7 @@ impl Freezing {
         if purpose == Purpose::Whole {
             command.arg("--whole");
         }
+        command.arg(format!("--recorder={}", std::process::id()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().context("the program that freezes incidents cannot be started")?;
         Ok(Freezing { child, purpose, started: now })

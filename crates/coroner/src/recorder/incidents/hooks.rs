@@ -69,6 +69,11 @@ impl Hooks {
         }
     }
 
+    #[cfg(test)]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Takes note of its end, or ends it.
     pub fn turn(&mut self, now: Time) {
         let Some((child, started)) = &mut self.running else { return };

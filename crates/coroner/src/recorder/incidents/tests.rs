@@ -1,1 +1,273 @@
+use super::*;
 
+const SECOND: u64 = 1_000_000_000;
+/// The wall clock when the monotonic one shows 0.
+const BOOT: u64 = 1_780_000_000 * SECOND;
+
+fn clocks(second: f64) -> Clocks {
+    let at = Time((second * SECOND as f64) as u64);
+    Clocks { at, real_ns: BOOT + at.0, boot_ns: at.0 }
+}
+
+fn trigger(second: f64, subject: &str) -> Trigger {
+    Trigger {
+        code: "core-saturated".into(),
+        subject: subject.into(),
+        core: Some(3),
+        at: clocks(second).at,
+        text: format!("{subject} was full"),
+    }
+}
+
+/// A directory, and children that do what a script says: `$2` is the directory, `$3` the number, `$4` `--whole` or something else.
+struct Scratch {
+    directory: tempfile::TempDir,
+    program: Vec<OsString>,
+    config: IncidentConfig,
+}
+
+const FREEZES: &str = r#"case "$4" in --whole) w=whole;; *) w=first;; esac; echo $w >> "$2/incidents/$3.coroner""#;
+
+impl Scratch {
+    fn new(script: &str) -> Scratch {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("incidents")).unwrap();
+        let program = ["/bin/sh", "-c", script, "sh"].map(OsString::from).to_vec();
+        Scratch { directory, program, config: IncidentConfig::default() }
+    }
+
+    fn open(&self) -> Incidents {
+        Incidents::freezing_with(self.directory.path(), &self.config, self.program.clone()).unwrap()
+    }
+
+    fn read(&self, number: u64) -> Incident {
+        files::read(self.directory.path(), number).unwrap()
+    }
+
+    fn frozen(&self, number: u64) -> String {
+        std::fs::read_to_string(files::recording(self.directory.path(), number)).unwrap_or_default()
+    }
+}
+
+/// Turns at this moment until no child is at work.
+fn settle(incidents: &mut Incidents, second: f64) {
+    let limit = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        incidents.turn(clocks(second));
+        if incidents.open.values().all(|open| open.freezing.is_none()) {
+            return;
+        }
+        assert!(std::time::Instant::now() < limit, "a child does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_incident_is_frozen_at_once_and_whole_when_its_window_is_over() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.1));
+    let begun = scratch.read(1);
+    assert_eq!((begun.state, begun.number, begun.core), (State::Open, 1, Some(3)));
+    assert_eq!(begun.from_real_ns, BOOT + 880 * SECOND);
+    assert_eq!(begun.until_real_ns, BOOT + 1030 * SECOND);
+    assert_eq!(incidents.needed_from_real_ns(), Some(begun.from_real_ns));
+    assert_eq!(incidents.escalation(clocks(1001.0).at), Some((3, 999)));
+    settle(&mut incidents, 1000.5);
+    assert_eq!(scratch.frozen(1), "first\n");
+    assert_eq!(scratch.read(1).frozen_real_ns, Some(BOOT + 1000 * SECOND + SECOND / 2));
+    settle(&mut incidents, 1031.0);
+    assert_eq!(scratch.read(1).state, State::Open, "the last second is not in the segments yet");
+    settle(&mut incidents, 1032.0);
+    settle(&mut incidents, 1032.1);
+    assert_eq!(scratch.frozen(1), "first\nwhole\n");
+    assert_eq!(scratch.read(1).state, State::Complete);
+    assert_eq!(incidents.needed_from_real_ns(), None);
+    assert_eq!(incidents.counts().get("core-saturated"), Some(&1));
+    assert!(incidents.bytes() > 100);
+}
+
+#[test]
+fn more_of_the_same_is_counted_and_a_mark_never() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    for second in [1000.0, 1001.0, 1500.0] {
+        incidents.begin(trigger(second, "core 3"), clocks(second));
+        settle(&mut incidents, second + 0.5);
+        settle(&mut incidents, second + 2.0);
+    }
+    assert_eq!(scratch.read(1).repeats, 2);
+    assert_eq!(scratch.read(1).last_repeat_real_ns, Some(BOOT + 1500 * SECOND));
+    settle(&mut incidents, 1600.0);
+    incidents.begin(trigger(1601.0, "core 3"), clocks(1601.0));
+    incidents.begin(super::super::triggers::mark("a", clocks(1602.0).at), clocks(1602.0));
+    incidents.begin(super::super::triggers::mark("a", clocks(1602.0).at), clocks(1602.0));
+    assert_eq!(files::numbers(scratch.directory.path()).unwrap(), [1, 2, 3, 4]);
+    // Also by the next recorder.
+    drop(incidents);
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1700.0, "core 3"), clocks(1700.0));
+    incidents.turn(clocks(1702.0));
+    assert_eq!(scratch.read(2).repeats, 1);
+}
+
+#[test]
+fn the_fourth_at_once_is_told_beside_the_third() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    for core in 0..30 {
+        incidents.begin(trigger(1000.0, &format!("core {core}")), clocks(1000.0));
+    }
+    settle(&mut incidents, 1001.0);
+    settle(&mut incidents, 1003.0);
+    assert_eq!(files::numbers(scratch.directory.path()).unwrap(), [1, 2, 3]);
+    let third = scratch.read(3);
+    assert_eq!((third.also.len(), third.also_more), (MOST_ALSO, 7));
+    assert_eq!(third.also[0].subject, "core 3");
+}
+
+#[test]
+fn the_next_recorder_finishes_what_is_open_and_uses_no_number_again() {
+    let scratch = Scratch::new("sleep 100");
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    std::fs::write(files::part(scratch.directory.path(), 1), "half").unwrap();
+    // kill -9: nothing is finished, and the child ends with its recorder.
+    drop(incidents);
+    let next = Scratch { program: Scratch::new(FREEZES).program, ..scratch };
+    let mut incidents = next.open();
+    assert!(!files::part(next.directory.path(), 1).exists());
+    assert_eq!(incidents.needed_from_real_ns(), Some(BOOT + 880 * SECOND));
+    settle(&mut incidents, 2000.0);
+    settle(&mut incidents, 2000.2);
+    assert_eq!((next.read(1).state, next.frozen(1).as_str()), (State::Complete, "whole\n"));
+    incidents.begin(trigger(2001.0, "core 4"), clocks(2001.0));
+    assert_eq!(next.read(2).subject, "core 4");
+    // A wall clock that jumped back by a year keeps nothing open for a year.
+    let mut past = next.open();
+    let mut late = clocks(50.0);
+    late.real_ns -= 365 * 86_400 * SECOND;
+    past.turn(late);
+    late.at = late.at + Duration::from_secs(33);
+    let limit = std::time::Instant::now() + Duration::from_secs(30);
+    while next.read(2).state == State::Open && std::time::Instant::now() < limit {
+        past.turn(late);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(next.read(2).state, State::Complete);
+}
+
+#[test]
+fn what_fails_again_and_again_is_given_up_with_the_reason() {
+    let scratch = Scratch::new("echo 'coroner: x.coroner: the disk is full' >&2; exit 2");
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    let mut second = 1000.0;
+    while scratch.read(1).state == State::Open && second < 2000.0 {
+        second += 5.0;
+        settle(&mut incidents, second);
+    }
+    let failed = scratch.read(1);
+    assert_eq!(failed.state, State::Failed);
+    assert_eq!(failed.error.as_deref(), Some("x.coroner: the disk is full"));
+    assert!((1100.0..1400.0).contains(&second), "{second}");
+    assert_eq!(incidents.needed_from_real_ns(), None);
+}
+
+#[test]
+fn a_child_that_hangs_is_ended() {
+    let scratch = Scratch::new("exec sleep 1000");
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    incidents.turn(clocks(1029.0));
+    assert!(scratch.read(1).error.is_none());
+    incidents.turn(clocks(1031.0));
+    assert!(scratch.read(1).error.unwrap().contains("longer than 30 s"));
+    let limit = std::time::Instant::now() + Duration::from_secs(30);
+    while !incidents.ending.is_empty() && std::time::Instant::now() < limit {
+        incidents.turn(clocks(1031.1));
+    }
+    assert!(incidents.ending.is_empty(), "it is still there");
+}
+
+#[test]
+fn the_oldest_go_first_and_the_last_number_stays() {
+    let mut scratch = Scratch::new(r#"head -c 5000 /dev/zero > "$2/incidents/$3.coroner""#);
+    scratch.config.max_size = 20_000;
+    scratch.config.quiet = Duration::ZERO;
+    let mut incidents = scratch.open();
+    for n in 1..=6 {
+        let second = n as f64 * 1000.0;
+        incidents.begin(trigger(second, "core 3"), clocks(second));
+        settle(&mut incidents, second + 1.0);
+        settle(&mut incidents, second + 40.0);
+        settle(&mut incidents, second + 40.1);
+    }
+    assert_eq!(files::numbers(scratch.directory.path()).unwrap(), [4, 5, 6]);
+    assert!(incidents.bytes() <= 20_000);
+    drop(incidents);
+    scratch.config.max_size = 1000;
+    drop(scratch.open());
+    let incidents = scratch.open();
+    assert_eq!(files::numbers(scratch.directory.path()).unwrap(), [6]);
+    assert!(incidents.bytes() <= 1000);
+    assert_eq!(incidents.next, 7);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_ends_nothing() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    let (here, away) = (scratch.directory.path().join("incidents"), scratch.directory.path().join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    settle(&mut incidents, 1005.0);
+    assert_eq!(incidents.counts().get("core-saturated"), Some(&1));
+    std::fs::rename(&away, &here).unwrap();
+    settle(&mut incidents, 1020.0);
+    settle(&mut incidents, 1020.1);
+    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (State::Open, "first\n"));
+}
+
+#[test]
+fn the_recorders_end_freezes_what_is_open() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    settle(&mut incidents, 1001.0);
+    incidents.finish(clocks(1005.0));
+    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (State::Complete, "first\nwhole\n"));
+    assert_eq!(scratch.read(1).until_real_ns, BOOT + 1005 * SECOND);
+}
+
+#[test]
+fn the_hook_is_told_the_facts_and_not_too_often() {
+    let mut scratch = Scratch::new(FREEZES);
+    let said = scratch.directory.path().join("said");
+    let script = format!(
+        r#"echo "$CORONER_INCIDENT_NUMBER $CORONER_INCIDENT_CODE $CORONER_INCIDENT_SUBJECT $CORONER_INCIDENT_STATE skipped $CORONER_INCIDENTS_SKIPPED $1" >> {}"#,
+        said.display()
+    );
+    scratch.config.hook = ["/bin/sh", "-c", &script, "sh", "argument"].map(String::from).to_vec();
+    scratch.config.hook_every = Duration::from_secs(600);
+    let mut incidents = scratch.open();
+    let mut complete = |core: u64, second: f64| {
+        incidents.begin(trigger(second, &format!("core {core}")), clocks(second));
+        settle(&mut incidents, second + 1.0);
+        settle(&mut incidents, second + 33.0);
+        settle(&mut incidents, second + 33.1);
+        let limit = std::time::Instant::now() + Duration::from_secs(30);
+        while incidents.hooks.is_running() && std::time::Instant::now() < limit {
+            incidents.turn(clocks(second + 33.2));
+        }
+    };
+    complete(1, 1000.0);
+    complete(2, 1100.0);
+    complete(3, 1200.0);
+    complete(4, 1700.0);
+    let said = std::fs::read_to_string(said).unwrap();
+    assert_eq!(
+        said,
+        "1 core-saturated core 1 complete skipped 0 argument\n4 core-saturated core 4 complete skipped 2 argument\n"
+    );
+}
