@@ -47,7 +47,7 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
         &["diagnose", "--from", &file("foreign.coroner", b"PERFILE2 and so on")],
         &["foreign.coroner", "no coroner recording"],
     );
-    fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["not a regular file"]);
+    fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["no segment of a recorder in this directory"]);
     fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["no coroner recording"]);
 }
 

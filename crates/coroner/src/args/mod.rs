@@ -3,7 +3,7 @@
 pub mod profile;
 pub mod recorder;
 
-use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
+use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, Moment, MonopoliesArgs, parse_moment};
 use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
 
 use crate::recorder::config::parse_size;
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// Tells why this Linux node starves or kills its jobs: in seconds, with evidence, naming the culprit and the safe fix.
 ///
-/// Without a command it does what `coroner diagnose` does: it watches this node for five seconds and prints what is wrong, on
-/// which core, whose fault it is, what to do, and what could not be seen. It changes nothing. Best run as root.
+/// Without a command it does what `coroner diagnose` does: it watches this node for five seconds, or reads the last ten minutes of
+/// the recorder that runs here, and prints what is wrong, on which core, whose fault it is, what to do, and what could not be
+/// seen. It changes nothing. Best run as root.
 ///
 /// Exit codes: 0 nothing wrong in what was seen, 1 a finding of severity warning or worse, 2 could not examine.
 #[derive(Debug, Parser)]
@@ -73,13 +74,12 @@ pub enum Command {
 
 #[derive(Debug, ClapArgs)]
 pub struct DiagnoseArgs {
-    /// How long to watch: 5s, 500ms, 2m.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
-    pub duration: Duration,
+    /// How long to watch: 5s, 500ms, 2m. [default: 5s, unless a recorder runs here: then its last ten minutes are read]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub duration: Option<Duration>,
 
-    /// Diagnose a recording instead of this node.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus"])]
-    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub recorded: RecordedArgs,
 
     /// Print one JSON document (schema coroner.diagnosis/1).
     #[arg(long)]
@@ -111,13 +111,12 @@ pub struct DiagnoseArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct CoresArgs {
-    /// How long to watch: 5s, 500ms, 2m.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
-    pub duration: Duration,
+    /// How long to watch: 5s, 500ms, 2m. [default: 5s, unless a recorder runs here: then its last ten minutes are read]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub duration: Option<Duration>,
 
-    /// Show the cores of a recording instead of this node's.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus"])]
-    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub recorded: RecordedArgs,
 
     /// Print one JSON document (schema coroner.cores/1).
     #[arg(long)]
@@ -135,16 +134,15 @@ pub struct CoresArgs {
 pub struct ZombiesArgs {
     /// Also watch who makes and removes cgroups, and what the kernel spends on them, for this long (10s unless said otherwise;
     /// Ctrl-C ends it early and tells what was seen).
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "10s")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "10s", conflicts_with_all = ["from", "last", "since", "until"])]
     pub watch: Option<Duration>,
 
     /// The same as --watch DURATION.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
     pub duration: Option<Duration>,
 
-    /// Tell of a recording instead of this node.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "duration", "no_bpf", "method", "root"])]
-    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub recorded: RecordedArgs,
 
     /// Print one JSON document (schema coroner.zombies/1).
     #[arg(long)]
@@ -159,15 +157,15 @@ pub struct ZombiesArgs {
     pub all: bool,
 
     /// Use no BPF: count and add up what the cgroup files say. Names and files are then unknown.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_bpf: bool,
 
     /// Run the BPF walk in this way only. [default: test-run, else page-faults]
-    #[arg(long, value_enum, value_name = "WAY", conflicts_with = "no_bpf")]
+    #[arg(long, value_enum, value_name = "WAY", conflicts_with_all = ["no_bpf", "from", "last", "since", "until"])]
     pub method: Option<WalkMethod>,
 
     /// Examine the files below this directory instead of the live node. For tests.
-    #[arg(long, hide = true, value_name = "DIR")]
+    #[arg(long, hide = true, value_name = "DIR", conflicts_with_all = ["from", "last", "since", "until"])]
     pub root: Option<PathBuf>,
 }
 
@@ -181,20 +179,20 @@ pub enum WalkMethod {
 
 #[derive(Debug, ClapArgs)]
 pub struct UnitsArgs {
-    /// How long to watch: 5s, 500ms, 2m. Loops and churn show only while somebody looks.
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
-    pub duration: Duration,
+    /// How long to watch: 5s, 500ms, 2m. Loops and churn show only while somebody looks. [default: 5s, unless a recorder runs
+    /// here: then its last ten minutes are read]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub duration: Option<Duration>,
 
-    /// Audit a recording instead of this node.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "bus", "root"])]
-    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub recorded: RecordedArgs,
 
     /// Audit the image whose file system lies below this directory, without booting it.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["duration", "bus"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["duration", "bus", "from", "last", "since", "until"])]
     pub root: Option<PathBuf>,
 
     /// The D-Bus address of systemd, e.g. unix:path=/proc/PID/root/run/dbus/system_bus_socket. [default: the system bus]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["from", "last", "since", "until"])]
     pub bus: Option<String>,
 
     /// Store the units of a good node or image in this file if it does not exist yet; else tell what is new, gone or changed
@@ -220,6 +218,32 @@ pub struct UnitsArgs {
     /// Print one JSON document (schema coroner.units/1).
     #[arg(long)]
     pub json: bool,
+}
+
+/// What was recorded, instead of watching this node.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct RecordedArgs {
+    /// Read a recording, or the directory of a recorder (also while it writes), instead of watching this node.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub from: Option<PathBuf>,
+
+    /// Of the recording only the last 10m, 2h …, counted from its newest look at the cores. Without --from it is of the recorder
+    /// that runs here. [default: all of a file, 10m of a directory]
+    #[arg(long, value_name = "DURATION", value_parser = parse_last, conflicts_with_all = ["since", "until"])]
+    pub last: Option<Duration>,
+
+    /// Of the recording only what is from this wall-clock time on, in UTC: 2026-11-16T05:51:42Z, or 05:51:42 for the last such time
+    /// in it.
+    #[arg(long, value_name = "TIME", value_parser = parse_wall)]
+    pub since: Option<Moment>,
+
+    /// Of the recording only what is until this time, written as for --since.
+    #[arg(long, value_name = "TIME", value_parser = parse_wall)]
+    pub until: Option<Moment>,
+
+    /// Watch this node also if a recorder runs here.
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub no_recorder: bool,
 }
 
 /// Which agents are known.
@@ -306,6 +330,31 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// How much of a recording: recorders keep days.
+fn parse_last(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(366 * 24 * 3600);
+    let expected = || "expected a duration such as 30s, 10m or 2h".to_owned();
+    let duration = match text.parse::<u32>() {
+        Ok(seconds) => Duration::from_secs(seconds.into()),
+        Err(_) => {
+            let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
+            Duration::try_from(parsed).map_err(|_| expected())?
+        }
+    };
+    if duration < Duration::from_secs(1) || duration > MOST {
+        return Err("must be between 1s and a year".to_owned());
+    }
+    Ok(duration)
+}
+
+/// A time that says by itself when it is.
+fn parse_wall(text: &str) -> Result<Moment, String> {
+    match parse_moment(text) {
+        Ok(moment @ (Moment::Wall(_) | Moment::TimeOfDay(_))) => Ok(moment),
+        _ => Err("expected a wall-clock time in UTC: 2026-11-16T05:51:42Z, or 05:51:42".to_owned()),
+    }
+}
+
 fn parse_code(text: &str) -> Result<Code, String> {
     Code::parse(text).ok_or_else(|| {
         let all: Vec<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
@@ -321,6 +370,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_to_read_is_what_people_write() {
+        assert_eq!(parse_last("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(parse_last("3h"), Ok(Duration::from_secs(10_800)));
+        assert_eq!(parse_wall("1970-01-01T00:00:01Z"), Ok(Moment::Wall(1_000_000_000)));
+        assert_eq!(parse_wall("00:00:01"), Ok(Moment::TimeOfDay(1_000_000_000)));
+        for wrong in ["12", "5m", "soon"] {
+            assert!(parse_wall(wrong).is_err(), "{wrong:?} was accepted");
+        }
+        for wrong in ["0", "10ms", "-5m", "ever"] {
+            assert!(parse_last(wrong).is_err(), "{wrong:?} was accepted");
+        }
     }
 
     #[test]

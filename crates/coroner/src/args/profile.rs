@@ -128,8 +128,8 @@ pub struct MonopoliesArgs {
 /// What to read.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct SourceArgs {
-    /// A CPU profile: perf.data, the text of `perf script` or folded stacks (each also compressed by gzip), or a recording of
-    /// coroner. `-` is the standard input.
+    /// A CPU profile: perf.data, the text of `perf script` or folded stacks (each also compressed by gzip), a recording of
+    /// coroner or the directory of a recorder, also while it writes. `-` is the standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -158,6 +158,10 @@ pub enum InputFormat {
 /// Which samples.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct SelectionArgs {
+    /// Only the last 2m, 500ms …, counted from the newest sample. [default: everything; of a recorder's directory 10m]
+    #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with_all = ["since", "until", "range"], help_heading = "Which samples")]
+    pub last: Option<Duration>,
+
     /// From here on: seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750), or wall-clock
     /// time in UTC (2026-11-16T05:51:42Z, 05:51:42) where the file knows it (perf record -k CLOCK_MONOTONIC).
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Which samples")]
@@ -261,7 +265,7 @@ pub enum Moment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cores(pub Vec<u32>);
 
-fn parse_moment(text: &str) -> Result<Moment, String> {
+pub fn parse_moment(text: &str) -> Result<Moment, String> {
     let wrong = || {
         "expected seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750) \
          or a wall-clock time in UTC (2026-11-16T05:51:42Z, 05:51:42)"

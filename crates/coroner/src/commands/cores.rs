@@ -1,6 +1,7 @@
 //! `coroner cores`.
 
-use super::{read_recording, watch};
+use super::recorded::{self, with_line, with_recorder};
+use super::{WATCH_FOR, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
 use crate::output::{cores_text, diagnosis_json, print};
@@ -18,9 +19,16 @@ const STEP_NS: u128 = 100_000_000;
 const MOST_STEPS: u128 = 6000;
 
 pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
-    let evidence = match &args.from {
-        Some(file) => read_recording(file)?,
-        None => watch(args.node.root(), args.node.watch_options(NameZombies::IfMany, None), args.duration)?,
+    let mut recorded = recorded::read(&args.recorded, args.duration.is_some() || args.node.is_asked())?;
+    let evidence = match &mut recorded {
+        Some(recorded) => {
+            args.node.must_not_be_asked()?;
+            std::mem::take(&mut recorded.evidence)
+        }
+        None => {
+            let options = args.node.watch_options(NameZombies::IfMany, None);
+            watch(args.node.root(), options, args.duration.unwrap_or(WATCH_FOR))?
+        }
     };
     let cores = Cores::of(&evidence);
     let parts = if args.json {
@@ -31,9 +39,9 @@ pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
     };
     let summary = cores.summary(parts).context("the cores could not be seen")?;
     let text = if args.json {
-        format!("{:#}\n", document(&summary, &evidence))
+        format!("{:#}\n", with_recorder(document(&summary, &evidence), recorded.as_ref()))
     } else {
-        cores_text::render(&summary, &evidence, args.all)
+        with_line(cores_text::render(&summary, &evidence, args.all), recorded.as_ref())
     };
     print(&text)?;
     Ok(Exit::NothingWrong)

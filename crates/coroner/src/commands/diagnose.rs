@@ -1,7 +1,8 @@
 //! `coroner diagnose`.
 
 use super::audit_files::{Known, read_baseline};
-use super::{read_recording, watch};
+use super::recorded::{self, Recorded, with_recorder};
+use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
 use crate::output::{diagnosis_json, diagnosis_text, print};
@@ -14,28 +15,32 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
         print(code.page())?;
         return Ok(Exit::NothingWrong);
     }
-    let evidence = examine(&args)?;
+    let (evidence, recorded) = examine(&args)?;
     let diagnosis = diagnose(&evidence);
     let text = if args.json {
-        diagnosis_json::render(&diagnosis)? + "\n"
+        let document = with_recorder(diagnosis_json::document(&diagnosis)?, recorded.as_ref());
+        format!("{document:#}\n")
     } else {
-        diagnosis_text::render(&diagnosis, &evidence, args.verbose)
+        let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
+        diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose)
     };
     print(&text)?;
     Ok(exit_of(&diagnosis, args.strict))
 }
 
-fn examine(args: &DiagnoseArgs) -> anyhow::Result<Evidence> {
+/// The evidence, and where it comes from if it was recorded.
+fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> {
     let known = Known::read(&args.catalogue)?;
-    let Some(file) = &args.from else {
+    let Some(mut recorded) = recorded::read(&args.recorded, args.duration.is_some() || args.node.is_asked())? else {
         let baseline = read_baseline(args.baseline.as_deref())?;
         let options = args.node.watch_options(NameZombies::IfMany, Some(known.audit_options(baseline.clone())));
-        let mut evidence = watch(args.node.root(), options, args.duration)?;
+        let mut evidence = watch(args.node.root(), options, args.duration.unwrap_or(WATCH_FOR))?;
         // Also where the files that it is compared with could not be read: then that is said.
         evidence.baseline = baseline;
-        return Ok(evidence);
+        return Ok((evidence, None));
     };
-    let mut evidence = read_recording(file)?;
+    args.node.must_not_be_asked()?;
+    let mut evidence = std::mem::take(&mut recorded.evidence);
     // A recording brings its node's own; what is named here takes their place.
     if !args.catalogue.catalogue.is_empty() {
         evidence.catalogues = known.added;
@@ -43,7 +48,7 @@ fn examine(args: &DiagnoseArgs) -> anyhow::Result<Evidence> {
     if args.baseline.is_some() {
         evidence.baseline = read_baseline(args.baseline.as_deref())?;
     }
-    Ok(evidence)
+    Ok((evidence, Some(recorded)))
 }
 
 fn exit_of(diagnosis: &Diagnosis, strict: bool) -> Exit {

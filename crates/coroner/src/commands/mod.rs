@@ -7,17 +7,16 @@ pub mod incidents;
 pub mod mark;
 pub mod profile;
 pub mod record;
+mod recorded;
 pub mod units;
 pub mod zombies;
 
 use crate::args::NodeArgs;
 use crate::output::progress::Progress;
-use crate::output::warn;
 use anyhow::Context;
-use coroner_evidence::{Evidence, recording};
+use coroner_evidence::Evidence;
 use coroner_probes::Root;
 use coroner_probes::watch::{AuditOptions, NameZombies, Options, Watch};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -28,6 +27,16 @@ impl NodeArgs {
             Some(dir) => Root::at(dir),
             None => Root::live(),
         }
+    }
+
+    /// Something is asked for that is of this node only, and of now.
+    pub fn is_asked(&self) -> bool {
+        self.bus.is_some() || self.root.is_some() || self.trust_user_log
+    }
+
+    pub fn must_not_be_asked(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.bus.is_none(), "--bus is for watching this node; a recording has its own units");
+        Ok(())
     }
 
     pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
@@ -46,21 +55,8 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn read_recording(file: &Path) -> anyhow::Result<Evidence> {
-    let recording = recording::read(file)?;
-    if !recording.about.sealed {
-        warn(&format!(
-            "{}: the recorder was stopped before it could seal this file; reading what is there",
-            file.display()
-        ));
-    }
-    anyhow::ensure!(
-        recording.evidence.window().is_some(),
-        "{}: the recording holds no look at the cores; nothing can be said",
-        file.display()
-    );
-    Ok(recording.evidence)
-}
+/// How long a node is watched unless somebody says otherwise.
+const WATCH_FOR: Duration = Duration::from_secs(5);
 
 /// Watches a node with a line of progress.
 fn watch(root: Root, options: Options, duration: Duration) -> anyhow::Result<Evidence> {

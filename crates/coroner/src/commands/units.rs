@@ -1,7 +1,8 @@
 //! `coroner units`.
 
 use super::audit_files::{Known, read_baseline};
-use super::{read_recording, watch};
+use super::recorded::{self, Recorded, with_line, with_recorder};
+use super::{WATCH_FOR, watch};
 use crate::args::UnitsArgs;
 use crate::exit::Exit;
 use crate::output::{print, units_json, units_text};
@@ -23,8 +24,10 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     if let Some(file) = &baseline {
         Baseline::parse(&file.text).with_context(|| file.path.clone())?;
     }
-    let mut evidence = match (&args.from, &args.root) {
-        (Some(file), _) => read_recording(file)?,
+    let is_watch = args.duration.is_some() || args.bus.is_some() || args.root.is_some();
+    let mut recorded = recorded::read(&args.recorded, is_watch)?;
+    let mut evidence = match (&mut recorded, &args.root) {
+        (Some(recorded), _) => std::mem::take(&mut recorded.evidence),
         (None, Some(dir)) => read_image(dir, &known)?,
         (None, None) => {
             let audit = known.audit_options(baseline.clone());
@@ -34,11 +37,11 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
                 audit: Some(audit),
                 ..Options::default()
             };
-            watch(Root::live(), options, args.duration)?
+            watch(Root::live(), options, args.duration.unwrap_or(WATCH_FOR))?
         }
     };
     // A recording brings its node's own.
-    if args.from.is_none() || !args.catalogue.catalogue.is_empty() {
+    if recorded.is_none() || !args.catalogue.catalogue.is_empty() {
         evidence.catalogues = known.added;
     }
     if baseline.is_some() {
@@ -48,7 +51,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     if let Err(error) = &audit.judgements {
         bail!("{error}");
     }
-    nothing_seen(&audit, &args)?;
+    nothing_seen(&audit, recorded.as_ref())?;
     if let Some(file) = args.baseline.as_deref().filter(|_| !stores && evidence.unit_files.is_empty()) {
         bail!("{}: nothing was compared, no unit files were seen: {}", file.display(), why_no_files(&evidence));
     }
@@ -59,10 +62,11 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         stored = Some(path);
     }
     let text = if args.json {
-        format!("{:#}\n", units_json::document(&audit, &evidence, args.bus.as_deref(), stored))
+        let document = units_json::document(&audit, &evidence, args.bus.as_deref(), stored);
+        format!("{:#}\n", with_recorder(document, recorded.as_ref()))
     } else {
         let shown = units_text::Shown { all: args.all, verbose: args.verbose, bus: args.bus.as_deref() };
-        units_text::render(&audit, &evidence, stored, &shown)
+        with_line(units_text::render(&audit, &evidence, stored, &shown), recorded.as_ref())
     };
     print(&text)?;
     let drifted = matches!(&audit.drift, Some(Ok(drift)) if !drift.new.is_empty() || !drift.changed.is_empty());
@@ -90,13 +94,15 @@ fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
 }
 
 /// If neither units nor processes were seen, an empty list would be a lie.
-fn nothing_seen(audit: &Audit, args: &UnitsArgs) -> anyhow::Result<()> {
+fn nothing_seen(audit: &Audit, recorded: Option<&Recorded>) -> anyhow::Result<()> {
     if !audit.units.is_empty() || !audit.cgroups.is_empty() {
         return Ok(());
     }
     let why = audit.unseen.iter().map(|u| format!("{}: {}", u.what, u.why)).collect::<Vec<_>>().join("; ");
-    match &args.from {
-        Some(file) => bail!("{}: the recording holds neither units nor processes. {why}", file.display()),
+    match recorded {
+        Some(Recorded { path, .. }) => {
+            bail!("{}: the recording holds neither units nor processes. {why}", path.display())
+        }
         None => bail!("neither units nor processes could be seen. {why}"),
     }
 }

@@ -1,6 +1,7 @@
 //! `coroner zombies`.
 
-use super::{read_recording, stop_on_signals};
+use super::recorded::{self, Recorded, with_line, with_recorder};
+use super::stop_on_signals;
 use crate::args::{WalkMethod, ZombiesArgs};
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
@@ -17,28 +18,33 @@ use std::time::Duration;
 pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
     // `--watch --for 30s` is as natural as `--watch 30s`.
     let watched = args.duration.or(args.watch);
-    let mut evidence = match &args.from {
-        Some(file) => read_recording(file)?,
+    let is_watch = watched.is_some() || args.no_bpf || args.method.is_some() || args.root.is_some();
+    let mut recorded = recorded::read(&args.recorded, is_watch)?;
+    let mut evidence = match &mut recorded {
+        Some(recorded) => std::mem::take(&mut recorded.evidence),
         None => look_at_node(&args, watched)?,
     };
     if evidence.zombie_scans.is_empty() {
         evidence.zombie_scans.extend(scan_of_census(&evidence));
     }
-    let report = report(&evidence).with_context(|| match &args.from {
-        Some(file) => format!("{}: memory cgroups were not looked at in this recording", file.display()),
+    let report = report(&evidence).with_context(|| match &recorded {
+        Some(Recorded { path, .. }) => {
+            format!("{}: memory cgroups were not looked at in this recording", path.display())
+        }
         None => not_seen(&evidence),
     })?;
     let text = if args.json {
         let wanted = zombies_json::Wanted { list: args.list, all: args.all };
-        format!("{:#}\n", zombies_json::document(&report, &evidence, &wanted))
+        let document = zombies_json::document(&report, &evidence, &wanted);
+        format!("{:#}\n", with_recorder(document, recorded.as_ref()))
     } else {
         let shown = zombies_text::Shown {
             list: args.list,
             all: args.all,
-            watched: watched.is_some() || args.from.is_some(),
-            is_live: args.from.is_none(),
+            watched: watched.is_some() || recorded.is_some(),
+            is_live: recorded.is_none(),
         };
-        zombies_text::render(&report, &evidence, &shown)
+        with_line(zombies_text::render(&report, &evidence, &shown), recorded.as_ref())
     };
     print(&text)?;
     let told = report.scan.dead.is_some() || !report.groups.is_empty();

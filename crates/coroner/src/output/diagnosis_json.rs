@@ -19,7 +19,7 @@ struct Document<'a> {
     cost: Value,
 }
 
-pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
+pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
     let document = Document {
         schema: SCHEMA,
         coroner_version: env!("CARGO_PKG_VERSION"),
@@ -30,7 +30,7 @@ pub fn render(diagnosis: &Diagnosis) -> serde_json::Result<String> {
         unseen: &diagnosis.unseen,
         cost: serde_json::to_value(diagnosis.cost)?,
     };
-    serde_json::to_string_pretty(&document)
+    serde_json::to_value(&document)
 }
 
 pub fn window(real_ns: Option<(u64, u64)>) -> Value {

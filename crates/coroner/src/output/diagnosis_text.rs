@@ -9,11 +9,15 @@ use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use serde_json::Value;
 use std::time::Duration;
 
-pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, verbose: bool) -> String {
+/// `source` says where the evidence comes from, in lines of its own.
+pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose: bool) -> String {
     let width = width();
     let mut out = String::new();
     out.push_str(&wrap(&node_line(&diagnosis.node), width, 0));
     out.push_str(&wrap(&window_line(diagnosis, evidence), width, 0));
+    for line in source.lines() {
+        out.push_str(&wrap(&printable(line), width, 0));
+    }
     out.push('\n');
 
     if diagnosis.findings.is_empty() {

@@ -45,7 +45,7 @@ fn incident(listed: &Listed) -> Value {
 pub fn report(report: &Report) -> anyhow::Result<String> {
     let (diagnosis, risers, missing, unreadable) = match &report.read {
         Ok(read) => {
-            let diagnosis: Value = serde_json::from_str(&diagnosis_json::render(&read.diagnosis)?)?;
+            let diagnosis = diagnosis_json::document(&read.diagnosis)?;
             let missing: Vec<Value> = losses(&read.evidence)
                 .iter()
                 .map(|l| json!({ "core": l.core, "lost": l.lost, "throttled_ms": l.throttled.as_millis() as u64 }))

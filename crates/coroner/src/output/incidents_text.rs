@@ -73,7 +73,7 @@ pub fn report(report: &Report) -> String {
     match read {
         Ok(read) => {
             out.push('\n');
-            out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, *verbose));
+            out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, "", *verbose));
             out.push_str(&samples(read, incident, width));
         }
         Err(why) => out.push_str(&wrap(&format!("\nNothing can be told of it: {}.", printable(why)), width, 0)),

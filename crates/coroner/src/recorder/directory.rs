@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -66,3 +67,82 @@ pub fn control_socket(directory: &Path) -> PathBuf {
 
 /// A file that says where a running recorder keeps its directory is here, named by the recorder's process id.
 pub const RUNNING: &str = "/run/coroner/recorders";
+/// Tests have a place of their own: this variable names it.
+const RUNNING_VARIABLE: &str = "CORONER_RUNNING";
+
+fn place_of_running() -> PathBuf {
+    std::env::var_os(RUNNING_VARIABLE).filter(|place| !place.is_empty()).map_or_else(|| RUNNING.into(), PathBuf::from)
+}
+
+/// Tells other commands where a recorder runs, as long as this lives.
+#[derive(Debug)]
+pub struct Registration {
+    file: PathBuf,
+}
+
+/// A recorder that cannot say where it is records as well: commands then need its directory's name.
+pub fn register(directory: &Path) -> anyhow::Result<Registration> {
+    register_in(&place_of_running(), directory)
+}
+
+fn register_in(place: &Path, directory: &Path) -> anyhow::Result<Registration> {
+    let directory = std::path::absolute(directory).with_context(|| directory.display().to_string())?;
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(place);
+    made.with_context(|| format!("{}: cannot be made", place.display()))?;
+    let file = place.join(std::process::id().to_string());
+    // Under another name first: who looks finds all of it or nothing.
+    let new = place.join(format!("{}.new", std::process::id()));
+    std::fs::write(&new, directory.as_os_str().as_bytes())
+        .and_then(|()| std::fs::rename(&new, &file))
+        .with_context(|| format!("{}: cannot be written", file.display()))?;
+    Ok(Registration { file })
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // If it stays, the lock says that nobody is there.
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// The directories of the recorders that run on this node and that we may read. What a killed one left is passed over.
+pub fn running() -> Vec<PathBuf> {
+    running_in(&place_of_running())
+}
+
+fn running_in(place: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+    let is_number = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    let mut directories: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok().filter(|entry| is_number(&entry.file_name())))
+        .filter_map(|entry| std::fs::read(entry.path()).ok())
+        .map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)))
+        .filter(|directory| directory.is_absolute() && is_live(directory))
+        .collect();
+    directories.sort();
+    directories.dedup();
+    directories
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_recorder_is_found_and_what_a_killed_one_left_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, mine, dead) = (dir.path().join("run"), dir.path().join("mine"), dir.path().join("dead"));
+        assert_eq!(running_in(&place), [""; 0].map(PathBuf::from));
+        drop(OwnDirectory::take(&dead).unwrap());
+        let own = OwnDirectory::take(&mine).unwrap();
+        let registration = register_in(&place, &own.path).unwrap();
+        std::fs::write(place.join("4194305"), dead.as_os_str().as_bytes()).unwrap();
+        std::fs::write(place.join("4194306"), b"/no/such/directory").unwrap();
+        std::fs::write(place.join("README"), mine.as_os_str().as_bytes()).unwrap();
+        assert_eq!(running_in(&place), [mine.clone()]);
+        drop(own);
+        assert!(running_in(&place).is_empty(), "nobody holds the lock");
+        drop(registration);
+        assert!(!place.join(std::process::id().to_string()).exists());
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::control::Control;
-use super::directory::OwnDirectory;
+use super::directory::{self, OwnDirectory};
 use super::incidents::Incidents;
 use super::meter::Meter;
 use super::metrics::Server;
@@ -66,6 +66,8 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     };
     let control = Control::listen(&own.path)?;
     let metrics = serve(config, &status);
+    // Without it `coroner` does not find us by itself; that is no reason not to record.
+    let registered = directory::register(&own.path).inspect_err(|error| warn(&format!("{error:#}"))).ok();
     let mut noticing = Triggers::new(&config.triggers);
     let mut meter = Meter::new();
     let mut rollup = Rollup::new();
@@ -111,6 +113,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         }
     }
     notify::stopping();
+    drop(registered);
     if let Some(rings) = rings {
         rings.finish();
     }

@@ -216,6 +216,7 @@ struct OpenSegment {
     began_clocks: Clocks,
     /// Nobody was asked yet to tell everything anew.
     anew_asked: bool,
+    source_told: bool,
     lost_seconds: f64,
 }
 
@@ -229,6 +230,8 @@ impl Keeper {
                 Ok(Message::Anew(evidence, clocks)) => {
                     self.begin_segment(clocks);
                     self.hold(*evidence);
+                    // So that a segment never stands there without what it begins with.
+                    self.commit();
                 }
                 Ok(Message::Records(records)) => {
                     self.hold_records(records);
@@ -307,6 +310,9 @@ impl Keeper {
     fn store(&mut self) -> Result<(), RecordingError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.file.try_commit()?;
+        if !open.source_told {
+            open.tell_source(0)?;
+        }
         while let Some(minute) = self.rollups.first() {
             open.file.writer().append_rollup(minute)?;
             self.rollups.remove(0);
@@ -359,7 +365,7 @@ impl Keeper {
             live.begin_anew();
         }
         let origin = Origin { kind: "coroner record".to_owned(), file: None, host: self.host.clone() };
-        let mut next = OpenSegment {
+        let next = OpenSegment {
             path,
             file: Appender::new(writer),
             samples: SampleWriter::default(),
@@ -367,9 +373,9 @@ impl Keeper {
             began: Instant::now(),
             began_clocks: clocks,
             anew_asked: false,
+            source_told: false,
             lost_seconds: 0.0,
         };
-        next.tell_source(0);
         if let Some(before) = self.open.replace(next) {
             self.seal(before);
         }
@@ -377,7 +383,8 @@ impl Keeper {
 
     /// Beside the recording, as a disk may take its time.
     fn seal(&mut self, mut segment: OpenSegment) {
-        segment.tell_source(self.lost.values().sum());
+        // Without it the loss stands only in the counters.
+        let _ = segment.tell_source(self.lost.values().sum());
         let seal = move || {
             let told = segment.file.take_leave();
             if let Err(error) = segment.file.finish(&[]).and(told) {
@@ -419,12 +426,13 @@ impl OpenSegment {
     }
 
     /// Where the samples come from. Told at the beginning, so that an open segment is read like a sealed one.
-    fn tell_source(&mut self, lost: u64) {
+    fn tell_source(&mut self, lost: u64) -> Result<(), RecordingError> {
         let clock =
             coroner_profile::model::Clock { clock_ns: self.began_clocks.at.0, wall_ns: self.began_clocks.real_ns };
         let report = Report { lost, ..Report::default() };
-        // If it fails, samples have no wall-clock time in a directory; the next commit meets the same trouble and tells.
-        let _ = self.file.writer().set_profile_source(&self.origin.row(Some(clock), Some(&report)));
+        self.file.writer().set_profile_source(&self.origin.row(Some(clock), Some(&report)))?;
+        self.source_told = true;
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 pub use incident_rows::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
 pub use read::read;
 pub use schema::FORMAT;
-pub use span::{Span, read_span};
+pub use span::{Span, newest_real_ns, read_span};
 pub use write::{Writer, fold_log};
 
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.

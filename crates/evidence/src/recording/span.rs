@@ -66,6 +66,19 @@ pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> 
     }
 }
 
+/// When the newest look at the cores was, in nanoseconds since 1970; `None` if there is none, or the clocks are not known.
+pub fn newest_real_ns(path: &Path) -> Result<Option<u64>, RecordingError> {
+    let real_ns = |part: &Part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to));
+    if !path.is_dir() {
+        return Ok(Part::open(path)?.as_ref().and_then(real_ns));
+    }
+    let (segments, _) =
+        segments::list(path).map_err(|source| RecordingError::Unreadable { path: path.to_owned(), source })?;
+    let mut parts = Parts::default();
+    open_newest(&segments, &mut parts);
+    Ok(parts.found.first().and_then(real_ns))
+}
+
 /// An opened segment.
 struct Part {
     reader: Reader,
@@ -207,11 +220,10 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
     Ok(recording)
 }
 
-/// Opens the newest segment, which then is the first in the list, and those before it as long as they reach into the span.
-///
-/// The newest is the last by its name, unless the wall clock was set back: then it is one that is being written.
-fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
-    let Some(mut newest) = segments.iter().rposition(|segment| parts.open(segment).is_some()) else { return };
+/// Opens the newest segment, which then is the first in the list, and tells its place. It is the last by its name, unless the
+/// wall clock was set back: then it is one that is being written.
+fn open_newest(segments: &[Segment], parts: &mut Parts) -> Option<usize> {
+    let mut newest = segments.iter().rposition(|segment| parts.open(segment).is_some())?;
     let being_written = |segment: &Segment| beside(&segment.path, "-wal").exists();
     let last_by_name = newest;
     for (i, segment) in segments[..last_by_name].iter().enumerate() {
@@ -224,6 +236,12 @@ fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
             newest = i;
         }
     }
+    Some(newest)
+}
+
+/// Opens the newest segment, and those before it as long as they reach into the span.
+fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
+    let Some(newest) = open_newest(segments, parts) else { return };
     let (boot, now) = (parts.found[0].boot.clone(), parts.found[0].looks.to);
     let reaches = |part: &Part| part.boot != boot || part.window(span, now).is_some_and(|window| part.overlaps(window));
     // Those before it by name; and, where the clock was set back, the last ones by name.

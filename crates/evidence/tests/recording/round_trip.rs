@@ -179,3 +179,51 @@ fn people_with_only_sqlite3_can_read_it() {
         assert!(tables.split_whitespace().any(|t| t == table), "{table} in {tables}");
     }
 }
+
+#[test]
+fn an_incident_its_risers_and_minutes_come_back() {
+    use coroner_evidence::recording::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("1.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    assert_eq!(incident(&path).unwrap(), None);
+    let mut row = IncidentRow {
+        number: 1,
+        code: "core-saturated".into(),
+        subject: "core 3".into(),
+        core: None,
+        text: "core 3 was in the kernel for 1.0 s without a pause".into(),
+        triggered_real_ns: 1_780_000_000_000_000_000,
+        from_real_ns: 1,
+        until_real_ns: u64::MAX,
+    };
+    writer.set_incident(&row).unwrap();
+    row.core = Some(3);
+    writer.set_incident(&row).unwrap();
+    let riser = |name: &str| RiserRow {
+        what: "kernel_symbol".into(),
+        name: name.into(),
+        baseline: 0.004,
+        now: 0.5,
+        baseline_samples: 7,
+        now_samples: 900,
+        sigmas: 12.5,
+        mostly_in: Some(("kubelet".into(), 0.9)),
+        carries: vec!["seq_read".into()],
+        ..RiserRow::default()
+    };
+    writer.set_risers(&[riser("x")]).unwrap();
+    let risers = vec![riser("mem_cgroup_iter"), RiserRow { mostly_in: None, carries: vec![], ..riser("a") }];
+    writer.set_risers(&risers).unwrap();
+    let unseen = RollupRow { minute_real_ns: 60_000_000_000, ..RollupRow::default() };
+    let by_core = vec![CoreMinute { core: 3, busy: 1.0, system: 0.9, saturated_s: 30.5 }];
+    let seen = RollupRow { cores: Some(1), busy_mean: Some(0.5), oom_kills: Some(0), by_core, ..unseen.clone() };
+    for rollup in [&unseen, &seen] {
+        writer.append_rollup(rollup).unwrap();
+    }
+    let on_disk = |suffix: &str| std::fs::metadata(format!("{}{suffix}", path.display())).map_or(0, |m| m.len());
+    assert!(writer.bytes() >= on_disk("") && writer.bytes() > 50_000, "{}", writer.bytes());
+    writer.finish(&[]).unwrap();
+    assert_eq!(incident(&path).unwrap(), Some((row, risers)));
+    assert_eq!(rollups(&path).unwrap(), [unseen, seen]);
+}

@@ -131,6 +131,7 @@ impl Live {
         self.event = [self.work.names.intern_event(&self.attrs[0].name)];
         self.work.namer.forget_kernel();
         self.work.namer.forget_programs();
+        self.symbols.uncache();
         if self.work.tasks.is_full() {
             // Whatever still runs is asked again.
             self.work.tasks.forget();

@@ -16,7 +16,7 @@ use crate::records::space::{Dso, Mapping, Tasks};
 use crate::symbols::{Budget, RecordedKernel, build_id_of};
 
 /// What may be spent on asking in a second, on average; and at once, after a pause.
-const EACH_SECOND: Duration = Duration::from_millis(20);
+const EACH_SECOND: Duration = Duration::from_millis(10);
 const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// The longest list of mappings that is read, and the most mappings of code that are kept of it.

@@ -5,7 +5,6 @@
 //! than none. Nothing is read before the first address that needs it.
 
 mod elf;
-mod files;
 mod kallsyms;
 mod kernel;
 mod perf_map;
@@ -25,7 +24,6 @@ pub use perf_map::PerfMap;
 
 pub(crate) use elf::hex;
 use elf::{Image, NamedFile, Wanted};
-use files::Files;
 use kernel::Kernel;
 pub(crate) use sparing::Budget;
 use sparing::Sparing;
@@ -33,15 +31,16 @@ use sparing::Sparing;
 /// The largest text file that is read for names. /proc/kallsyms of a large kernel is about 20 MB.
 const MAX_TEXT: u64 = 256 << 20;
 const MAX_PROBLEMS: usize = 50;
-/// The most processes whose generated code is kept.
-const MAX_PERF_MAPS: usize = 4096;
+/// The most files that are kept open with their symbols; a node runs some hundred.
+const MAX_FILES: usize = 4096;
 
 pub struct Symbols {
     /// `None`: nothing is named.
     root: Option<PathBuf>,
     recorded: RecordedKernel,
     kernel: Option<Option<Kernel>>,
-    files: Files,
+    /// By the caller's number.
+    files: HashMap<u32, Option<NamedFile>>,
     perf_maps: HashMap<u32, Option<PerfMap>>,
     /// Set where the node must not notice that names are read.
     sparing: Option<Sparing>,
@@ -93,19 +92,28 @@ impl Symbols {
 
     /// Names from the files of a node that runs, with little memory and time: what that does not reach stays unnamed.
     pub fn sparing(root: &Path) -> Symbols {
-        let files = Files::new(sparing::MOST_OF_ALL);
-        Symbols { root: Some(root.to_owned()), files, sparing: Some(Sparing::new()), ..Symbols::none() }
+        Symbols { root: Some(root.to_owned()), sparing: Some(Sparing::new()), ..Symbols::none() }
     }
 
     /// How many files were read so far.
     pub fn files_read(&self) -> u64 {
-        self.files.read
+        self.sparing.as_ref().map_or(0, |sparing| sparing.read)
+    }
+
+    /// Lets go of what reading names left in the page cache.
+    pub fn uncache(&mut self) {
+        if let Some(sparing) = &mut self.sparing {
+            sparing.uncache();
+        }
     }
 
     /// Numbers of files mean others from now on.
     pub fn forget_files(&mut self) {
         self.files.clear();
         self.perf_maps.clear();
+        if let Some(sparing) = &mut self.sparing {
+            sparing.forget();
+        }
     }
 
     /// No names at all.
@@ -114,7 +122,7 @@ impl Symbols {
             root: None,
             recorded: RecordedKernel::default(),
             kernel: None,
-            files: Files::new(usize::MAX),
+            files: HashMap::new(),
             perf_maps: HashMap::new(),
             sparing: None,
             problems: Vec::new(),
@@ -147,21 +155,16 @@ impl Symbols {
         let MappedFile { number, path, build_id, inode, pid } = *mapped;
         let wanted = Wanted { path, build_id, inode, pid };
         let file = match &mut self.sparing {
-            None => self.files.get(number, || match path {
-                "[vdso]" => vdso(root, build_id, recorded),
-                _ => NamedFile::open(root, &wanted, &mut |problem| keep(problems, problem)),
-            }),
-            Some(sparing) => {
-                if !self.files.has(number) && !sparing.budget.is_left() {
-                    return Answer::Later;
+            None => {
+                if self.files.len() >= MAX_FILES && !self.files.contains_key(&number) {
+                    self.files.clear();
                 }
-                self.files.get(number, || {
-                    sparing.budget.spend(|| match path {
-                        "[vdso]" => vdso(root, build_id, recorded),
-                        _ => NamedFile::open_small(root, &wanted, sparing::MOST_OF_ONE, &mut |_| {})?.closed(),
-                    })
+                self.files.entry(number).or_insert_with(|| match path {
+                    "[vdso]" => vdso(root, build_id, recorded),
+                    _ => NamedFile::open(root, &wanted, &mut |problem| keep(problems, problem)),
                 })
             }
+            Some(sparing) => return sparing.user(root, &wanted, number, file_offset, recorded),
         };
         let Some(file) = file else { return Answer::NotRead };
         match file.find(file_offset) {
@@ -173,7 +176,7 @@ impl Symbols {
     /// A function that process `pid` generated.
     pub fn jit(&mut self, pid: u32, address: u64) -> Option<&str> {
         let root = self.root.as_ref()?;
-        if self.perf_maps.len() >= MAX_PERF_MAPS && !self.perf_maps.contains_key(&pid) {
+        if self.perf_maps.len() >= MAX_FILES && !self.perf_maps.contains_key(&pid) {
             self.perf_maps.clear();
         }
         if !self.perf_maps.contains_key(&pid) {

@@ -1,27 +1,179 @@
-//! Reading names on a node that must not notice it.
+//! Reading names on a node that must not notice it: within bounds of time and memory, and without keeping files open or cached.
 
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use super::elf::{NamedFile, Wanted};
+use super::{Answer, Function, RecordedKernel, vdso};
+use crate::model::hash::Seeded;
 
 /// The largest symbol table that is read, in bytes of the file: a third of a million functions, of which about two thirds of
 /// this are kept.
-pub(super) const MOST_OF_ONE: u64 = 8 << 20;
-/// All tables together, in memory. Those not asked for longest go first.
-pub(super) const MOST_OF_ALL: usize = 16 << 20;
+const MOST_OF_ONE: u64 = 8 << 20;
+/// All tables together, in memory. Those not asked for longest go first, and are not read again for a while: where more is needed
+/// than there is room for, reading would never end.
+const MOST_OF_ALL: usize = 16 << 20;
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(120);
+/// Files that are known, with a table or without.
+const MAX_FILES: usize = 4096;
+/// Functions that were named before, with their names, in bytes.
+const MOST_NAMES: usize = 3 << 20;
 
 /// What may be spent on reading files in a second, on average; and at once, after a pause.
-const EACH_SECOND: Duration = Duration::from_millis(20);
+const EACH_SECOND: Duration = Duration::from_millis(4);
 const AT_ONCE: Duration = Duration::from_millis(200);
-
 /// Time passes also while we are kept from running: a long pause is not made up for in full.
 const MOST_OVERDRAWN_NS: i64 = 1_000_000_000;
 
 pub(super) struct Sparing {
-    pub budget: Budget,
+    budget: Budget,
+    /// By the caller's number.
+    files: HashMap<u32, Kept, Seeded>,
+    bytes: usize,
+    /// Counts looks, to know what was not asked for longest.
+    looks: u64,
+    /// How many tables were read.
+    pub read: u64,
+    /// Functions named before, by file and start: end and name. To look one up again would cost a read.
+    functions: HashMap<u32, BTreeMap<u64, (u64, Box<str>)>, Seeded>,
+    functions_bytes: usize,
+}
+
+struct Kept {
+    table: State,
+    bytes: usize,
+    looked: u64,
+    /// Names were read since the page cache was let go of.
+    is_cached: bool,
+}
+
+enum State {
+    Read(NamedFile),
+    /// There is nothing to be named by, or it is too large.
+    Nothing,
+    /// There was no room for it.
+    Dropped(Instant),
 }
 
 impl Sparing {
     pub fn new() -> Sparing {
-        Sparing { budget: Budget::new(EACH_SECOND, AT_ONCE) }
+        Sparing {
+            budget: Budget::new(EACH_SECOND, AT_ONCE),
+            files: HashMap::default(),
+            bytes: 0,
+            looks: 0,
+            read: 0,
+            functions: HashMap::default(),
+            functions_bytes: 0,
+        }
+    }
+
+    pub fn user(
+        &mut self,
+        root: &Path,
+        wanted: &Wanted<'_>,
+        number: u32,
+        offset: u64,
+        kernel: &RecordedKernel,
+    ) -> Answer {
+        let known = self.functions.get(&number).and_then(|functions| functions.range(..=offset).next_back());
+        if let Some((start, (end, name))) = known.filter(|(_, (end, _))| offset < *end) {
+            return Answer::Function(Function { name: name.to_string(), offsets: *start..*end });
+        }
+        if let Some(Kept { table: State::Nothing, .. }) = self.files.get(&number) {
+            return Answer::NotRead;
+        }
+        if !self.budget.is_left() {
+            return Answer::Later;
+        }
+        let began = Instant::now();
+        let answer = self.look(root, wanted, number, offset, kernel);
+        self.budget.spent(began);
+        if let Answer::Function(function) = &answer {
+            self.remember(number, function);
+        }
+        answer
+    }
+
+    fn look(&mut self, root: &Path, wanted: &Wanted<'_>, number: u32, offset: u64, kernel: &RecordedKernel) -> Answer {
+        self.looks += 1;
+        match self.files.get(&number).map(|kept| &kept.table) {
+            Some(State::Dropped(when)) if when.elapsed() < READ_AGAIN_AFTER => return Answer::Later,
+            Some(State::Read(_)) => {}
+            _ => {
+                let file = match wanted.path {
+                    "[vdso]" => vdso(root, wanted.build_id, kernel),
+                    _ => NamedFile::open_small(root, wanted, MOST_OF_ONE, &mut |_| {}).and_then(NamedFile::closed),
+                };
+                self.keep(number, file);
+            }
+        }
+        let Some(kept) = self.files.get_mut(&number) else { return Answer::Later };
+        (kept.looked, kept.is_cached) = (self.looks, true);
+        match &mut kept.table {
+            State::Read(file) => match file.find(offset) {
+                Some((offsets, name)) => Answer::Function(Function { name, offsets }),
+                None => Answer::Unnamed(None),
+            },
+            _ => Answer::NotRead,
+        }
+    }
+
+    fn keep(&mut self, number: u32, file: Option<NamedFile>) {
+        if self.files.len() >= MAX_FILES {
+            self.forget();
+        }
+        let bytes = file.as_ref().map_or(0, NamedFile::held_bytes);
+        while self.bytes > 0 && self.bytes + bytes > MOST_OF_ALL {
+            let with_table = self.files.values_mut().filter(|kept| kept.bytes > 0);
+            let Some(oldest) = with_table.min_by_key(|kept| kept.looked) else { break };
+            oldest.uncache();
+            self.bytes -= oldest.bytes;
+            (oldest.table, oldest.bytes) = (State::Dropped(Instant::now()), 0);
+        }
+        self.read += 1;
+        self.bytes += bytes;
+        let table = file.map_or(State::Nothing, State::Read);
+        self.files.insert(number, Kept { table, bytes, looked: self.looks, is_cached: false });
+    }
+
+    fn remember(&mut self, number: u32, function: &Function) {
+        if self.functions_bytes > MOST_NAMES {
+            self.functions.clear();
+            self.functions_bytes = 0;
+        }
+        self.functions_bytes += function.name.len() + 64;
+        let end_and_name = (function.offsets.end, function.name.as_str().into());
+        self.functions.entry(number).or_default().insert(function.offsets.start, end_and_name);
+    }
+
+    /// Lets go of what reading names left in the page cache: it is charged to us, and would keep our memory cgroup when we are gone.
+    pub fn uncache(&mut self) {
+        self.files.values_mut().for_each(Kept::uncache);
+    }
+
+    pub fn forget(&mut self) {
+        self.uncache();
+        self.files.clear();
+        self.functions.clear();
+        (self.bytes, self.functions_bytes) = (0, 0);
+    }
+}
+
+impl Drop for Sparing {
+    fn drop(&mut self) {
+        self.uncache();
+    }
+}
+
+impl Kept {
+    fn uncache(&mut self) {
+        if let State::Read(file) = &self.table
+            && std::mem::take(&mut self.is_cached)
+        {
+            file.uncache();
+        }
     }
 }
 
@@ -43,13 +195,6 @@ impl Budget {
         self.left_ns > 0
     }
 
-    pub fn spend<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
-        let done = work();
-        self.spent(began);
-        done
-    }
-
     /// All the time since then.
     pub fn spent(&mut self, began: Instant) {
         let spent = i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX);
@@ -59,7 +204,8 @@ impl Budget {
     fn fill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
         let earned = (passed * self.each_second.as_nanos() as f64) as i64;
-        if earned > 0 {
+        // Not for less than this, or what is earned would be rounded away.
+        if earned > 1000 {
             self.left_ns = self.left_ns.saturating_add(earned).min(self.at_once.as_nanos() as i64);
             self.filled = now;
         }

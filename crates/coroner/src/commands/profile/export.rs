@@ -72,10 +72,11 @@ impl Summary {
     }
 }
 
-pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
+pub fn run(mut args: ExportArgs) -> anyhow::Result<Exit> {
     if let Some(number) = args.incident {
         return crate::commands::incidents::export(number, &args);
     }
+    args.selection = args.selection.resolved(&args.source)?;
     let to = out::format(&args.output)?;
     let path = args.output.output.as_deref();
     if args.json && path.is_none_or(|path| path == Path::new("-")) {

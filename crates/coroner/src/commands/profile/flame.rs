@@ -50,7 +50,8 @@ impl Side {
     }
 }
 
-pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
+pub fn run(mut args: FlameArgs) -> anyhow::Result<Exit> {
+    args.selection = args.selection.resolved(&args.source)?;
     let to = match (&args.output.output, args.output.to) {
         (None, None) => None,
         _ => Some(out::format(&args.output)?),
@@ -93,6 +94,7 @@ fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> 
         bail!("the standard input can be read only once; compare files");
     }
     let (source, selection) = baseline(args);
+    let selection = selection.resolved(&source)?;
     let with_idle = to.is_some() || args.json;
     let before = read_side(&source, &selection, with_idle, false)?;
     let after = read_side(&args.source, &args.selection, with_idle, false)?;
@@ -135,6 +137,7 @@ fn baseline(args: &FlameArgs) -> (SourceArgs, SelectionArgs) {
         source = SourceArgs { file, input: None, ..source };
     }
     // The times of one file say nothing of another, nor of the baseline.
+    selection.last = None;
     selection.since = diff_since;
     selection.until = diff_until;
     selection.range = Vec::new();

@@ -12,7 +12,8 @@ use coroner_profile::views::heatmap::OffsetCounter;
 use coroner_profile::views::{Kind, Kinds, Selector};
 use std::collections::HashMap;
 
-pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
+pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
+    args.selection = args.selection.resolved(&args.source)?;
     let words = args.selection.words();
     let width = terminal::width();
     let text = match args.by {

@@ -8,7 +8,8 @@ use crate::output::profile::{monopolies_json, monopolies_text};
 use anyhow::bail;
 use coroner_profile::views::monopolies::{Finder, Options};
 
-pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
+pub fn run(mut args: MonopoliesArgs) -> anyhow::Result<Exit> {
+    args.selection = args.selection.resolved(&args.source)?;
     let options = Options { threshold: args.threshold.as_nanos() as u64, ..Options::default() };
     let mut finder = Finder::new(options);
     // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.

@@ -1,10 +1,14 @@
 //! From what people write after --since, --core and the like to a filter.
 
 use super::ReadProfile;
-use crate::args::profile::{Moment, SelectionArgs};
+use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
+use crate::output::warn;
+use anyhow::{Context, bail};
+use coroner_profile::import::Format;
 use coroner_profile::model::{Clock, Dictionary, Sample};
 use coroner_profile::views::{Band, Filter, Selector};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Decides which samples are meant. Times may count from the first sample, so they are understood only when it is seen.
 pub struct Select<'a> {
@@ -43,15 +47,41 @@ impl<'a> Select<'a> {
     }
 }
 
+/// What is shown of a recorder's directory where nobody asks for more: it may hold days.
+const OF_A_DIRECTORY: Duration = Duration::from_secs(600);
+
 impl SelectionArgs {
+    /// With --last as a moment: it counts from the newest sample, which is looked up.
+    pub fn resolved(mut self, source: &SourceArgs) -> anyhow::Result<SelectionArgs> {
+        if self.last.is_none() && !self.has_times() && source.file.is_dir() {
+            self.last = Some(OF_A_DIRECTORY);
+            warn(&format!(
+                "{}: its last 10 minutes; --last, --since and --until ask for others",
+                source.file.display()
+            ));
+        }
+        let Some(last) = self.last else { return Ok(self) };
+        let file = source.file.display();
+        if super::is_stream(&source.file) || super::format_of(source)? == Some(Format::Folded) {
+            bail!("{file}: --last needs to know the newest sample beforehand; use --since");
+        }
+        let outline = coroner_profile::import::outline(&source.file)?;
+        let outline =
+            outline.with_context(|| format!("{file}: when its newest sample was taken cannot be told; use --since"))?;
+        let since = outline.last.saturating_sub(last.as_nanos() as u64);
+        // Before the first sample a number would count from it.
+        self.since = Some(Moment::Number(since)).filter(|_| since > outline.first);
+        Ok(self)
+    }
+
     pub fn has_times(&self) -> bool {
         self.since.is_some() || self.until.is_some() || !self.range.is_empty() || self.band.is_some()
     }
 
     /// Only where and when, whoever ran: who had a core is told by everybody's samples.
     pub fn of_anybody(&self) -> SelectionArgs {
-        let SelectionArgs { since, until, range, band, core, event, .. } = self.clone();
-        SelectionArgs { since, until, range, band, core, event, ..SelectionArgs::default() }
+        let SelectionArgs { last, since, until, range, band, core, event, .. } = self.clone();
+        SelectionArgs { last, since, until, range, band, core, event, ..SelectionArgs::default() }
     }
 
     /// Some threads or functions are asked for.
@@ -101,7 +131,8 @@ impl SelectionArgs {
                 words.push(format!("{what} {}", values.join(", ")));
             }
         };
-        named("since", self.since.iter().map(moment).collect());
+        named("the last", self.last.iter().map(|last| format!("{} s", last.as_secs_f64())).collect());
+        named("since", self.since.iter().filter(|_| self.last.is_none()).map(moment).collect());
         named("until", self.until.iter().map(moment).collect());
         named("in", self.range.iter().map(|(from, to)| format!("{}..{}", moment(from), moment(to))).collect());
         let ms = |ns: u64| format!("{}", ns as f64 / 1e6);

@@ -20,6 +20,9 @@ pub fn of(source: &SourceArgs, selection: &SelectionArgs) -> anyhow::Result<(Opt
 }
 
 fn selected_length(selection: &SelectionArgs) -> Option<u64> {
+    if let (Some(last), Some(_)) = (selection.last, selection.since) {
+        return u64::try_from(last.as_nanos()).ok();
+    }
     match (selection.since?, selection.until?) {
         (Moment::Number(from) | Moment::FromStart(from), Moment::Number(to) | Moment::FromStart(to))
         | (Moment::Wall(from), Moment::Wall(to))

@@ -68,6 +68,13 @@ const READ_AHEAD: u64 = 128 << 10;
 /// No header table or string table of section names is larger.
 const MAX_TABLE: u64 = 16 << 20;
 
+fn uncache(file: &File, ranges: impl Iterator<Item = Range<u64>>) {
+    for range in ranges {
+        let length = NonZeroU64::new(range.end.saturating_sub(range.start).saturating_add(READ_AHEAD));
+        let _ = fadvise(file, range.start & !(PAGE - 1), length, Advice::DontNeed);
+    }
+}
+
 fn read_whole(file: &File, buffer: &mut [u8], at: u64) -> usize {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -104,13 +111,20 @@ impl Image {
         match self {
             Image::File { file, path, .. } => {
                 let same = Same::of(&file.metadata().ok()?);
-                for range in ranges {
-                    let length = NonZeroU64::new(range.end.saturating_sub(range.start).saturating_add(READ_AHEAD));
-                    let _ = fadvise(&file, range.start & !(PAGE - 1), length, Advice::DontNeed);
-                }
+                uncache(&file, ranges);
                 Some(Image::Closed { path, same })
             }
             other => Some(other),
+        }
+    }
+
+    /// Lets go of what reading `ranges` of a closed file left in the page cache.
+    pub fn uncache(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        if let Image::Closed { path, .. } = self
+            && std::fs::metadata(path).is_ok_and(|about| about.is_file())
+            && let Ok(file) = File::open(path)
+        {
+            uncache(&file, ranges);
         }
     }
 
@@ -137,12 +151,7 @@ impl Image {
                     (Same::of(&about) == *same).then(|| File::open(path).ok())?
                 };
                 let Some(file) = again() else { return 0 };
-                let _ = fadvise(&file, 0, None, Advice::Random);
-                let n = read_whole(&file, buffer, at);
-                let first = at & !(PAGE - 1);
-                let length = NonZeroU64::new((at + n as u64).next_multiple_of(PAGE) - first);
-                let _ = fadvise(&file, first, length, Advice::DontNeed);
-                n
+                read_whole(&file, buffer, at)
             }
             Image::Memory(bytes) => {
                 let from = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());

@@ -69,6 +69,11 @@ impl NamedFile {
         Some(self)
     }
 
+    /// Lets go of what looking for names left in the page cache, which would be charged to us.
+    pub fn uncache(&self) {
+        self.table.uncache();
+    }
+
     /// What it takes of memory, about.
     pub fn held_bytes(&self) -> usize {
         size_of::<NamedFile>() + self.segments.len() * size_of::<Segment>() + self.table.held_bytes()

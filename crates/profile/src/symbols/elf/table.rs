@@ -32,8 +32,8 @@ pub(super) struct Table {
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u64,
-    /// Which entry of its table it is. The name is looked up there when it is asked for.
-    entry: u32,
+    /// Where its name is among the strings. It is looked up there when it is asked for.
+    name: u32,
     /// Its size, below it which table it is from, below it how much its name is preferred.
     packed: u32,
 }
@@ -82,7 +82,8 @@ impl Table {
             table.add(debug, &sections, &[SYMTAB], most)?;
         }
         table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] }, most)?;
-        table.symbols.sort_unstable_by_key(|symbol| (symbol.start, symbol.table(), symbol.entry));
+        // Stable: those that begin alike stay in the order of the files.
+        table.symbols.sort_by_key(|symbol| symbol.start);
         table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         Some(table)
     }
@@ -106,8 +107,8 @@ impl Table {
             for at in (0..section.size).step_by(CHUNK) {
                 let want = CHUNK.min((section.size - at) as usize);
                 let n = image.read_at(&mut buffer[..want], section.offset.saturating_add(at));
-                let entries = buffer[..n].chunks_exact(24).zip((at / 24) as u32..);
-                self.symbols.extend(entries.filter_map(|(bytes, entry)| symbol(bytes, entry, from, &code)));
+                let entries = buffer[..n].chunks_exact(24);
+                self.symbols.extend(entries.filter_map(|bytes| symbol(bytes, from, &code)));
                 if n < want {
                     break;
                 }
@@ -121,13 +122,17 @@ impl Table {
     pub fn close(&mut self) -> Option<()> {
         self.symbols.shrink_to_fit();
         let tables = &self.tables;
-        let read = |image: usize| {
-            let of_image = tables.iter().filter(move |(at, ..)| *at == image);
-            of_image.map(|(_, symbols, _)| symbols.offset..symbols.offset.saturating_add(symbols.size))
-        };
+        let read = |image| ranges(tables, image, |(_, symbols, _)| symbols);
         let images = std::mem::take(&mut self.images).into_iter().enumerate();
         self.images = images.map(|(at, image)| image.close(read(at))).collect::<Option<_>>()?;
         Some(())
+    }
+
+    /// Lets go of the names that looking left in the page cache.
+    pub fn uncache(&self) {
+        for (at, image) in self.images.iter().enumerate() {
+            image.uncache(ranges(&self.tables, at, |(_, _, strings)| strings));
+        }
     }
 
     /// What it takes of memory.
@@ -194,15 +199,23 @@ impl Table {
     }
 
     fn name(&self, symbol: Symbol) -> Vec<u8> {
-        let (image, symbols, strings) = &self.tables[symbol.table()];
-        let mut at = [0; 4];
-        self.images[*image].read_at(&mut at, symbols.offset.saturating_add(u64::from(symbol.entry) * 24));
-        self.images[*image].string(strings, u32::from_ne_bytes(at))
+        let (image, _, strings) = &self.tables[symbol.table()];
+        self.images[*image].string(strings, symbol.name)
     }
 }
 
+/// Where parts of the tables of one image are.
+fn ranges(
+    tables: &[(usize, Section, Section)],
+    image: usize,
+    part: impl Fn(&(usize, Section, Section)) -> &Section,
+) -> impl Iterator<Item = Range<u64>> {
+    let of_image = tables.iter().filter(move |(at, ..)| *at == image).map(part);
+    of_image.map(|section| section.offset..section.offset.saturating_add(section.size))
+}
+
 /// A function, or a label in code or data, as perf takes them (tools/perf/util/symbol-elf.c).
-fn symbol(bytes: &[u8], entry: u32, from: u32, code: &[bool]) -> Option<Symbol> {
+fn symbol(bytes: &[u8], from: u32, code: &[bool]) -> Option<Symbol> {
     const NO_TYPE: u8 = 0;
     const OBJECT: u8 = 1;
     const FUNCTION: u8 = 2;
@@ -227,5 +240,5 @@ fn symbol(bytes: &[u8], entry: u32, from: u32, code: &[bool]) -> Option<Symbol> 
     let (start, size) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
     let (global, weak) = (info >> 4 == 1, info >> 4 == 2);
     let rank = u32::from(size > 0) << 2 | u32::from(!weak) << 1 | u32::from(global);
-    Some(Symbol { start, entry, packed: (size.min(MAX_SIZE) as u32) << 6 | from << 3 | rank })
+    Some(Symbol { start, name, packed: (size.min(MAX_SIZE) as u32) << 6 | from << 3 | rank })
 }
