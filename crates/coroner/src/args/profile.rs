@@ -47,7 +47,7 @@ pub struct FlameArgs {
     .required(false)
     .required_unless_present("incident")
     .conflicts_with("incident")
-    .default_value_if("incident", clap::builder::ArgPredicate::IsPresent, "")))]
+    .default_value_if("incident", clap::builder::ArgPredicate::IsPresent, "-")))]
 pub struct ExportArgs {
     #[command(flatten)]
     pub source: SourceArgs,

@@ -8,7 +8,7 @@ use super::incidents::files;
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Finding, diagnose};
 
-use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span};
+use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span, segments};
 use coroner_evidence::{Clocks, Evidence};
 use coroner_profile::import::{ImportError, Report};
 use coroner_profile::model::Clock;
@@ -60,12 +60,13 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |d| d.as_nanos() as u64);
     // A clock that was set back must not empty the window.
     let until = incident.until_real_ns.min(now.max(incident.triggered_real_ns + SETTLE.as_nanos() as u64));
-    let span = Span::Between { from_real_ns: incident.from_real_ns, to_real_ns: until };
+    let from = incident.from_real_ns.max(first_recorded(directory)?);
+    let span = Span::Between { from_real_ns: from, to_real_ns: until };
     let evidence = read_span(directory, &span)?.evidence;
     let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
-    copy_samples(directory, incident.from_real_ns..until, clocks, &evidence, &mut file)?;
+    copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
     file.set_incident(&incident_row(incident, until))?;
     let mut findings = Vec::new();
     if whole {
@@ -76,6 +77,14 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     Ok(())
 }
 
+/// When the oldest segment begins: that nothing was recorded before the recorder ran needs no word, and is no damage.
+fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
+    let (segments, _) =
+        segments::list(directory).with_context(|| format!("{}: cannot be listed", directory.display()))?;
+    Ok(segments.first().map_or(0, |first| first.start_real_ns))
+}
+
+/// Longer than it takes a second of evidence to reach the segments.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// The samples of the window, on the clock that the evidence has.

@@ -5,7 +5,8 @@ use super::super::incident::Incident;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What we write has some kilobytes.
@@ -54,7 +55,11 @@ pub fn write(directory: &Path, incident: &Incident) -> anyhow::Result<()> {
     let temporary = path.with_extension("json.part");
     let written = serde_json::to_vec_pretty(incident)
         .map_err(io::Error::other)
-        .and_then(|text| fs::write(&temporary, text))
+        .and_then(|text| {
+            // Names of processes and units are nobody else's business.
+            let options = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+            options?.write_all(&text)
+        })
         .and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
