@@ -9,7 +9,7 @@ use crate::output::{incidents_json, incidents_text, print, warn};
 use crate::recorder::config::Config;
 use crate::recorder::incident::{Incident, State};
 use crate::recorder::incidents::files;
-use crate::recorder::{directory, freeze as freezer, stand_in};
+use crate::recorder::{directory, freeze as freezer};
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Diagnosis, diagnose};
 use coroner_evidence::Evidence;
@@ -31,7 +31,7 @@ pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
 fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     let directory = match &args.dir {
         Some(dir) => dir.clone(),
-        None => stand_in::running().into_iter().next().unwrap_or_else(|| Config::default().dir),
+        None => the_running_one()?.unwrap_or_else(|| Config::default().dir),
     };
     if !directory.is_dir() {
         let because = if args.dir.is_some() { "" } else { "no recorder runs, and " };
@@ -48,11 +48,21 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     let running = match &args.dir {
         Some(dir) if directory::is_live(dir) => Some(dir.clone()),
         Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
-        None => stand_in::running().into_iter().next(),
+        None => the_running_one()?,
     };
     running.context(
         "no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR",
     )
+}
+
+/// `None` if none runs. Of several nobody knows which is meant.
+fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
+    let mut running = directory::running();
+    if running.len() > 1 {
+        let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
+        bail!("several recorders run here; say which one is meant: --dir {}", listed.join(", or --dir "));
+    }
+    Ok(running.pop())
 }
 
 fn list(directory: &Path, json: bool) -> anyhow::Result<String> {

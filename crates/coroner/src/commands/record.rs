@@ -10,6 +10,7 @@ use crate::output::{print, warn};
 use crate::recorder;
 use crate::recorder::appender::Appender;
 use crate::recorder::config::{Config, parse_listen};
+use crate::recorder::freeze::finding_row;
 use crate::recorder::run::Outcome;
 use crate::recorder::status::Status;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
@@ -195,18 +196,6 @@ fn summary(
     }
     text.push_str(&format!("diagnose it anywhere: coroner diagnose --from {}\n", path.display()));
     text
-}
-
-fn finding_row(finding: &Finding) -> FindingRow {
-    FindingRow {
-        code: finding.code.as_str().to_owned(),
-        severity: finding.severity.as_str().to_owned(),
-        subject_kind: finding.subject.kind.as_str().to_owned(),
-        subject: finding.subject.name.clone(),
-        title: finding.title.clone(),
-        detail: finding.detail.clone(),
-        remedy: finding.remedy.clone(),
-    }
 }
 
 fn default_name() -> PathBuf {

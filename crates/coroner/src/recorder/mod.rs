@@ -32,7 +32,6 @@ mod rings;
 pub mod rollup;
 pub mod run;
 mod segments;
-pub mod stand_in;
 pub mod status;
 mod store;
 pub mod trigger;

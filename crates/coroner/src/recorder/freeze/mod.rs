@@ -125,6 +125,7 @@ fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
     IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
 }
 
+/// A finding for readers with only sqlite3 at hand.
 pub fn finding_row(finding: &Finding) -> FindingRow {
     FindingRow {
         code: finding.code.as_str().to_owned(),
