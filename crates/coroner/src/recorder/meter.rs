@@ -151,8 +151,12 @@ fn rise(last: &mut Option<u64>, points: &[Point]) -> u64 {
     risen
 }
 
-/// A census counts; names stay as the last scan gave them.
+/// A census counts; names stay as the last scan gave them. Where it cannot tell the dead (in a container it sees a part of the
+/// directories, and the kernel's count is that of the whole node) its other numbers do not fit to those of a scan that can.
 fn of_census(census: &CgroupCensus, known: ZombieStatus) -> ZombieStatus {
+    if census.dying.is_none() && known.dead.is_some() {
+        return known;
+    }
     ZombieStatus {
         tracked: census.tracked,
         // A walk that was cut short counted some of them: no number is better than a wrong one.

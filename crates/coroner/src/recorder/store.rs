@@ -254,6 +254,7 @@ impl Keeper {
         for thread in self.sealing.drain(..) {
             let _ = thread.join();
         }
+        self.segments.make_room(None, None);
         self.tell_status();
         sealed
     }

@@ -212,6 +212,33 @@ fn zombies_are_told_by_parent() {
 }
 
 #[test]
+fn a_census_that_sees_a_part_does_not_spoil_a_scan_that_sees_all() {
+    let mut census = CgroupCensus {
+        at: Time::from_secs(61),
+        version: 1,
+        mount_point: "/sys/fs/cgroup/memory".to_owned(),
+        live: 2,
+        tracked: Some(12),
+        dying: None,
+        dying_source: String::new(),
+        empty: None,
+        crowded: Vec::new(),
+        truncated: false,
+        took_ns: 0,
+    };
+    let mut meter = Meter::new();
+    meter.note(&Evidence { zombie_scans: vec![scan(vec!["/ecs/agent-1"], Vec::new())], ..Evidence::default() });
+    let by_scan = meter.node().zombies;
+    meter.note(&Evidence { cgroup_censuses: vec![census.clone()], ..Evidence::default() });
+    assert_eq!(meter.node().zombies, by_scan);
+    census.dying = Some(10);
+    meter.note(&Evidence { cgroup_censuses: vec![census], ..Evidence::default() });
+    let zombies = meter.node().zombies.unwrap();
+    assert_eq!((zombies.tracked, zombies.live, zombies.dead), (Some(12), Some(2), Some(10)));
+    assert_eq!(zombies.by_parent.len(), 1, "who they are is still known");
+}
+
+#[test]
 fn many_parents_become_a_few_and_none_is_lost() {
     let paths: Vec<String> = (0..5_000).map(|i| format!("/p{}x/q{}y/leaf", i % 70, i)).collect();
     let parents = by_parent(&scan(paths.iter().map(String::as_str).collect(), Vec::new()));
