@@ -7,7 +7,7 @@
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
 /// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
-/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`].
+/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`], [`PLACES_SINCE`].
 pub const FORMAT: u32 = 4;
 
 /// The first format with zombies, churn, samples of the kernel, and what is installed to run; older files have no tables for them.
@@ -18,6 +18,9 @@ pub const PROFILE_SINCE: u32 = 3;
 
 /// The first format that says which incident a file is, who rose in it, and tells minutes in a row each.
 pub const INCIDENTS_SINCE: u32 = 4;
+
+/// The first format in which frames without a name keep their file's build id and their place in it.
+pub const PLACES_SINCE: u32 = 4;
 
 pub const CREATE: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -112,7 +115,8 @@ CREATE TABLE profile_events (id INTEGER PRIMARY KEY, name TEXT);
 CREATE TABLE profile_paths (id INTEGER PRIMARY KEY, path TEXT);
 CREATE TABLE profile_tasks (id INTEGER PRIMARY KEY, pid INTEGER, tid INTEGER, comm TEXT, cgroup_path_id INTEGER);
 CREATE TABLE profile_frames (
-  id INTEGER PRIMARY KEY, symbol TEXT, module_path_id INTEGER, place TEXT, is_inlined INTEGER);
+  id INTEGER PRIMARY KEY, symbol TEXT, module_path_id INTEGER, place TEXT, is_inlined INTEGER, build_id TEXT,
+  file_offset INTEGER);
 CREATE TABLE profile_stack_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
 CREATE TABLE profile_sample_chunks (id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rows INTEGER, data BLOB);
 CREATE INDEX profile_sample_chunks_by_time ON profile_sample_chunks (to_ns, from_ns);

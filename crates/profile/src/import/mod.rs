@@ -108,7 +108,7 @@ pub fn file(
         Box::new(io::stdin().lock())
     } else {
         if std::fs::metadata(path).map_err(of)?.is_dir() {
-            return ours(path, options, take);
+            return ours(path, options, symbols, take);
         }
         Box::new(File::open(path).map_err(of)?)
     };
@@ -129,7 +129,7 @@ pub fn file(
         }
         // Not while it is open: closing it drops locks (see `coroner_evidence`'s open).
         drop(input);
-        return ours(path, options, take);
+        return ours(path, options, symbols, take);
     }
     let nobody = AtomicU64::new(0);
     let read = options.read.unwrap_or(&nobody);
@@ -164,10 +164,15 @@ pub fn file(
 }
 
 /// Reads a recording or a directory of them.
-fn ours(path: &Path, options: &Options<'_>, take: &mut Take<'_>) -> Result<Imported, ImportError> {
+fn ours(
+    path: &Path,
+    options: &Options<'_>,
+    symbols: &mut Symbols,
+    take: &mut Take<'_>,
+) -> Result<Imported, ImportError> {
     let mut window = Window::new(take);
     let (names, report) =
-        recording::read(path, options.range.clone(), &mut |names, sample| window.take(names, sample))?;
+        recording::read_named(path, options.range.clone(), symbols, &mut |names, sample| window.take(names, sample))?;
     window.finish(&names);
     // How many were out of order when they were recorded or imported is in the file. That chunks overlap is our own doing.
     if let Some(read) = options.read {

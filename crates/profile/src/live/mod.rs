@@ -9,6 +9,8 @@
 //! grows with what is sampled until [`Live::begin_anew`]; [`Live::dictionary_bytes`] tells when it is time.
 
 mod node;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

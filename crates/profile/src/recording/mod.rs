@@ -2,13 +2,14 @@
 //! file or a directory of them. The tables are in `coroner_evidence::recording::profile`; here is what their rows mean.
 
 mod names;
+mod places;
 mod read;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-pub use read::{read, read_unpacked, span};
+pub use read::{read, read_named, read_unpacked, span};
 pub use write::{NewRecording, Origin, SampleWriter};
 
 use crate::model::Place;

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use coroner_evidence::recording::profile::{FrameRow, Names, Reader, SampleRow, StackRow, TaskRow};
 
 use super::PLACES;
+use super::places::Places;
 use crate::import::{OddityKind, Report};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, StrId, Strings, Task, TaskId};
@@ -52,8 +53,8 @@ struct Node {
 }
 
 /// What a file's numbers are in the dictionary.
-#[derive(Default)]
-pub(super) struct Numbers {
+pub(super) struct Numbers<'p, 's> {
+    places: &'p mut Places<'s>,
     nodes: Vec<Node>,
     /// The stack of each node; [`STRAY`] if it was not asked for yet.
     stacks: Vec<u32>,
@@ -63,10 +64,22 @@ pub(super) struct Numbers {
     frames: HashMap<u32, FrameId, Seeded>,
 }
 
-impl Numbers {
+impl<'p, 's> Numbers<'p, 's> {
+    pub fn new(places: &'p mut Places<'s>) -> Numbers<'p, 's> {
+        Numbers {
+            places,
+            nodes: Vec::new(),
+            stacks: Vec::new(),
+            events: HashMap::default(),
+            paths: HashMap::default(),
+            tasks: HashMap::default(),
+            frames: HashMap::default(),
+        }
+    }
+
     /// Reads the stacks of a file. What cannot be read is noted; samples with such a stack are kept as far as it is known.
-    pub fn of(file: &Reader, report: &mut Report) -> Numbers {
-        let mut numbers = Numbers::default();
+    pub fn of(file: &Reader, places: &'p mut Places<'s>, report: &mut Report) -> Numbers<'p, 's> {
+        let mut numbers = Numbers::new(places);
         file.stacks(&mut |stacks| {
             match stacks {
                 Ok(stacks) => numbers.add_stacks(&stacks, report),
@@ -162,19 +175,25 @@ impl Numbers {
         if let Some(known) = self.frames.get(&number) {
             return *known;
         }
-        let frame = match source.frame(number) {
-            Some(row) => Frame {
-                symbol: names.strings.intern(&row.symbol),
-                module: self.path(source, names, report, row.module),
-                place: PLACES.iter().find(|(_, word)| *word == row.place).map_or(Place::User, |(place, _)| *place),
-                inlined: row.is_inlined,
-            },
+        let id = match source.frame(number) {
+            Some(row) => {
+                let frame = Frame {
+                    symbol: names.strings.intern(&row.symbol),
+                    module: self.path(source, names, report, row.module),
+                    place: PLACES.iter().find(|(_, word)| *word == row.place).map_or(Place::User, |(place, _)| *place),
+                    inlined: row.is_inlined,
+                };
+                match row.at.filter(|_| row.symbol.is_empty()) {
+                    Some((build_id, offset)) => self.places.frame(names, frame, &build_id, offset),
+                    None => names.frames.intern(frame),
+                }
+            }
             None => {
                 lost(report, "frame", number);
-                Frame { symbol: Strings::EMPTY, module: Strings::EMPTY, place: Place::User, inlined: false }
+                let nothing = Strings::EMPTY;
+                names.frames.intern(Frame { symbol: nothing, module: nothing, place: Place::User, inlined: false })
             }
         };
-        let id = names.frames.intern(frame);
         self.frames.insert(number, id);
         id
     }

@@ -7,15 +7,39 @@ use coroner_evidence::recording::profile::{FrameRow, Reader, SampleRow, TaskRow,
 use coroner_evidence::recording::segments::{self, Segment};
 
 use super::names::{Numbers, Source};
+use super::places::Places;
 use crate::import::{ImportError, OddityKind, Report, Take};
 use crate::model::{Clock, Dictionary};
+use crate::symbols::Symbols;
 
 /// Reads the samples of `range` (all without one) out of the recording at `path`, or out of the segments in a directory, and
 /// touches no other chunks. Times are those of the recording's clock; in a directory, where each segment has a clock of its own,
 /// they are wall-clock time (nanoseconds since 1970), as the dictionary's clock then says.
 ///
 /// Samples of one chunk come in order of time; chunks of late samples may overlap.
+///
+/// Frames without a name stay as they are stored, with their places: this is for those who copy a recording.
 pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+    read_with(path, range, &mut Places::Kept, take)
+}
+
+/// The same for those who look at it: frames that had no name when they were recorded get one from `symbols`, where the file that
+/// ran is there.
+pub fn read_named(
+    path: &Path,
+    range: Option<Range<u64>>,
+    symbols: &mut Symbols,
+    take: &mut Take<'_>,
+) -> Result<(Dictionary, Report), ImportError> {
+    read_with(path, range, &mut Places::named_by(symbols), take)
+}
+
+fn read_with(
+    path: &Path,
+    range: Option<Range<u64>>,
+    places: &mut Places<'_>,
+    take: &mut Take<'_>,
+) -> Result<(Dictionary, Report), ImportError> {
     let mut names = Dictionary::default();
     let mut report = Report::default();
     if is_directory(path)? {
@@ -31,7 +55,7 @@ pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Resu
                     continue;
                 }
             };
-            if pass(&file, Axis::WallClock, range.as_ref(), &mut names, &mut report, take).is_break() {
+            if pass(&file, Axis::WallClock, range.as_ref(), (&mut names, places), &mut report, take).is_break() {
                 break;
             }
         }
@@ -40,7 +64,7 @@ pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Resu
         if !file.has_profile() {
             return Err(ImportError::NoSamples { path: path.to_owned() });
         }
-        let _ = pass(&file, Axis::Own, range.as_ref(), &mut names, &mut report, take);
+        let _ = pass(&file, Axis::Own, range.as_ref(), (&mut names, places), &mut report, take);
     }
     Ok((names, report))
 }
@@ -110,7 +134,7 @@ fn pass(
     file: &Reader,
     axis: Axis,
     range: Option<&Range<u64>>,
-    names: &mut Dictionary,
+    (names, places): (&mut Dictionary, &mut Places<'_>),
     report: &mut Report,
     take: &mut Take<'_>,
 ) -> ControlFlow<()> {
@@ -144,7 +168,8 @@ fn pass(
         },
     };
     let own_range = range.map(|range| shift.to_own(range));
-    let mut numbers: Option<Numbers> = None;
+    let mut numbers: Option<Numbers<'_, '_>> = None;
+    let mut places = Some(places);
     let mut looked_up = file.names();
     let mut flow = ControlFlow::Continue(());
     let ended = file.chunks(own_range.as_ref(), &mut |chunk| {
@@ -156,7 +181,10 @@ fn pass(
                 return ControlFlow::Continue(());
             }
         };
-        let numbers = numbers.get_or_insert_with(|| Numbers::of(file, report));
+        if let Some(places) = places.take() {
+            numbers = Some(Numbers::of(file, places, report));
+        }
+        let Some(numbers) = &mut numbers else { return ControlFlow::Break(()) };
         flow = pass_rows(
             rows,
             own_range.as_ref(),
@@ -172,8 +200,8 @@ fn pass(
     flow
 }
 
-struct Naming<'a> {
-    numbers: &'a mut Numbers,
+struct Naming<'a, 'p, 's> {
+    numbers: &'a mut Numbers<'p, 's>,
     source: &'a mut dyn Source,
     names: &'a mut Dictionary,
     report: &'a mut Report,
@@ -184,7 +212,7 @@ fn pass_rows(
     mut rows: Vec<SampleRow>,
     range: Option<&Range<u64>>,
     shift: Shift,
-    to: &mut Naming<'_>,
+    to: &mut Naming<'_, '_, '_>,
     take: &mut Take<'_>,
 ) -> ControlFlow<()> {
     if let Some(range) = range {
@@ -205,7 +233,8 @@ fn pass_rows(
 pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dictionary, Report) {
     let mut names = Dictionary::default();
     let mut report = Report { bytes: (stacks.len() + samples.len()) as u64, ..Report::default() };
-    let mut numbers = Numbers::default();
+    let mut places = Places::Kept;
+    let mut numbers = Numbers::new(&mut places);
     match unpack_stacks(stacks) {
         Ok(stacks) => numbers.add_stacks(&stacks, &mut report),
         Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of stacks {why}").as_bytes()),

@@ -94,6 +94,7 @@ impl SampleWriter {
             module: self.path(names, frame.module),
             place: place.to_owned(),
             is_inlined: frame.inlined,
+            at: names.frames.file_offset(id).map(|at| (names.strings.get(at.build_id).to_owned(), at.offset)),
         };
         let number = self.rows.frames.push(row);
         self.frames[id.0 as usize] = number + 1;

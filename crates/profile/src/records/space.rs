@@ -116,6 +116,12 @@ impl Tasks {
         }
     }
 
+    /// How many processes and threads are known.
+    #[cfg(test)]
+    pub fn held(&self) -> (usize, usize) {
+        (self.spaces.len(), self.names.len())
+    }
+
     /// Whether some files are not told apart any more.
     pub fn is_full(&self) -> bool {
         self.path_bytes > self.limits.path_bytes

@@ -60,6 +60,8 @@ pub struct FrameRow {
     /// A word for whose code it is, such as `kernel`.
     pub place: String,
     pub is_inlined: bool,
+    /// Of a frame without a symbol that may be named later: its file's build id in hexadecimal, and the place in the file.
+    pub at: Option<(String, u64)>,
 }
 
 /// Samples, and the names that were not stored before; each name's number follows from its place.

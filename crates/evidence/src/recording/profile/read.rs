@@ -5,7 +5,7 @@
 use super::super::open::{self, Opened};
 use super::super::read::{self, is_table};
 use super::super::rows::U64;
-use super::super::schema::PROFILE_SINCE;
+use super::super::schema::{PLACES_SINCE, PROFILE_SINCE};
 use super::super::{About, RecordingError, chunk};
 use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
 use rusqlite::{Connection, Row, Statement};
@@ -180,11 +180,17 @@ impl Reader {
     /// A way to look names up.
     pub fn names(&self) -> Names<'_> {
         let prepare = |sql| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
+        let frame = match self.about.format {
+            PLACES_SINCE.. => {
+                "SELECT symbol, module_path_id, place, is_inlined, build_id, file_offset FROM profile_frames WHERE id = ?"
+            }
+            _ => "SELECT symbol, module_path_id, place, is_inlined, NULL, NULL FROM profile_frames WHERE id = ?",
+        };
         Names {
             event: prepare("SELECT name FROM profile_events WHERE id = ?"),
             path: prepare("SELECT path FROM profile_paths WHERE id = ?"),
             task: prepare("SELECT pid, tid, comm, cgroup_path_id FROM profile_tasks WHERE id = ?"),
-            frame: prepare("SELECT symbol, module_path_id, place, is_inlined FROM profile_frames WHERE id = ?"),
+            frame: prepare(frame),
         }
     }
 }
@@ -214,7 +220,14 @@ impl Names<'_> {
 
     pub fn frame(&mut self, number: u32) -> Option<FrameRow> {
         look_up(&mut self.frame, number, |row| {
-            Ok(FrameRow { symbol: row.get(0)?, module: row.get(1)?, place: row.get(2)?, is_inlined: row.get(3)? })
+            let at = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<U64>>(5)?);
+            Ok(FrameRow {
+                symbol: row.get(0)?,
+                module: row.get(1)?,
+                place: row.get(2)?,
+                is_inlined: row.get(3)?,
+                at: at.map(|(build_id, offset)| (build_id, offset.0)),
+            })
         })
     }
 }

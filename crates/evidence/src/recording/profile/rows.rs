@@ -21,10 +21,12 @@ pub fn insert_names(tx: &Transaction<'_>, rows: &ProfileRows) -> rusqlite::Resul
         insert.execute(params![id, pid, tid, comm, cgroup])?;
     }
     let mut insert = tx.prepare_cached(
-        "INSERT INTO profile_frames (id, symbol, module_path_id, place, is_inlined) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO profile_frames (id, symbol, module_path_id, place, is_inlined, build_id, file_offset)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
     )?;
-    for (id, FrameRow { symbol, module, place, is_inlined }) in numbered(frames) {
-        insert.execute(params![id, symbol, module, place, is_inlined])?;
+    for (id, FrameRow { symbol, module, place, is_inlined, at }) in numbered(frames) {
+        let (build_id, offset) = (at.as_ref().map(|at| &at.0), at.as_ref().map(|at| U64(at.1)));
+        insert.execute(params![id, symbol, module, place, is_inlined, build_id, offset])?;
     }
     Ok(())
 }
