@@ -1,0 +1,55 @@
+//! Bytes out of the perf rings on their way to the store.
+
+use std::collections::BTreeMap;
+
+/// Records of the perf rings: one after the other, and where those of each core end.
+#[derive(Debug, Default)]
+pub struct Records {
+    pub bytes: Vec<u8>,
+    pub ends: Vec<(u32, usize)>,
+}
+
+impl Records {
+    /// How many samples each core has here.
+    pub fn samples(&self) -> BTreeMap<u32, u64> {
+        const SAMPLE: u32 = 9; // include/uapi/linux/perf_event.h: PERF_RECORD_SAMPLE
+        let mut counts = BTreeMap::new();
+        let mut at = 0;
+        for &(core, end) in &self.ends {
+            while let Some(header) = self.bytes.get(at..at + 8).filter(|_| at < end) {
+                let kind = u32::from_ne_bytes(header[..4].try_into().expect("four bytes"));
+                let size = usize::from(u16::from_ne_bytes(header[6..].try_into().expect("two bytes")));
+                if kind == SAMPLE {
+                    *counts.entry(core).or_default() += 1;
+                }
+                at += size.max(8);
+            }
+            at = end;
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, size: u16) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(size)];
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&size.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn samples_that_are_let_go_are_counted_by_core() {
+        let mut records = Records::default();
+        for (core, kinds) in [(0, vec![9, 3, 9]), (5, vec![9])] {
+            for kind in kinds {
+                records.bytes.extend(record(kind, 24));
+            }
+            records.ends.push((core, records.bytes.len()));
+        }
+        assert_eq!(records.samples(), BTreeMap::from([(0, 2), (5, 1)]));
+    }
+}
