@@ -61,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(200));
         let began = cpu();
         bytes.clear();
+        let all_until = Some(coroner_probes::root::now().0);
         sampler.drain(&mut |_, record| bytes.extend_from_slice(record));
         turns += 1;
         if turns % 5 == 0 {
@@ -68,7 +69,7 @@ fn main() -> anyhow::Result<()> {
         }
         all_bytes += bytes.len();
         let drained = cpu();
-        live.take(&bytes, &mut sink);
+        live.take(&bytes, all_until, &mut sink);
         draining += drained - began;
         decoding += cpu() - drained;
     }

@@ -19,6 +19,8 @@ const BUSY: Duration = Duration::from_millis(200);
 const MUCH: usize = 48 << 10;
 /// From this rate on, too.
 const HIGH_RATE: u32 = 200;
+/// How long a core may take from stamping a record to having it in its ring.
+const SETTLED: Duration = Duration::from_millis(5);
 /// Copied at once; the rest of a ring follows in the next piece.
 const PIECE: usize = 1 << 20;
 
@@ -114,6 +116,8 @@ impl Reader {
 
     /// The most bytes that one core had.
     fn drain(&mut self) -> usize {
+        // Written a moment after it is stamped.
+        let all_until = coroner_probes::root::now() - SETTLED;
         let mut records = Records::default();
         let mut bytes: (u32, usize) = (u32::MAX, 0);
         let mut busiest = 0;
@@ -137,6 +141,7 @@ impl Reader {
                 _ => records.ends.push((core, records.bytes.len())),
             }
         });
+        records.all_until = Some(all_until);
         hand_over(records);
         busiest
     }

@@ -74,9 +74,9 @@ impl Live {
         live
     }
 
-    /// Takes the records of all cores since the last call, one after the other. Passes on the samples whose turn it is: those
-    /// that no other core can have an older record for. They are one call late, therefore.
-    pub fn take(&mut self, records: &[u8], sink: &mut dyn FnMut(&Dictionary, Sample)) {
+    /// Takes records of all cores, one after the other. When all that were made until some moment (of the samples' clock) have
+    /// come, `all_until` says so: then those samples are passed on, in order of time.
+    pub fn take(&mut self, records: &[u8], all_until: Option<u64>, sink: &mut dyn FnMut(&Dictionary, Sample)) {
         let mut rest = records;
         while let Some(header) = rest.get(..HEADER) {
             let (kind, _, size) = record_header(header, false);
@@ -97,7 +97,9 @@ impl Live {
         if !rest.is_empty() {
             self.work.report.truncated = true;
         }
-        self.pass(Order::finish_round, sink);
+        if let Some(time) = all_until {
+            self.pass(|order, pass| order.pass_until(time, pass), sink);
+        }
     }
 
     /// Passes on what is still held: no more records come.

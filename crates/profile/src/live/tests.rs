@@ -82,8 +82,8 @@ fn a_process_that_ran_before_us_is_asked_and_its_child_is_known_when_it_is_gone(
     records.extend(sample(10, 46, 1, &[USER, 0x1234]));
     let mut first = fork(9, 7, 30);
     first.extend(fork(10, 9, 31));
-    live.take(&first, &mut sink);
-    live.take(&records, &mut sink);
+    live.take(&first, None, &mut sink);
+    live.take(&records, None, &mut sink);
     live.finish(&mut sink);
     let expected = [
         (Some(40), "older /kubepods/pod1 [/opt/old]".to_owned()),
@@ -98,14 +98,14 @@ fn a_new_dictionary_knows_nothing_and_the_processes_are_still_known() {
     let node = node();
     let mut live = live(&node);
     let chain = [KERNEL, 0xffff_ffff_8100_0110, 0xffff_ffff_8100_0110, USER, 0x1234];
-    live.take(&sample(7, 1, 0, &chain), &mut |_, _| {});
+    live.take(&sample(7, 1, 0, &chain), None, &mut |_, _| {});
     live.finish(&mut |_, _| {});
     let before = live.names().frames.len();
     fs::remove_dir_all(node.path().join("proc/7")).expect("removed");
     live.begin_anew();
     assert_eq!((live.names().frames.len(), live.names().events.len()), (0, 1));
     let mut seen = Vec::new();
-    live.take(&sample(7, 2, 0, &chain), &mut |_, _| {});
+    live.take(&sample(7, 2, 0, &chain), None, &mut |_, _| {});
     live.finish(&mut |names, sample| seen.push(told(names, &sample)));
     assert_eq!(live.names().frames.len(), before);
     assert_eq!(
@@ -163,7 +163,7 @@ fn what_has_no_name_keeps_its_place_and_is_named_by_who_reads_it() {
     let mut sink = |names: &Dictionary, sample: Sample| {
         rows.take(&mut writer, names, sample).expect("stored");
     };
-    live.take(&records, &mut sink);
+    live.take(&records, None, &mut sink);
     live.finish(&mut sink);
     rows.commit(&mut writer).expect("stored");
     writer.finish(&[]).expect("finished");
@@ -196,7 +196,7 @@ fn the_deepest_stacks_are_kept() {
     chain.extend((0..4096).map(|n| 0xffff_ffff_8100_0100 + n));
     let mut depths = Vec::new();
     let mut sink = |names: &Dictionary, sample: Sample| depths.push(names.stacks.leaf_first(sample.stack).count());
-    live.take(&sample(7, 1, 0, &chain), &mut sink);
+    live.take(&sample(7, 1, 0, &chain), None, &mut sink);
     live.finish(&mut sink);
     assert_eq!(depths, [4096]);
 }
@@ -215,7 +215,7 @@ fn a_storm_of_short_processes_takes_no_more_memory_than_a_few() {
             records.extend(sample(pid, time + 1, 0, &[USER, 0x1234]));
             records.extend(record(4, 0, &[ids(pid, 7), ids(pid, 7), time + 2, ids(pid, pid), time + 2, 0]));
         }
-        live.take(&records, &mut sink);
+        live.take(&records, None, &mut sink);
         live.begin_anew();
     }
     live.finish(&mut sink);
@@ -233,7 +233,7 @@ proptest! {
         let node = tempfile::tempdir().expect("a directory");
         let mut samples = 0;
         let mut live = live(&node);
-        live.take(&bytes, &mut |_, _| samples += 1);
+        live.take(&bytes, None, &mut |_, _| samples += 1);
         live.finish(&mut |_, _| samples += 1);
         prop_assert!(samples <= bytes.len() / HEADER);
     }
@@ -245,7 +245,7 @@ proptest! {
         let mut samples = 0;
         let mut live = live(&node);
         for (kind, misc, words) in &records {
-            live.take(&record(*kind, *misc, words), &mut |_, _| samples += 1);
+            live.take(&record(*kind, *misc, words), None, &mut |_, _| samples += 1);
         }
         live.finish(&mut |_, _| samples += 1);
         prop_assert!(samples <= records.len());

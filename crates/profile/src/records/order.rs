@@ -39,6 +39,11 @@ impl Order {
         self.limit = self.newest;
     }
 
+    /// All records up to `time` have come, from every core.
+    pub fn pass_until(&mut self, time: u64, pass: &mut dyn FnMut(&[u8], u64)) {
+        self.flush(time, pass);
+    }
+
     pub fn relieve(&mut self, pass: &mut dyn FnMut(&[u8], u64)) {
         let mut times: Vec<u64> = self.held.iter().map(|held| held.time).collect();
         let middle = times.len() / 2;

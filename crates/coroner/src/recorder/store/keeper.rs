@@ -202,7 +202,8 @@ impl Keeper {
             let mut stored = Ok(());
             while let Some(records) = self.records.pop_front() {
                 self.record_bytes -= records.bytes.len();
-                live.take(&records.bytes, &mut |names, sample| {
+                let all_until = records.all_until.map(|time| time.0);
+                live.take(&records.bytes, all_until, &mut |names, sample| {
                     self.samples += 1;
                     // What is in the writer's hands stays there for another try, whatever it says now.
                     if let Err(error) = samples.take(writer, names, sample) {

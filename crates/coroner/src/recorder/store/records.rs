@@ -1,5 +1,6 @@
 //! Bytes out of the perf rings on their way to the store.
 
+use coroner_evidence::Time;
 use std::collections::BTreeMap;
 
 /// Records of the perf rings: one after the other, and where those of each core end.
@@ -7,6 +8,8 @@ use std::collections::BTreeMap;
 pub struct Records {
     pub bytes: Vec<u8>,
     pub ends: Vec<(u32, usize)>,
+    /// With these, all that was recorded until then has come: the last piece of a round over all rings.
+    pub all_until: Option<Time>,
 }
 
 impl Records {
