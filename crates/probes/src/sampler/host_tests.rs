@@ -1,1 +1,181 @@
+//! On the node itself, as root: real rings, real loads. Others work on the machine meanwhile.
 
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use coroner_lab::{Child, HostLock};
+
+use super::*;
+use crate::perf::HEADER;
+use crate::perf::record::{COMM, FORK, SAMPLE};
+
+#[derive(Debug)]
+struct Ticked {
+    core: u32,
+    pid: u32,
+    time: u64,
+    period: u64,
+    frames: u64,
+}
+
+fn word(record: &[u8], at: usize) -> u64 {
+    let at = HEADER + at * 8;
+    record.get(at..at + 8).map_or(0, |bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
+}
+
+fn kind(record: &[u8]) -> u32 {
+    u32::from_ne_bytes(record[..4].try_into().unwrap())
+}
+
+fn samples(sampler: &mut Sampler) -> Vec<Ticked> {
+    let mut samples = Vec::new();
+    sampler.drain(&mut |core, record| {
+        if kind(record) == SAMPLE {
+            assert_eq!(word(record, 2) as u32, core);
+            let (pid, frames) = (word(record, 0) as u32, word(record, 4));
+            samples.push(Ticked { core, pid, time: word(record, 1), period: word(record, 3), frames });
+        }
+    });
+    samples
+}
+
+fn start(rate_hz: u32) -> Sampler {
+    let mut evidence = Evidence::default();
+    let sampler = Sampler::start(&Root::live(), &SamplerOptions { rate_hz }, &mut evidence);
+    assert!(sampler.is_sampling(), "{:?}", evidence.unseen);
+    assert!(evidence.unseen.is_empty(), "{:?}", evidence.unseen);
+    sampler
+}
+
+/// Samples of so long, taken five times a second.
+fn during(sampler: &mut Sampler, time: Duration) -> Vec<Ticked> {
+    let (began, mut all) = (Instant::now(), Vec::new());
+    while began.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(200));
+        all.extend(samples(sampler));
+    }
+    all
+}
+
+fn spinner(core: u32) -> Child {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), "sh", "-c", "while :; do :; done"]).stdout(Stdio::null());
+    Child::spawn("spinner", &mut command).unwrap()
+}
+
+/// Samples a second of one core, by the times of its first and last one.
+fn rate(samples: &[Ticked], core: u32) -> f64 {
+    let times: Vec<u64> = samples.iter().filter(|sample| sample.core == core).map(|sample| sample.time).collect();
+    let (first, last) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+    (times.len() - 1) as f64 * 1e9 / (last - first).max(1) as f64
+}
+
+#[test]
+fn a_spinner_is_sampled_on_its_core_with_its_stack() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mut sampler = start(97);
+    let core = sampler.cores.last().unwrap().number;
+    let spinner = spinner(core);
+    let mut seen = Vec::new();
+    let began = Instant::now();
+    while seen.iter().filter(|sample: &&Ticked| sample.pid == spinner.pid()).count() < 20 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{seen:?}");
+        std::thread::sleep(Duration::from_millis(100));
+        seen.extend(samples(&mut sampler));
+    }
+    let own: Vec<&Ticked> = seen.iter().filter(|sample| sample.pid == spinner.pid()).collect();
+    assert!(own.iter().rev().take(10).all(|sample| sample.core == core), "{own:?}");
+    assert!(own.iter().all(|sample| sample.frames > 0 && sample.period > 0), "{own:?}");
+}
+
+#[test]
+fn births_and_names_of_short_processes_are_told() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mut sampler = start(49);
+    let mut command = Command::new("sh");
+    let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; sleep 600"])).unwrap();
+    let (mut forks, mut names) = (Vec::new(), Vec::new());
+    let began = Instant::now();
+    while names.iter().filter(|name: &&Vec<u8>| name.starts_with(b"true\0")).count() < 3 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{names:?}");
+        std::thread::sleep(Duration::from_millis(50));
+        sampler.drain(&mut |_, record| match kind(record) {
+            FORK => forks.push((word(record, 0) >> 32) as u32),
+            COMM => names.push(record[HEADER + 8..].to_vec()),
+            _ => {}
+        });
+    }
+    assert!(forks.iter().filter(|parent| **parent == child.pid()).count() >= 3);
+}
+
+#[test]
+fn escalation_raises_the_rate_of_one_core_and_each_sample_says_what_it_stands_for() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mut sampler = start(49);
+    let numbers: Vec<u32> = sampler.cores.iter().map(|core| core.number).collect();
+    let core = *numbers.last().unwrap();
+    let usual = during(&mut sampler, Duration::from_secs(2));
+    sampler.escalate(core, 499).unwrap();
+    samples(&mut sampler);
+    let faster = during(&mut sampler, Duration::from_secs(2));
+    sampler.relax(core).unwrap();
+    samples(&mut sampler);
+    let again = during(&mut sampler, Duration::from_secs(2));
+    if sampler.ticker == Ticker::CpuClock {
+        for (samples, expected) in [(&usual, 49.0), (&faster, 499.0), (&again, 49.0)] {
+            let rate = rate(samples, core);
+            assert!((rate / expected - 1.0).abs() < 0.1, "{rate} instead of {expected}");
+            let own = samples.iter().filter(|sample| sample.core == core);
+            let period = 1e9 / expected;
+            assert!(own.clone().all(|sample| (sample.period as f64 / period - 1.0).abs() < 0.01), "{:?}", own.last());
+        }
+        for other in &numbers[..numbers.len() - 1] {
+            let rate = rate(&faster, *other);
+            assert!((rate / 49.0 - 1.0).abs() < 0.1, "core {other}: {rate}");
+        }
+    }
+    assert!(sampler.losses().iter().all(|losses| losses.lost == 0), "{:?}", sampler.losses());
+}
+
+#[test]
+fn nothing_is_lost_at_999_hz_on_all_cores() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mut sampler = start(999);
+    let spinners: Vec<Child> = sampler.cores.iter().map(|core| spinner(core.number)).collect();
+    let seen = during(&mut sampler, Duration::from_secs(5));
+    drop(spinners);
+    let mut by_core: BTreeMap<u32, u64> = BTreeMap::new();
+    seen.iter().for_each(|sample| *by_core.entry(sample.core).or_default() += 1);
+    assert!(by_core.values().all(|n| *n > 4_500), "{by_core:?}");
+    assert!(sampler.losses().iter().all(|losses| losses.lost == 0), "{:?}", sampler.losses());
+}
+
+#[test]
+fn what_found_no_room_is_counted() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mut evidence = Evidence::default();
+    let mut sampler = start(49);
+    let online = sampler.online().unwrap();
+    sampler.cores.clear();
+    // Rings as small as they can be, at a high rate, not read for a while.
+    let attributes = core::attributes(sampler.ticker, 999, sampler.extras);
+    for number in online.iter() {
+        let core = SampledCore::open(number, &attributes, 4096, clock(ClockId::Monotonic)).unwrap();
+        core.enable().unwrap();
+        sampler.cores.push(core);
+    }
+    let began = Instant::now();
+    while sampler.losses().iter().map(|losses| losses.lost).sum::<u64>() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_secs(1));
+        // The kernel tells of losses when there is room again.
+        samples(&mut sampler);
+        std::thread::sleep(Duration::from_millis(20));
+        samples(&mut sampler);
+    }
+    // Cores that go take their losses along.
+    let lost: u64 = sampler.losses().iter().map(|losses| losses.lost).sum();
+    sampler.follow(&CoreSet::parse_list("0").unwrap(), &mut evidence);
+    assert!(sampler.losses().iter().map(|losses| losses.lost).sum::<u64>() >= lost);
+}
