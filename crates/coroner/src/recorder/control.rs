@@ -10,6 +10,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ const MOST_WAITING: usize = 16;
 
 pub struct Control {
     socket: PathBuf,
+    ended: Arc<AtomicBool>,
     marks: Receiver<String>,
 }
 
@@ -40,11 +43,13 @@ impl Control {
         std::fs::set_permissions(&socket, Permissions::from_mode(0o600))
             .with_context(|| format!("{}: cannot be closed to others", socket.display()))?;
         let (sender, marks) = sync_channel(MOST_WAITING);
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
         std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || hear_all(&listener, &sender))
+            .spawn(move || hear_all(&listener, &sender, &is_over))
             .context("cannot start the thread that hears marks")?;
-        Ok(Control { socket, marks })
+        Ok(Control { socket, ended, marks })
     }
 
     /// What was said since the last call.
@@ -55,14 +60,18 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Whoever connects now wakes the thread, which finds that nobody listens.
+        self.ended.store(true, Ordering::Relaxed);
+        // Whoever connects now wakes the thread, which finds that it is over.
         let _ = connect(&self.socket);
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-fn hear_all(listener: &UnixListener, marks: &SyncSender<String>) {
+fn hear_all(listener: &UnixListener, marks: &SyncSender<String>, ended: &AtomicBool) {
     for stream in listener.incoming() {
+        if ended.load(Ordering::Relaxed) {
+            return;
+        }
         let Ok(mut stream) = stream else {
             // Out of descriptors: a moment later there may be some.
             std::thread::sleep(Duration::from_millis(100));

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// the escalated samples come after it.
 const BEFORE: Duration = Duration::from_secs(6);
 const AFTER: Duration = Duration::from_secs(6);
+/// A full core triggers when it has been full for a second: what fills it is there.
+const NEAR: Duration = Duration::from_secs(2);
 const BASELINE: Duration = Duration::from_secs(3600);
 /// How long the hour before is read: bounds the work on a large node. What was read by then is compared with.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,17 +36,18 @@ pub struct Risers {
 pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
     let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
     let trigger = incident.triggered_real_ns;
-    let begin = trigger.saturating_sub(nanoseconds(BEFORE));
-    let burst = begin..trigger.saturating_add(nanoseconds(AFTER)).min(incident.until_real_ns);
+    let (before, after) = if incident.code.starts_with("core-") { (NEAR, NEAR) } else { (BEFORE, AFTER) };
+    let begin = trigger.saturating_sub(nanoseconds(before));
+    let burst = begin..trigger.saturating_add(nanoseconds(after)).min(incident.until_real_ns);
     let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
-    let (names_before, before) = shares(directory, baseline.clone(), incident.core)?;
-    let (names_now, now) = shares(directory, burst.clone(), incident.core)?;
+    let (names_before, shares_before) = shares(directory, baseline.clone(), incident.core)?;
+    let (names_now, shares_now) = shares(directory, burst.clone(), incident.core)?;
     Ok(Risers {
-        risers: risers::find((&names_before, &before), (&names_now, &now), MOST),
+        risers: risers::find((&names_before, &shares_before), (&names_now, &shares_now), MOST),
         baseline,
         burst,
-        baseline_samples: before.samples(),
-        burst_samples: now.samples(),
+        baseline_samples: shares_before.samples(),
+        burst_samples: shares_now.samples(),
     })
 }
 

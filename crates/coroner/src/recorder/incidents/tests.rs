@@ -51,9 +51,13 @@ impl Scratch {
 
 /// Turns at this moment until no child is at work.
 fn settle(incidents: &mut Incidents, second: f64) {
+    settle_at(incidents, clocks(second));
+}
+
+fn settle_at(incidents: &mut Incidents, clocks: Clocks) {
     let limit = std::time::Instant::now() + Duration::from_secs(30);
     loop {
-        incidents.turn(clocks(second));
+        incidents.turn(clocks);
         if incidents.open.values().all(|open| open.freezing.is_none()) {
             return;
         }
@@ -147,13 +151,9 @@ fn the_next_recorder_finishes_what_is_open_and_uses_no_number_again() {
     let mut past = next.open();
     let mut late = clocks(50.0);
     late.real_ns -= 365 * 86_400 * SECOND;
-    past.turn(late);
+    settle_at(&mut past, late);
     late.at = late.at + Duration::from_secs(33);
-    let limit = std::time::Instant::now() + Duration::from_secs(30);
-    while next.read(2).state == State::Open && std::time::Instant::now() < limit {
-        past.turn(late);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    settle_at(&mut past, late);
     assert_eq!(next.read(2).state, State::Complete);
 }
 
