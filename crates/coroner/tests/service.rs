@@ -36,7 +36,8 @@ struct Node {
 
 impl Node {
     fn boot(drop_in: &str) -> Node {
-        let scenario = start_scenario("agent-configured", &["--seconds", "1800"]);
+        let scenario =
+            LiveScenario::start("agent-configured", &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{e:#}"));
         let beside_the_binary = Path::new(CORONER).parent().unwrap();
         let node = Node { scenario, state: tempfile::tempdir_in(beside_the_binary).unwrap() };
         node.write("/etc/systemd/system/coroner.service", UNIT);
