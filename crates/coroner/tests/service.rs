@@ -36,7 +36,8 @@ struct Node {
 
 impl Node {
     fn boot(drop_in: &str) -> Node {
-        let scenario = start_scenario("agent-configured", &["--seconds", "1800"]);
+        let scenario =
+            LiveScenario::start("agent-configured", &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{e:#}"));
         let beside_the_binary = Path::new(CORONER).parent().unwrap();
         let node = Node { scenario, state: tempfile::tempdir_in(beside_the_binary).unwrap() };
         node.write("/etc/systemd/system/coroner.service", UNIT);
@@ -207,13 +208,13 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     assert_eq!(nice.rsplit_once(')').unwrap().1.split_whitespace().nth(16), Some("-5"), "{nice}");
 
     // What it sees in spite of that.
-    wait_until("the first samples are written and counted", || {
-        node.metrics().lines().any(|l| l.strip_prefix("coroner_samples_total ").is_some_and(|n| n != "0"))
+    let series = ["coroner_memcgs{state=\"dead\"}", "coroner_worst_core ", "coroner_process_resident_memory_bytes "];
+    let samples = |metrics: &str| metrics.lines().find_map(|l| l.strip_prefix("coroner_samples_total ")?.parse().ok());
+    let mut metrics = String::new();
+    wait_until("the first looks and samples are in the metrics", || {
+        metrics = node.metrics();
+        samples(&metrics) > Some(0_u64) && series.iter().all(|series| metrics.contains(series))
     });
-    let metrics = node.metrics();
-    for seen in ["coroner_memcgs{state=\"dead\"}", "coroner_worst_core ", "coroner_process_resident_memory_bytes "] {
-        assert!(metrics.contains(seen), "{seen} is not in\n{metrics}");
-    }
     check_with_promtool(&metrics);
     assert_sees_what_root_sees(&node);
 
