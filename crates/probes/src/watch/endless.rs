@@ -81,6 +81,8 @@ impl Watch {
         endless.said.forget();
         endless.zombies.tell_anew();
         self.tasks.tell_anew();
+        // Somebody who could not be seen once may be gone.
+        self.homes.all_seen = true;
         // What they know is what they told last. New ones also forget what is long gone from the node.
         self.counters = CounterProbes::new(&self.root);
         self.softirqs = SoftirqReader::new(&self.root);
