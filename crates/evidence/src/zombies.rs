@@ -77,6 +77,18 @@ pub struct ZombieScan {
     pub instead_of: Vec<TriedInVain>,
 }
 
+impl ZombieScan {
+    /// The one to report on: the newest. A recorder counts by parent every minute and names them more rarely; then the newest that
+    /// names them tells more, unless their number has doubled since.
+    pub fn to_report(scans: &[ZombieScan]) -> Option<&ZombieScan> {
+        let newest = scans.iter().max_by_key(|s| s.at)?;
+        let only_counted = newest.method.is_bpf() && newest.zombies.is_empty() && newest.dead.is_some_and(|n| n > 0);
+        let named = scans.iter().filter(|s| only_counted && !s.zombies.is_empty()).max_by_key(|s| s.at);
+        let is_recent = |s: &&ZombieScan| newest.dead.is_none_or(|n| n <= 2 * s.zombies.len() as u64);
+        Some(named.filter(is_recent).unwrap_or(newest))
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriedInVain {
     /// `bpf`, or the name of a [`ZombieMethod`].

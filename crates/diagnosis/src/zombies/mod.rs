@@ -73,9 +73,9 @@ pub struct Group<'e> {
     pub rest_of: u64,
 }
 
-/// Of the newest scan. Earlier scans, churn and counters give growth, makers and cost.
+/// Of the newest scan that tells most. Earlier scans, churn and counters give growth, makers and cost.
 pub fn report(evidence: &Evidence) -> Option<Report<'_>> {
-    let scan = evidence.zombie_scans.iter().max_by_key(|s| s.at)?;
+    let scan = ZombieScan::to_report(&evidence.zombie_scans)?;
     let (mut groups, group_of) = groups::groups(scan);
     makers::join(evidence, &mut groups);
     growth::add_rates(evidence, scan, &group_of, &mut groups);

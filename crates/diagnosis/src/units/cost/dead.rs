@@ -39,7 +39,7 @@ pub struct OfUnit {
 
 /// Of the newest scan; `None` if there is none.
 pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
-    let scan = evidence.zombie_scans.iter().max_by_key(|s| s.at)?;
+    let scan = ZombieScan::to_report(&evidence.zombie_scans)?;
     if scan.zombies.is_empty() {
         return Some(placed(scan, paths));
     }
