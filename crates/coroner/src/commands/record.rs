@@ -47,6 +47,7 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     if let Some(listen) = &args.metrics {
         config.metrics.listen = parse_listen(listen).map_err(|why| anyhow::anyhow!("--metrics {listen}: {why}"))?;
     }
+    config.check()?;
     let stop = stop_on_signals()?;
     let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node, args.duration, &stop)?;
     let own = &status.own;

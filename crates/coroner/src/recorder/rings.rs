@@ -6,15 +6,19 @@
 use super::status::Status;
 use super::store::{Handle, Records};
 use coroner_evidence::{Counters, Evidence, Source, Time};
+use coroner_probes::own_threads::{Beat, Half};
+use coroner_probes::root::now;
 use coroner_probes::sampler::{CoreLosses, Sampler};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_millis(200);
+/// How long an escalation or the end may have to wait to be heard.
+const HEARS_EVERY: Duration = Duration::from_millis(500);
 /// From so many bytes of one core at once on, its ring (half a megabyte, less beyond 64 cores) is emptied more often.
 const MUCH: usize = 48 << 10;
 /// From this rate on, too.
@@ -77,19 +81,26 @@ struct Reader {
 
 impl Reader {
     fn run(&mut self, escalations: &Receiver<Escalation>) {
-        let mut second = Instant::now();
+        // Not on the half of the cores that the cores' own reader keeps to: no real-time thread holds both of us.
+        let beat = Beat::begin(Half::Second);
+        let mut drained = now();
+        let mut told = now();
         let mut busiest = 0;
         loop {
             let busy = busiest > MUCH || self.rate_hz > HIGH_RATE || self.escalated.is_some();
-            let wanted = escalations.recv_timeout(if busy { BUSY } else { SECOND });
-            match wanted {
+            let due = drained + if busy { BUSY } else { SECOND };
+            beat.sleep_until(due.min(now() + HEARS_EVERY));
+            match escalations.try_recv() {
                 Ok(to) => self.escalate(to),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => break,
             }
-            busiest = self.drain();
-            if second.elapsed() >= SECOND {
-                second = Instant::now();
+            if now() >= due {
+                drained = now();
+                busiest = self.drain();
+            }
+            if now().since(told) >= SECOND {
+                told = now();
                 let mut evidence = Evidence::default();
                 self.sampler.follow_cores(&mut evidence);
                 self.tell_losses(&mut evidence);
@@ -117,7 +128,7 @@ impl Reader {
     /// The most bytes that one core had.
     fn drain(&mut self) -> usize {
         // Written a moment after it is stamped.
-        let all_until = coroner_probes::root::now() - SETTLED;
+        let all_until = now() - SETTLED;
         let mut records = Records::default();
         let mut bytes: (u32, usize) = (u32::MAX, 0);
         let mut busiest = 0;
@@ -149,7 +160,7 @@ impl Reader {
     /// A gap in the samples is a symptom: it stands in the recording beside them.
     fn tell_losses(&mut self, evidence: &mut Evidence) {
         let losses: Vec<CoreLosses> = self.sampler.losses();
-        let at = coroner_probes::root::now();
+        let at = now();
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let behind: BTreeMap<u32, u64> = status.own.lost_behind_rings.clone();
         for CoreLosses { core, lost, throttled_ns } in losses {
