@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub use kallsyms::{Kallsyms, KernelSymbol};
 pub use kernel::RecordedKernel;
@@ -31,6 +32,8 @@ use sparing::Sparing;
 /// The largest text file that is read for names. /proc/kallsyms of a large kernel is about 20 MB.
 const MAX_TEXT: u64 = 256 << 20;
 const MAX_PROBLEMS: usize = 50;
+/// The kernel's symbols are not read again sooner: that takes a tenth of a second.
+const KERNEL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The most files that are kept open with their symbols; a node runs some hundred.
 const MAX_FILES: usize = 4096;
 
@@ -39,6 +42,7 @@ pub struct Symbols {
     root: Option<PathBuf>,
     recorded: RecordedKernel,
     kernel: Option<Option<Kernel>>,
+    kernel_read: Option<Instant>,
     /// By the caller's number.
     files: HashMap<u32, Option<NamedFile>>,
     perf_maps: HashMap<u32, Option<PerfMap>>,
@@ -122,6 +126,7 @@ impl Symbols {
             root: None,
             recorded: RecordedKernel::default(),
             kernel: None,
+            kernel_read: None,
             files: HashMap::new(),
             perf_maps: HashMap::new(),
             sparing: None,
@@ -138,7 +143,15 @@ impl Symbols {
     /// A kernel function and its module (none for the kernel proper).
     pub fn kernel(&mut self, address: u64) -> (Option<&str>, Option<&str>) {
         let Some(root) = &self.root else { return (None, None) };
+        // A module may have come since the list was read.
+        if self.sparing.is_some()
+            && self.kernel_read.is_some_and(|read| read.elapsed() > KERNEL_AGAIN_AFTER)
+            && matches!(&self.kernel, Some(Some(kernel)) if kernel.find(address) == (None, None))
+        {
+            self.kernel = None;
+        }
         if self.kernel.is_none() {
+            self.kernel_read = Some(Instant::now());
             let loaded = Kernel::load(root, &self.recorded);
             self.kernel = Some(loaded.map_err(|problem| keep(&mut self.problems, problem)).ok());
         }
@@ -175,6 +188,10 @@ impl Symbols {
 
     /// A function that process `pid` generated.
     pub fn jit(&mut self, pid: u32, address: u64) -> Option<&str> {
+        // Runtimes append to these files for as long as they run: some have hundreds of megabytes.
+        if self.sparing.is_some() {
+            return None;
+        }
         let root = self.root.as_ref()?;
         if self.perf_maps.len() >= MAX_FILES && !self.perf_maps.contains_key(&pid) {
             self.perf_maps.clear();
