@@ -4,8 +4,6 @@ use coroner_probes::Root;
 use coroner_probes::watch::{Options, Watch};
 use std::time::{Duration, Instant};
 
-const LATE: Duration = Duration::from_millis(400);
-
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|a| a.parse().expect("seconds"));
     let seconds = arguments.next().unwrap_or(20);
@@ -41,20 +39,10 @@ fn main() {
 
 fn run(watch: &mut Watch, duration: Duration) -> usize {
     let started = Instant::now();
-    let (mut told, mut last, mut turn) = (0, None, Instant::now());
+    let mut told = 0;
     while started.elapsed() < duration {
         let Some(fragment) = watch.next_turn() else { break };
         told += rows(&fragment);
-        if turn.elapsed() > LATE {
-            println!("a turn took {:?}", turn.elapsed());
-        }
-        turn = Instant::now();
-        for look in &fragment.core_times {
-            let gap = last.replace(look.at).map_or(Duration::ZERO, |last| look.at.since(last));
-            if gap > LATE {
-                println!("the cores were not read for {gap:?}");
-            }
-        }
     }
     told
 }

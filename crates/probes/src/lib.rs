@@ -21,7 +21,6 @@ pub mod kernel_log;
 pub mod kernel_samples;
 pub mod memory;
 pub mod nic;
-pub mod own_threads;
 pub mod packages;
 mod perf;
 pub mod pressure;

@@ -31,7 +31,6 @@ use files::{ProcDir, TaskPath, numbers_in, reread};
 use known::Known;
 pub(crate) use membership::parse_membership;
 use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
-pub(crate) use stat::parse_stat;
 
 /// More threads than this are not looked at.
 const MAX_THREADS: usize = 200_000;

@@ -3,20 +3,18 @@
 use super::gaps::Gaps;
 use super::paces::CORES_EVERY;
 use crate::cores::CoreTimeReader;
-use crate::own_threads::{Beat, Half};
 use crate::root::{Root, clock, now};
 use coroner_evidence::Evidence;
 use rustix::time::ClockId;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A thread that reads the cores until nobody listens any more. `for_good`: one of those that look after each other.
-pub fn sample_cores(root: Root, for_good: bool) -> Receiver<Evidence> {
+/// A thread that reads the cores until nobody listens any more.
+pub fn sample_cores(root: Root) -> Receiver<Evidence> {
     let (sender, receiver) = channel();
     let mut reader = CoreTimeReader::new(&root);
     let sample = move || {
         let mut next = now();
         let mut gaps = Gaps::default();
-        let beat = for_good.then(|| Beat::begin(Half::Second));
         loop {
             let mut evidence = Evidence::default();
             let at = now();
@@ -27,10 +25,7 @@ pub fn sample_cores(root: Root, for_good: bool) -> Receiver<Evidence> {
             }
             // From the planned moment, so that the pace does not drift; if we were held up, no burst follows.
             next = (next + CORES_EVERY).max(now());
-            match &beat {
-                Some(beat) => beat.sleep_until(next),
-                None => std::thread::sleep(next.since(now())),
-            }
+            std::thread::sleep(next.since(now()));
         }
     };
     // Without a thread nothing is sent, and the caller says that the cores could not be seen.

@@ -9,10 +9,9 @@ use crate::cgroups::Reread;
 use crate::identity;
 use crate::interrupts::InterruptReader;
 use crate::kernel_samples::{KernelSampler, RATE_HZ};
-use crate::own_threads::{Beat, Half};
 use crate::root::{Root, now, own_cpu};
 use crate::softirqs::SoftirqReader;
-use coroner_evidence::{Evidence, Time};
+use coroner_evidence::Evidence;
 use std::time::Duration;
 
 /// It is guarded, and still it is the most expensive file of a sick node.
@@ -25,14 +24,6 @@ pub struct Endless {
     stat_read: Pace,
     /// What is still to be told from the beginning.
     anew: Anew,
-    /// Of the thread that takes the turns; `None` before its first.
-    beat: Option<Beat>,
-}
-
-impl Endless {
-    pub fn sleep_until(&mut self, wake: Time) {
-        self.beat.get_or_insert_with(|| Beat::begin(Half::First)).sleep_until(wake);
-    }
 }
 
 /// Spread over a few turns, so that none takes long.
@@ -50,7 +41,7 @@ impl Watch {
     pub fn start_endless(root: Root, options: Options) -> Watch {
         let cpu_before = own_cpu();
         let kernel_samples = options.kernel_samples;
-        let mut watch = Watch::new(root, options, Duration::MAX, Paces::recorder(), true);
+        let mut watch = Watch::new(root, options, Duration::MAX, Paces::recorder());
         let mut first = Evidence::default();
         watch.begin(&mut first);
         if kernel_samples {
@@ -61,7 +52,6 @@ impl Watch {
             zombies: ZombieThread::start(watch.root.clone()),
             stat_read: Pace::new(STAT_READ_EVERY, 1),
             anew: Anew::default(),
-            beat: None,
         };
         endless.stat_read.put_off(now(), Duration::ZERO);
         endless.zombies.turn(&mut first);

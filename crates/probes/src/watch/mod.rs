@@ -174,7 +174,7 @@ impl Watch {
     pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
         let cpu_before = own_cpu();
         let (zombies, kernel_samples) = (options.zombies, options.kernel_samples);
-        let mut watch = Watch::new(root, options, duration, Paces::close(), false);
+        let mut watch = Watch::new(root, options, duration, Paces::close());
         let mut first = Evidence::default();
         watch.begin(&mut first);
         let dead = first.cgroup_censuses.last().map(|c| c.dying);
@@ -188,8 +188,8 @@ impl Watch {
         watch.begun(first, cpu_before, duration)
     }
 
-    fn new(root: Root, options: Options, duration: Duration, paces: Paces, for_good: bool) -> Watch {
-        let cores = sample_cores(root.clone(), for_good);
+    fn new(root: Root, options: Options, duration: Duration, paces: Paces) -> Watch {
+        let cores = sample_cores(root.clone());
         let log = if options.pretend_kernel_log {
             KernelLog::pretending_to_be_the_kernel(root.clone())
         } else {
@@ -259,10 +259,7 @@ impl Watch {
             return None;
         }
         let wake = (now() + self.paces.turn).min(self.until);
-        match self.endless.as_mut() {
-            Some(endless) => endless.sleep_until(wake),
-            None => std::thread::sleep(wake.since(now())),
-        }
+        std::thread::sleep(wake.since(now()));
         let mut evidence = Evidence::default();
         self.done = now() >= self.until;
         match (self.done, self.endless.is_some()) {
