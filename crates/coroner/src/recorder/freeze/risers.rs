@@ -24,11 +24,10 @@ const MOST: usize = 20;
 pub struct Risers {
     /// The largest first.
     pub risers: Vec<Riser>,
-    /// Nanoseconds since 1970.
-    pub baseline: Range<u64>,
-    pub burst: Range<u64>,
     /// Samples that were not idle, on the core or, without one, on all.
+    #[cfg(test)]
     pub baseline_samples: u64,
+    #[cfg(test)]
     pub burst_samples: u64,
 }
 
@@ -40,13 +39,13 @@ pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError
     let begin = trigger.saturating_sub(nanoseconds(before));
     let burst = begin..trigger.saturating_add(nanoseconds(after)).min(incident.until_real_ns);
     let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
-    let (names_before, shares_before) = shares(directory, baseline.clone(), incident.core)?;
-    let (names_now, shares_now) = shares(directory, burst.clone(), incident.core)?;
+    let (names_before, shares_before) = shares(directory, baseline, incident.core)?;
+    let (names_now, shares_now) = shares(directory, burst, incident.core)?;
     Ok(Risers {
         risers: risers::find((&names_before, &shares_before), (&names_now, &shares_now), MOST),
-        baseline,
-        burst,
+        #[cfg(test)]
         baseline_samples: shares_before.samples(),
+        #[cfg(test)]
         burst_samples: shares_now.samples(),
     })
 }
