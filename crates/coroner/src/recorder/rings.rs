@@ -6,7 +6,6 @@
 use super::status::Status;
 use super::store::{Handle, Records};
 use coroner_evidence::{Counters, Evidence, Source, Time};
-use coroner_probes::own_threads::{Beat, Half};
 use coroner_probes::root::now;
 use coroner_probes::sampler::{CoreLosses, Sampler};
 use std::collections::BTreeMap;
@@ -81,15 +80,13 @@ struct Reader {
 
 impl Reader {
     fn run(&mut self, escalations: &Receiver<Escalation>) {
-        // Not on the half of the cores that the cores' own reader keeps to: no real-time thread holds both of us.
-        let beat = Beat::begin(Half::Second);
         let mut drained = now();
         let mut told = now();
         let mut busiest = 0;
         loop {
             let busy = busiest > MUCH || self.rate_hz > HIGH_RATE || self.escalated.is_some();
             let due = drained + if busy { BUSY } else { SECOND };
-            beat.sleep_until(due.min(now() + HEARS_EVERY));
+            std::thread::sleep(due.since(now()).min(HEARS_EVERY));
             match escalations.try_recv() {
                 Ok(to) => self.escalate(to),
                 Err(TryRecvError::Empty) => {}

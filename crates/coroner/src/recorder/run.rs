@@ -19,7 +19,7 @@ use crate::output::warn;
 use anyhow::Context;
 use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_probes::sampler::{Sampler, SamplerOptions};
-use coroner_probes::watch::{NameZombies, Watch};
+use coroner_probes::watch::{NameZombies, Options, Watch};
 use coroner_profile::live::LiveFormat;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,9 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     let to_store = store.handle();
 
     let audit = Known::read(&Default::default())?.audit_options(read_baseline(None)?);
-    let mut watch = Watch::start_endless(node.root(), node.watch_options(NameZombies::Always, Some(audit)));
+    // The stack samples say more of the kernel than its own sampler.
+    let options = Options { kernel_samples: !sampling, ..node.watch_options(NameZombies::Always, Some(audit)) };
+    let mut watch = Watch::start_endless(node.root(), options);
     let mut rings = match sampling {
         true => Some(Rings::start(sampler, config.rate, to_store.clone(), Arc::clone(&status))?),
         false => None,
