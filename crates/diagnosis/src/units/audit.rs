@@ -23,7 +23,7 @@ pub const CODES: [Code; 7] = [
 ];
 
 /// The probes whose blindness matters here.
-const PROBES: [&str; 12] = [
+const PROBES: [&str; 13] = [
     probe::UNITS,
     probe::UNIT_FILES,
     probe::PACKAGES,
@@ -36,6 +36,7 @@ const PROBES: [&str; 12] = [
     probe::ZOMBIES,
     probe::TASKS,
     coroner_evidence::recording::PROBE,
+    coroner_evidence::recording::NOT_RECORDED,
 ];
 
 pub struct Audit<'e> {

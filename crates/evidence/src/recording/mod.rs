@@ -39,6 +39,9 @@ pub use write::{Writer, fold_log};
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
 pub const PROBE: &str = "recording";
 
+/// What [`crate::Unseen::probe`] says of time that a span has no look of: nothing is damaged, and what was recorded can be judged.
+pub const NOT_RECORDED: &str = "not-recorded";
+
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     #[error("{path}: there is no such file")]

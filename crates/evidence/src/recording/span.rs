@@ -8,7 +8,7 @@ use super::cut;
 use super::read::{MAX_BYTES, Reader, Room};
 use super::segments::{self, Segment};
 use super::write::beside;
-use super::{PROBE, Recording, RecordingError};
+use super::{NOT_RECORDED, PROBE, Recording, RecordingError};
 use crate::time::{Clocks, Time, Window};
 use crate::{Evidence, Unseen};
 use std::io;
@@ -48,7 +48,8 @@ const SETTLES_IN: usize = 10;
 const FOR_EVER: Time = Time(i64::MAX as u64);
 
 /// A file, or a directory of segments, also one that is being written. All that the last boot of the span has of it, put together
-/// in order. What is left out, or was never recorded, is told as an [`Unseen`] of the probe [`PROBE`].
+/// in order. What is left out, or was never recorded, is told as an [`Unseen`] of the probe
+/// [`NOT_RECORDED`], what is damaged as one of [`PROBE`].
 pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> {
     match std::fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(RecordingError::Missing { path: path.to_owned() }),
@@ -166,7 +167,8 @@ impl Parts {
             Err(RecordingError::OnlyProfile { .. }) => None,
             Err(error) => {
                 let what = format!("the segment that begins at {}", date(segment.start_real_ns));
-                self.unseen.push(unseen(what, error.to_string(), "copy the directory again if this is a copy"));
+                let told = unseen(what, error.to_string(), "copy the directory again if this is a copy");
+                self.unseen.push(Unseen { probe: PROBE.to_owned(), ..told });
                 self.error = Some(error);
                 None
             }
@@ -368,7 +370,7 @@ fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
 }
 
 fn unseen(what: String, why: String, how_to_see: &str) -> Unseen {
-    Unseen { probe: PROBE.to_owned(), what, why, how_to_see: how_to_see.to_owned() }
+    Unseen { probe: NOT_RECORDED.to_owned(), what, why, how_to_see: how_to_see.to_owned() }
 }
 
 fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {

@@ -8,11 +8,14 @@
 //! Then it cuts the log to nothing, while no append runs. That closes a hole which synchronous=OFF would leave: a log that the
 //! writer starts over in place, unsynced, may after a power cut be an old log with a new middle (SQLite ticket ff5be73dee).
 //! A file system with a journal (ext4, xfs, btrfs) instead orders the cut before what comes after it.
+//!
+//! On a disk so slow that appends always come between copy and cut, the log would never be cut and grow without end. A recorder
+//! has to keep its size, so a log beyond [`MOST_LOG`] is copied and cut while appends wait.
 
-use super::write::open_to_write;
+use super::write::{beside, open_to_write};
 use rusqlite::Connection;
-use std::fs::File;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +23,13 @@ use std::time::{Duration, Instant};
 /// Bounds what a power cut costs, and what the file alone lacks beside its log after a kill.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
 
+/// What the log may grow to before appends wait for it.
+pub const MOST_LOG: u64 = 4 << 20;
+/// After an attempt that was in vain (a reader is in the way, the disk is full) a large log is left alone for so long.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+
 pub struct Syncer {
+    log: PathBuf,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,6 +42,8 @@ struct Shared {
 /// Held during an append, and while the log is cut.
 struct Gate {
     appends: u64,
+    /// The size of the log after the last append.
+    log: u64,
     every: Duration,
     stop: bool,
 }
@@ -50,15 +61,15 @@ impl Syncer {
         // In WAL mode: sync when the log is copied, not at every commit. No waiting: what is locked now is done next time.
         db.execute_batch("PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=0;").map_err(|e| e.to_string())?;
         let shared = Arc::new(Shared {
-            gate: Mutex::new(Gate { appends: 0, every: SYNC_EVERY, stop: false }),
+            gate: Mutex::new(Gate { appends: 0, log: 0, every: SYNC_EVERY, stop: false }),
             wake: Condvar::new(),
         });
-        let (theirs, path) = (Arc::clone(&shared), path.to_owned());
+        let (theirs, log, path) = (Arc::clone(&shared), beside(path, "-wal"), path.to_owned());
         let thread = std::thread::Builder::new()
             .name("recording-sync".to_owned())
             .spawn(move || run(&theirs, &db, &path))
             .map_err(|e| format!("cannot start a thread: {e}"))?;
-        Ok(Syncer { shared, thread: Some(thread) })
+        Ok(Syncer { log, shared, thread: Some(thread) })
     }
 
     pub fn set_every(&self, every: Duration) {
@@ -70,6 +81,7 @@ impl Syncer {
         let mut gate = self.shared.lock();
         let done = append();
         gate.appends += 1;
+        gate.log = fs::metadata(&self.log).map_or(0, |meta| meta.len());
         drop(gate);
         self.shared.wake.notify_one();
         done
@@ -89,6 +101,7 @@ impl Drop for Syncer {
 
 fn run(shared: &Shared, db: &Connection, path: &Path) {
     let mut due = Instant::now();
+    let mut again = due;
     let mut synced = 0;
     loop {
         let mut gate = shared.lock();
@@ -99,6 +112,7 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
                 let _ = copy_log(db, "PASSIVE");
                 return;
             }
+            let due = if gate.log > MOST_LOG { again.min(due) } else { due };
             if gate.appends != synced && now >= due {
                 break;
             }
@@ -119,12 +133,13 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
         }
         // An error (a full disk) is no loss: all is in the log, the next append or the next round meets it again, and the
         // last word on it is `finish`.
-        if copy_log(db, "PASSIVE") == Ok(true) {
-            let gate = shared.lock();
-            if gate.appends == appends && copy_log(db, "TRUNCATE") == Ok(true) {
-                synced = appends;
-            }
+        let copied = copy_log(db, "PASSIVE") == Ok(true);
+        let mut gate = shared.lock();
+        let is_quiet = copied && gate.appends == appends;
+        if (is_quiet || gate.log > MOST_LOG) && copy_log(db, "TRUNCATE") == Ok(true) {
+            (synced, gate.log) = (gate.appends, 0);
         }
+        again = Instant::now() + AGAIN_AFTER;
     }
 }
 

@@ -128,7 +128,7 @@ impl Writer {
     }
 
     /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
-    /// there is room on the disk again, later appends succeed. Never waits for the disk to sync.
+    /// there is room on the disk again, later appends succeed. Does not wait for the disk to sync, unless the log has grown beyond 4 MiB.
     pub fn append(&mut self, fragment: &Evidence) -> Result<(), RecordingError> {
         let Writer { path, sync, db, node, series, core_times, thread_samples, points, .. } = self;
         let stored = sync.append(|| -> Result<_, StoreError> {

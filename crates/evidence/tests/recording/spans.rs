@@ -2,7 +2,7 @@
 
 use crate::killed::write_and_kill;
 use crate::scratch::{second, snapshot};
-use coroner_evidence::recording::{PROBE, RecordingError, Span, Writer, read_span, segments};
+use coroner_evidence::recording::{NOT_RECORDED, PROBE, RecordingError, Span, Writer, read_span, segments};
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
     CgroupOwner, Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine,
@@ -101,7 +101,8 @@ fn read(path: &Path, span: Span) -> Evidence {
 }
 
 fn missing(evidence: &Evidence) -> Vec<&str> {
-    evidence.unseen.iter().filter(|u| u.probe == PROBE).map(|u| u.what.as_str()).collect()
+    let of_us = |u: &&coroner_evidence::Unseen| [PROBE, NOT_RECORDED].contains(&u.probe.as_str());
+    evidence.unseen.iter().filter(of_us).map(|u| u.what.as_str()).collect()
 }
 
 #[test]
@@ -215,6 +216,8 @@ fn a_damaged_segment_does_not_hide_the_others() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[0], "the segment that begins at 2026-05-28T20:27:10Z");
     assert!(told[1].starts_with("30 seconds"), "{told:?}");
+    // What is damaged may hide something from a rule; what was never recorded is no damage.
+    assert_eq!(seen.unseen.iter().map(|u| u.probe.as_str()).collect::<Vec<_>>(), [PROBE, NOT_RECORDED]);
     // Where all are damaged, that is the answer.
     for path in [&paths[0], &paths[2]] {
         std::fs::write(path, vec![b'x'; 5000]).unwrap();
