@@ -14,6 +14,9 @@ pub struct Incident {
     pub number: u64,
     pub code: String,
     pub subject: String,
+    /// Whose doing it is, where the trigger knew.
+    #[serde(default)]
+    pub by: Option<String>,
     pub core: Option<u32>,
     pub text: String,
     /// Nanoseconds since 1970.

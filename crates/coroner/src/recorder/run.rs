@@ -84,7 +84,6 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         fragment.append(std::mem::take(&mut first));
         let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
         for trigger in noticing.look(&fragment).into_iter().chain(marks) {
-            warn(&format!("incident: {}", trigger.text));
             incidents.begin(trigger, clocks);
         }
         incidents.turn(clocks);

@@ -9,6 +9,8 @@ pub struct Trigger {
     pub code: String,
     /// `core 3`, `eth0`, `ecs.service`; empty if there is none.
     pub subject: String,
+    /// Whose doing it is, where that is known at once: the name of a thread. Another one's is another incident.
+    pub by: Option<String>,
     /// The core to look at closely.
     pub core: Option<u32>,
     /// When it happened; not when it was noticed.

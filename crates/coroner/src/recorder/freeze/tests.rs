@@ -55,6 +55,7 @@ fn incident(triggered_real_ns: u64) -> Incident {
         schema: SCHEMA.into(),
         number: 1,
         code: "core-monopolised".into(),
+        by: None,
         subject: "core 1".into(),
         core: Some(1),
         text: "spin had core 1".into(),

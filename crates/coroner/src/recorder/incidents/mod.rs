@@ -138,6 +138,7 @@ impl Incidents {
             return;
         }
         let number = self.next;
+        warn(&format!("incident {number}: {text} ({})", trigger.code));
         self.next = self.next.saturating_add(1);
         *self.counts.entry(trigger.code.clone()).or_default() += 1;
         if let Some(core) = trigger.core {
@@ -149,6 +150,7 @@ impl Incidents {
             number,
             code: trigger.code,
             subject: trigger.subject,
+            by: trigger.by,
             core: trigger.core,
             text,
             triggered_real_ns: real_ns,
@@ -179,6 +181,7 @@ impl Incidents {
         let same = |incident: &&Incident| {
             incident.code == trigger.code
                 && incident.subject == trigger.subject
+                && incident.by == trigger.by
                 && incident.triggered_real_ns.abs_diff(real_ns) < quiet
         };
         self.known.values().rev().find(same).map(|incident| incident.number)

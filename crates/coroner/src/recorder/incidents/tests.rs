@@ -13,6 +13,7 @@ fn trigger(second: f64, subject: &str) -> Trigger {
     Trigger {
         code: "core-saturated".into(),
         subject: subject.into(),
+        by: None,
         core: Some(3),
         at: clocks(second).at,
         text: format!("{subject} was full"),

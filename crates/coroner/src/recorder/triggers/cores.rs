@@ -170,7 +170,8 @@ impl Core {
         if let Some(had) = real_time.share(number, window).filter(|had| had.share >= OWNED) {
             self.fired = Some(Fired::RealTime(now));
             let text = format!("{} had core {number} for itself for {seconds:.1} s", had.most);
-            return Some(trigger(Code::CoreMonopolised, subject, Some(number), window.to, text));
+            let trigger = trigger(Code::CoreMonopolised, subject, Some(number), window.to, text);
+            return Some(Trigger { by: Some(had.comm), ..trigger });
         }
         if in_kernel {
             self.fired = Some(Fired::Kernel);

@@ -56,9 +56,9 @@ impl Triggers {
 
 /// `coroner mark`.
 pub fn mark(text: &str, at: Time) -> Trigger {
-    Trigger { code: MARK.to_owned(), subject: String::new(), core: None, at, text: text.to_owned() }
+    Trigger { code: MARK.to_owned(), subject: String::new(), by: None, core: None, at, text: text.to_owned() }
 }
 
 fn trigger(code: Code, subject: impl Into<String>, core: Option<u32>, at: Time, text: String) -> Trigger {
-    Trigger { code: code.as_str().to_owned(), subject: subject.into(), core, at, text }
+    Trigger { code: code.as_str().to_owned(), subject: subject.into(), by: None, core, at, text }
 }

@@ -45,6 +45,8 @@ pub struct RealTimeShare {
     pub share: f64,
     /// The one that had most: `spin[4711] (SCHED_FIFO 50)`.
     pub most: String,
+    /// Its name.
+    pub comm: String,
 }
 
 impl RealTimeThreads {
@@ -103,6 +105,7 @@ impl RealTimeThreads {
         let priority = if most.priority > 0 { format!(" {}", most.priority) } else { String::new() };
         Some(RealTimeShare {
             share: shares.iter().map(|(share, _, _)| share).sum(),
+            comm: most.comm.clone(),
             most: format!("{}[{}] ({}{priority})", most.comm, key.tid, most.class.as_str()),
         })
     }
