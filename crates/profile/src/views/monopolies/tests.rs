@@ -163,6 +163,24 @@ fn what_chance_explains_is_left_out() {
     assert!(finder.coverage().by_chance > 300, "{:?}", finder.coverage());
 }
 
+/// A real-time thread has a core for 950 ms of each second. In the first the core is sampled at 49 Hz, in the second at 999.
+#[test]
+fn a_run_is_not_taken_for_chance_because_the_next_is_sampled_more_often() {
+    let mut made = Made::default();
+    let others = [made.task("a", 10), made.task("b", 11)];
+    let hog = made.task("hog", 66);
+    let (mut time, mut n) = (0, 0);
+    while time < 60_000 * MS {
+        let (second, ms) = (time / (1000 * MS), time / MS % 1000);
+        let held = (30..32).contains(&second) && ms < 950;
+        made.tick(time, if held { hog } else { others[n % 2] });
+        n += 1;
+        time += if (31..41).contains(&second) { MS } else { 20_408_163 };
+    }
+    let lengths: Vec<u64> = find(&made).iter().map(|found| found.length / MS).collect();
+    assert!(matches!(lengths[..], [930..=975, 930..=955]), "{lengths:?}");
+}
+
 #[test]
 fn two_files_in_one_do_not_run_into_each_other() {
     let mut made = Made::default();

@@ -47,8 +47,18 @@ struct Doubtful {
     /// Its position in `found`.
     at: usize,
     owner: Owner,
+    /// How far its samples were apart: what comes may be sampled more often, and is weighed as if it were not.
+    interval: u64,
+    /// Nanoseconds.
     own: u64,
     seen: u64,
+}
+
+impl Doubtful {
+    /// Samples of its own thread afterwards, and of all, at the run's own rate.
+    fn samples(&self) -> (u64, u64) {
+        (self.own / self.interval, self.seen / self.interval)
+    }
 }
 
 /// A kernel thread that works for this core.
@@ -116,9 +126,11 @@ impl Watch {
         let step = Step { owner, aside, kernel: kind == Kind::Kernel, task: sample.task, stack: sample.stack, time };
         let mut ended = Vec::new();
         for doubtful in &mut self.doubtful {
-            doubtful.seen += 1;
-            doubtful.own +=
-                u64::from(doubtful.owner == owner && !aside || doubtful.owner == Owner::Interrupts && aside);
+            let own = doubtful.owner == owner && !aside || doubtful.owner == Owner::Interrupts && aside;
+            doubtful.seen = doubtful.seen.saturating_add(self.pace.interval());
+            if own {
+                doubtful.own = doubtful.own.saturating_add(self.pace.interval());
+            }
         }
         self.threads.take(options, step, follows, &mut ended);
         let owner = match kind {
@@ -189,9 +201,10 @@ impl Watch {
         let found = &mut self.found;
         self.doubtful.retain(|doubtful| {
             let found = &mut found[doubtful.at];
-            let open = doubtful.seen < around(found.samples) && !all;
+            let (own, seen) = doubtful.samples();
+            let open = seen < around(found.samples) && !all;
             if !open {
-                found.chance = found.chance.max(chance(doubtful.own, doubtful.seen, found.samples));
+                found.chance = found.chance.max(chance(own, seen, found.samples));
             }
             open
         });
@@ -252,7 +265,8 @@ impl Watch {
             stacks: stacks.into_iter().map(|(stack, count)| (stack, share(count))).collect(),
         });
         if !beyond_chance(run.samples, options) {
-            self.doubtful.push(Doubtful { at: self.found.len() - 1, owner: run.owner, own: 0, seen: 0 });
+            let interval = (length / run.samples).max(1);
+            self.doubtful.push(Doubtful { at: self.found.len() - 1, owner: run.owner, interval, own: 0, seen: 0 });
         }
         if self.found.len() >= options.most.saturating_mul(2).max(16) {
             self.found[self.open..].iter_mut().for_each(settle);
