@@ -280,7 +280,7 @@ pub struct RecordArgs {
     pub metrics: Option<String>,
 
     /// How long to record: 30s, 10m. Ctrl-C ends it early and keeps what was seen. [default: 30s; with --dir without end]
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_recorded)]
     pub duration: Option<Duration>,
 
     /// The file to write. It must not exist. [default: HOST-TIME.coroner]
@@ -315,33 +315,40 @@ pub struct NodeArgs {
 const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// `7d`, `90m`, `500ms`, or plain seconds.
+fn duration(text: &str) -> Option<Duration> {
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    if let Some(days) = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()) {
+        return Some(Duration::from_secs(u64::from(days) * 24 * 3600));
+    }
+    Duration::try_from(text.parse::<jiff::SignedDuration>().ok()?).ok()
+}
+
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let expected = "expected a duration such as 5s, 500ms or 2m";
-    let duration = match text.parse::<u32>() {
-        Ok(seconds) => Duration::from_secs(seconds.into()),
-        Err(_) => {
-            let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected.to_owned())?;
-            Duration::try_from(parsed).map_err(|_| expected.to_owned())?
-        }
-    };
+    let duration = duration(text).ok_or("expected a duration such as 5s, 500ms or 2m")?;
     if duration < SHORTEST || duration > LONGEST {
         return Err("must be between 200ms and 24h".to_owned());
     }
     Ok(duration)
 }
 
+const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How long to record: the flight recorder has no end of its own.
+fn parse_recorded(text: &str) -> Result<Duration, String> {
+    let duration = duration(text).ok_or("expected a duration such as 30s, 10m, 2h or 7d")?;
+    if duration < SHORTEST || duration > YEAR {
+        return Err("must be between 200ms and a year".to_owned());
+    }
+    Ok(duration)
+}
+
 /// How much of a recording: recorders keep days.
 fn parse_last(text: &str) -> Result<Duration, String> {
-    const MOST: Duration = Duration::from_secs(366 * 24 * 3600);
-    let expected = || "expected a duration such as 30s, 10m or 2h".to_owned();
-    let duration = match text.parse::<u32>() {
-        Ok(seconds) => Duration::from_secs(seconds.into()),
-        Err(_) => {
-            let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
-            Duration::try_from(parsed).map_err(|_| expected())?
-        }
-    };
-    if duration < Duration::from_secs(1) || duration > MOST {
+    let duration = duration(text).ok_or("expected a duration such as 30s, 10m, 2h or 7d")?;
+    if duration < Duration::from_secs(1) || duration > YEAR {
         return Err("must be between 1s and a year".to_owned());
     }
     Ok(duration)

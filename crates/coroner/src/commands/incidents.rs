@@ -15,6 +15,7 @@ use coroner_diagnosis::{Diagnosis, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, RiserRow};
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
@@ -34,7 +35,7 @@ fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
         None => the_running_one()?.unwrap_or_else(|| Config::default().dir),
     };
     if !directory.is_dir() {
-        let because = if args.dir.is_some() { "" } else { "no recorder runs, and " };
+        let because = if args.dir.is_some() { String::new() } else { format!("{}, and ", none_runs()) };
         bail!(
             "{because}there is no directory {}; start a recorder (coroner record --dir DIR), or name its directory: --dir DIR",
             directory.display()
@@ -50,9 +51,16 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
         Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
         None => the_running_one()?,
     };
-    running.context(
-        "no recorder runs on this node; start one (coroner record --dir DIR), or name its directory: --dir DIR",
-    )
+    running.with_context(|| {
+        format!("{}; start one (coroner record --dir DIR), or name its directory: --dir DIR", none_runs())
+    })
+}
+
+fn none_runs() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "no recorder runs on this node",
+        false => "no recorder runs on this node that you may see (root sees all)",
+    }
 }
 
 /// `None` if none runs. Of several nobody knows which is meant.
@@ -140,6 +148,13 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         );
     }
     let output = args.output.output.as_deref().context("say where to: -o incident.coroner")?;
+    if output != Path::new("-") && output.extension().is_none_or(|extension| extension != "coroner") {
+        bail!(
+            "{}: an incident is written as a recording, X.coroner; for a picture of it: coroner flame {} -o x.svg",
+            output.display(),
+            files::recording(&directory, number).display()
+        );
+    }
     let incident = find(&directory, number)?;
     let path = files::recording(&directory, number);
     let mut file = match File::open(&path) {
@@ -161,6 +176,11 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         );
     }
     out::write(Some(output), |to| std::io::copy(&mut file, to).map(drop))?;
+    if output != Path::new("-") {
+        // As private as the original: it holds the kernel log and everybody's processes.
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(output, private).with_context(|| output.display().to_string())?;
+    }
     if incident.state == State::Open {
         warn(&format!(
             "incident {number} is still open: this file ends before its window does; export it again in a minute"

@@ -28,6 +28,7 @@ const MOST_CORE_ROWS_TO_DIAGNOSE: usize = 400_000;
 
 /// Into one file, unless told otherwise.
 const FILE_DURATION: Duration = Duration::from_secs(30);
+const LONGEST_FILE: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
     let settings = args.max_size.is_some() || args.rate.is_some() || args.metrics.is_some();
@@ -77,11 +78,12 @@ fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
     let minutes = lasted.as_secs_f64() / 60.0;
     let share = 100.0 * own.cpu_seconds / lasted.as_secs_f64().max(0.001);
     let mut text = format!(
-        "{}: {minutes:.1} min recorded, {} samples, {} KiB in {} segments; {share:.2} % of one core\n",
+        "{}: {minutes:.1} min recorded, {} samples, {share:.2} % of one core; {} KiB in {} {} there\n",
         directory.display(),
         own.samples,
         own.disk_bytes.div_ceil(1024),
-        own.segments
+        own.segments,
+        if own.segments == 1 { "segment" } else { "segments" }
     );
     let lost: u64 = own.lost_samples.values().sum();
     if lost > 0 {
@@ -99,6 +101,7 @@ fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
 
 fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let duration = args.duration.unwrap_or(FILE_DURATION);
+    anyhow::ensure!(duration <= LONGEST_FILE, "--for: one file holds a day at most; record longer with --dir DIR");
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 

@@ -130,7 +130,7 @@ fn span(path: &Path, args: &RecordedArgs) -> anyhow::Result<(Span, bool)> {
     };
     let until = args.until.map(|until| wall(until, newest)).transpose()?;
     let since = args.since.map(|since| wall(since, until.or(newest))).transpose()?;
-    let (from_real_ns, to_real_ns) = (since.unwrap_or(0), until.unwrap_or(i64::MAX as u64));
+    let (from_real_ns, to_real_ns) = (since.unwrap_or(0), until.unwrap_or(u64::MAX));
     ensure!(from_real_ns < to_real_ns, "--since is not before --until: there is nothing between them");
     Ok((Span::Between { from_real_ns, to_real_ns }, false))
 }
@@ -142,7 +142,18 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
         (Moment::Wall(ns), _) => Ok(ns),
         (Moment::TimeOfDay(ns), Some(newest)) => {
             let today = newest / DAY * DAY + ns;
-            Ok(if today > newest { today.saturating_sub(DAY) } else { today })
+            if today <= newest {
+                return Ok(today);
+            }
+            // Shortly after midnight the evening before is meant; else a time that has not come yet.
+            let yesterday = today.saturating_sub(DAY);
+            ensure!(
+                newest - yesterday < DAY / 2,
+                "nothing was recorded from {} on; the newest is of {}",
+                timestamp(today),
+                timestamp(newest)
+            );
+            Ok(yesterday)
         }
         (Moment::TimeOfDay(_), None) => bail!("the recording does not know the wall clock; use --last"),
         (Moment::Number(_) | Moment::FromStart(_), _) => bail!("expected a wall-clock time"),
@@ -179,7 +190,7 @@ impl RecorderFound {
         let named = self.incidents.iter().rev().take(NAMED).map(|incident| {
             let Incident { number, code, subject, triggered_real_ns, .. } = incident;
             let of = if subject.is_empty() { String::new() } else { format!(" {subject}") };
-            format!("{number} {code}{of} at {}", timestamp(*triggered_real_ns))
+            format!("#{number} {code}{of} at {}", timestamp(*triggered_real_ns))
         });
         let named: Vec<String> = named.collect();
         let rest = if all > NAMED { format!(" and {} more", all - NAMED) } else { String::new() };
@@ -223,7 +234,10 @@ mod tests {
         let newest = 1_700_000_000 * S;
         let of = |h: u64, m: u64| wall(Moment::TimeOfDay((h * 3600 + m * 60) * S), Some(newest)).unwrap() / S;
         assert_eq!(of(22, 13), 1_699_999_980);
-        assert_eq!(of(22, 14), 1_699_999_980 + 60 - 24 * 3600);
+        assert!(wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), Some(newest)).is_err(), "not come yet");
+        let after_midnight = Some(newest + 2 * 3600 * S);
+        let evening = wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), after_midnight).unwrap() / S;
+        assert_eq!(evening, 1_699_999_980 + 60);
         assert!(wall(Moment::TimeOfDay(0), None).is_err());
         assert_eq!(wall(Moment::Wall(7), None).unwrap(), 7);
     }

@@ -4,6 +4,7 @@ use super::diagnosis_json::timestamp;
 use super::diagnosis_text;
 use super::terminal::{bold, dim, printable, width, wrap};
 use crate::commands::incidents::{Read, Report};
+use crate::recorder::directory;
 use crate::recorder::incident::{Incident, State};
 use crate::recorder::incidents::files;
 use coroner_diagnosis::words::bytes as size;
@@ -69,7 +70,8 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
 pub fn report(report: &Report) -> String {
     let Report { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
     let width = width();
-    let mut out = head(incident, width);
+    let seen = read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
+    let mut out = head(incident, seen, directory::is_live(directory), width);
     match read {
         Ok(read) => {
             out.push('\n');
@@ -98,7 +100,7 @@ pub fn report(report: &Report) -> String {
     out
 }
 
-fn head(incident: &Incident, width: usize) -> String {
+fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usize) -> String {
     let subject = if incident.subject.is_empty() { String::new() } else { format!(", {}", incident.subject) };
     let title = format!("Incident {}: {}{subject} ({})", incident.number, incident.code, incident.state.as_str());
     let mut out = format!("{}\n", bold(&printable(&title)));
@@ -113,12 +115,19 @@ fn head(incident: &Incident, width: usize) -> String {
         seconds(incident.from_real_ns, trigger),
         seconds(trigger, incident.until_real_ns)
     );
+    if let Some((from, _)) = seen.filter(|(from, _)| seconds(incident.from_real_ns, *from) > 2.0) {
+        window.push_str(&format!("; recorded from {:.0} s before on", seconds(from, trigger)));
+    }
     if let Some(frozen) = incident.frozen_real_ns {
         window.push_str(&format!("; frozen {:.1} s after the trigger", seconds(trigger, frozen)));
     }
     out.push_str(&wrap(&window, width, 2));
     if incident.state == State::Open {
-        out.push_str(&wrap("It is still open: its last seconds, the findings and the risers are to come.", width, 2));
+        let open = match is_live {
+            true => "It is still open: its last seconds, the findings and the risers are to come.",
+            false => "It is not complete, and no recorder runs: the next one completes it.",
+        };
+        out.push_str(&wrap(open, width, 2));
     }
     if incident.repeats > 0 {
         let last = incident.last_repeat_real_ns.map(|at| format!(", last at {}", timestamp(at))).unwrap_or_default();
@@ -160,6 +169,10 @@ pub fn losses(evidence: &Evidence) -> Vec<Losses> {
     losses
 }
 
+/// Smaller rises are true and tell nobody anything.
+const LEAST_RISE: f64 = 0.01;
+const MOST_RISERS: usize = 8;
+
 /// Who rose, and what the sampler could not see.
 fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     let mut out = String::new();
@@ -167,13 +180,14 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     if !read.risers.is_empty() {
         out.push_str(&format!("\n{}\n", bold(&format!("Who rose {place}"))));
         out.push_str(&wrap(
-            "Shares of the busy time, in the seconds around the trigger against the hour before.",
+            "Shares of the busy time, in the seconds around the trigger against what was recorded in the hour before.",
             width,
             2,
         ));
     }
-    for riser in &read.risers {
-        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    // JSON has them all.
+    for riser in read.risers.iter().filter(|riser| riser.now - riser.baseline >= LEAST_RISE).take(MOST_RISERS) {
+        let percent = |share: f64| format!("{:>5.1} %", share * 100.0);
         let what = if riser.what == "command" { "command " } else { "function" };
         let mut text = format!("{} to {}  {what}  {}", percent(riser.baseline), percent(riser.now), riser.name);
         if let Some((command, share)) = &riser.mostly_in {

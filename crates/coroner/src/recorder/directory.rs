@@ -89,6 +89,7 @@ fn register_in(place: &Path, directory: &Path) -> anyhow::Result<Registration> {
     let directory = std::path::absolute(directory).with_context(|| directory.display().to_string())?;
     let made = DirBuilder::new().recursive(true).mode(0o755).create(place);
     made.with_context(|| format!("{}: cannot be made", place.display()))?;
+    forget_the_dead(place);
     let file = place.join(std::process::id().to_string());
     // Under another name first: who looks finds all of it or nothing.
     let new = place.join(format!("{}.new", std::process::id()));
@@ -108,6 +109,16 @@ impl Drop for Registration {
 /// The directories of the recorders that run on this node and that we may read. What a killed one left is passed over.
 pub fn running() -> Vec<PathBuf> {
     running_in(&place_of_running())
+}
+
+/// What killed recorders left.
+fn forget_the_dead(place: &Path) {
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let of = std::fs::read(entry.path()).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
+        if of.is_ok_and(|directory| !is_live(&directory)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn running_in(place: &Path) -> Vec<PathBuf> {

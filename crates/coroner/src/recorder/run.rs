@@ -9,7 +9,7 @@ use super::metrics::Server;
 use super::notify;
 use super::rings::Rings;
 use super::rollup::Rollup;
-use super::segments::{SMALLEST_LIMIT, Segments};
+use super::segments::Segments;
 use super::status::Status;
 use super::store::Store;
 use super::triggers::{self, Triggers};
@@ -37,12 +37,6 @@ pub struct Outcome {
 
 /// Records until `stop` becomes true, or for `duration`.
 pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
-    anyhow::ensure!(
-        config.max_size >= SMALLEST_LIMIT,
-        "max_size: {} bytes are too few for the minutes around an incident; at least {} MiB",
-        config.max_size,
-        SMALLEST_LIMIT >> 20
-    );
     let own = OwnDirectory::take(&config.dir)?;
     let status = Arc::new(Mutex::new(Status::default()));
     let began = Instant::now();
@@ -83,7 +77,9 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         let clocks = read_clocks();
         fragment.append(std::mem::take(&mut first));
         let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
+        let mut triggered = false;
         for trigger in noticing.look(&fragment).into_iter().chain(marks) {
+            triggered = true;
             incidents.begin(trigger, clocks);
         }
         incidents.turn(clocks);
@@ -98,6 +94,10 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         match std::mem::take(&mut anew) {
             true => to_store.anew(fragment, clocks),
             false => to_store.seen(fragment),
+        }
+        if triggered {
+            // What triggered is to be in the incident's first file.
+            to_store.commit();
         }
         if to_store.wants_anew() {
             watch.tell_anew();

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 const PARTS: u64 = 16;
 /// Room that is made before it is needed: what a second of a large node brings.
 const AHEAD: u64 = 1 << 20;
-/// Below this the limit cannot hold even one incident's minutes.
-pub const SMALLEST_LIMIT: u64 = 16 << 20;
+/// What each segment begins with takes most of a megabyte: smaller ones would hold little else.
+const SMALLEST_SEGMENT: u64 = 2 << 20;
 
 pub struct Segments {
     directory: PathBuf,
@@ -45,7 +45,7 @@ impl Segments {
 
     /// How large a segment may become.
     pub fn largest(&self) -> u64 {
-        self.limit / PARTS
+        (self.limit / PARTS).max(SMALLEST_SEGMENT)
     }
 
     pub fn size_of_open(&self, path: &Path) -> u64 {

@@ -16,7 +16,9 @@ pub const DEFAULT_FILE: &str = "/etc/coroner/coroner.toml";
 /// Each sample costs its core about 25 µs in a VM: at this rate 2.5 % of it, which nobody should pay for long.
 const HIGHEST_RATE: u32 = 999;
 /// A segment needs room for its dictionaries and for the chunk that is being written.
-const SMALLEST: u64 = 4 << 20;
+const SMALLEST: u64 = 8 << 20;
+/// Below this every compiler run is an incident.
+const SHORTEST_SATURATION: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 impl Config {
@@ -64,6 +66,10 @@ impl Config {
             if time > LONGEST {
                 bail!("{key} = {time:?}: expected at most 24h");
             }
+        }
+        let saturated = self.triggers.core_saturated;
+        if !saturated.is_zero() && saturated < SHORTEST_SATURATION {
+            bail!("triggers.core_saturated = {saturated:?}: expected \"0s\" or at least \"500ms\"");
         }
         if let Some(command) = incidents.hook.first()
             && !command.starts_with('/')

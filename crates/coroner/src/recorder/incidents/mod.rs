@@ -32,6 +32,8 @@ const MOST_OPEN: usize = 3;
 const MOST_KNOWN: usize = 1000;
 /// Samples wait in rings and are committed once a second: so long after its end the window is in the segments.
 const SETTLED: Duration = Duration::from_secs(2);
+/// After a trigger the store is asked to commit: so long after it, what triggered is in the segment.
+const COMMITTED: Duration = Duration::from_millis(300);
 /// A failed freeze is tried again after this, then after twice as long …, and given up after so many: two minutes and a half, in
 /// which a full disk may get room again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -126,6 +128,7 @@ impl Incidents {
         if let Some(number) = self.told_lately(&trigger, real_ns) {
             if let Some(incident) = self.known.get_mut(&number) {
                 incident.repeats += 1;
+                warn(&format!("incident {number} again: {} ({})", trigger.text, trigger.code));
                 incident.last_repeat_real_ns = Some(real_ns);
                 self.dirty.insert(number);
             }
@@ -165,7 +168,8 @@ impl Incidents {
             error: None,
         };
         self.known.insert(number, incident);
-        self.open.insert(number, Open { until: Some(trigger.at + self.config.after), ..Open::default() });
+        let again = Some(clocks.at + COMMITTED);
+        self.open.insert(number, Open { until: Some(trigger.at + self.config.after), again, ..Open::default() });
         self.dirty.insert(number);
         self.save(clocks.at);
         self.advance(number, clocks);

@@ -112,6 +112,7 @@ impl Keeper {
                     early = COMMIT_EARLY;
                 }
                 Ok(Message::Rollup(minute)) => self.rollups.push(minute),
+                Ok(Message::Commit) => early = COMMIT_EVERY,
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }

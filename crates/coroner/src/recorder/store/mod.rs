@@ -31,6 +31,7 @@ enum Message {
     Anew(Box<Evidence>, Clocks),
     Records(Records),
     Rollup(RollupRow),
+    Commit,
     Stop,
 }
 
@@ -87,6 +88,11 @@ impl Handle {
     /// A minute in numbers. Small, and lost only with everything else.
     pub fn rollup(&self, minute: RollupRow) {
         let _ = self.messages.try_send(Message::Rollup(minute));
+    }
+
+    /// Stores now what was handed over, instead of within the second.
+    pub fn commit(&self) {
+        let _ = self.messages.try_send(Message::Commit);
     }
 
     fn hand_over(&self, bytes: usize, message: Message) -> bool {
