@@ -16,6 +16,7 @@ use coroner_evidence::{Evidence, Nic, NicQueue, Time, Window};
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 use threads::Threads;
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
 use waits::{Harm, Victim, Waits};
@@ -26,6 +27,8 @@ pub const ROOM: f64 = 0.8;
 
 /// A thread that spends this part of its run time in the kernel is there for one thing.
 pub const IN_KERNEL: f64 = 0.9;
+/// In a longer watch one asks when it was.
+const LONG_WATCH: Duration = Duration::from_secs(15);
 /// A reign of at least this part of a stretch is the stretch.
 const NEARLY_ALL: f64 = 0.9;
 /// Threads that are pinned to a core share it if they have this part of its busy time together …
@@ -131,6 +134,15 @@ pub struct CoreSummary {
 }
 
 impl<'a> Cores<'a> {
+    /// `, from 10:22:24.0Z on`, where so much was watched that one must ask.
+    pub fn when(&self, at: Time) -> String {
+        let long = self.evidence.window().is_some_and(|window| window.length() > LONG_WATCH);
+        let Some(clocks) = self.evidence.clocks.last().filter(|_| long) else { return String::new() };
+        let tenths = clocks.real_ns_of(at) / 100_000_000;
+        let of_day = tenths / 10 % 86_400;
+        format!(", from {:02}:{:02}:{:02}.{}Z on", of_day / 3600, of_day / 60 % 60, of_day % 60, tenths % 10)
+    }
+
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
         let timeline = Timeline::of(evidence);
         let threads = Threads::of(evidence);

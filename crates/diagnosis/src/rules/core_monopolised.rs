@@ -83,13 +83,14 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
     };
     let in_kernel = owner.system_share.is_some_and(|s| s >= IN_KERNEL);
     let mut detail = format!(
-        "{}{} ran as {} and had {} of core {} for {}.",
+        "{}{} ran as {} and had {} of core {} for {}{}.",
         who.name(),
         who.belongs_to(),
         who.scheduling(),
         percent(owner.share * full.stretch.shares.busy()),
         full.core,
         span(full.stretch.window.length().as_nanos() as u64),
+        cores.when(full.stretch.window.from),
     );
     detail.push_str(&format!(" Kept off: {}.", victims_text(&starved)));
     if let Some(affinity) = &who.affinity {

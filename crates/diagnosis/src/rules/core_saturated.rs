@@ -148,7 +148,8 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         title.push_str(&format!("; {} waited for it", listed(&victim_names(&full.victims), 1)));
     }
 
-    let mut detail = format!("Core {core}: {}.", shares_text(shares));
+    let when = cores.when(full.stretch.window.from);
+    let mut detail = format!("Core {core}{when}: {}.", shares_text(shares));
     match &full.ownership {
         _ if sharers.is_some() => {
             detail.push_str(&format!(" It was {}; none of them may run elsewhere.", sharers.unwrap_or_default()));
