@@ -13,7 +13,11 @@ pub mod units_text;
 pub mod zombies_json;
 pub mod zombies_text;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
+
+/// How long a warning waits for its reader.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Writes to standard output. A reader that went away (`coroner | head`) is not an error, and changes no exit code; a full
 /// disk is one.
@@ -27,7 +31,12 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Writes a line to standard error, in place of the progress line if there is one. That nobody reads it must not end us.
 pub fn warn(text: &str) {
-    let mut stderr = io::stderr().lock();
+    // Nor must one who does not read on: what cannot be written soon is not said.
+    let stderr = io::stderr();
+    if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&PATIENCE)) == Ok(0) {
+        return;
+    }
+    let mut stderr = stderr.lock();
     let clear = if io::IsTerminal::is_terminal(&stderr) { "\r\x1b[K" } else { "" };
     // Names of files and threads may hold anything.
     let lines: Vec<String> = text.lines().map(terminal::printable).collect();

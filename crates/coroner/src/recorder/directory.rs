@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A directory that only we write, as long as this lives.
@@ -23,6 +23,7 @@ impl OwnDirectory {
             .mode(0o700)
             .create(incidents(&path))
             .with_context(|| format!("{}: cannot be made", incidents(&path).display()))?;
+        is_ours(&path)?;
         let lock_path = path.join("lock");
         let mut lock = OpenOptions::new()
             .read(true)
@@ -30,6 +31,7 @@ impl OwnDirectory {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
             .open(&lock_path)
             .with_context(|| format!("{}: cannot be opened", lock_path.display()))?;
         if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -46,6 +48,23 @@ impl OwnDirectory {
             .with_context(|| format!("{}: cannot be written", lock_path.display()))?;
         Ok(OwnDirectory { path, _lock: lock })
     }
+}
+
+/// Others could lay links there that lead what we write elsewhere, or take our files away.
+fn is_ours(path: &Path) -> anyhow::Result<()> {
+    let about = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+    let us = rustix::process::geteuid().as_raw();
+    if about.uid() != us {
+        bail!(
+            "{}: belongs to the user {}, and we are {us}; record as that user, or choose another directory",
+            path.display(),
+            about.uid()
+        );
+    }
+    if about.mode() & 0o022 != 0 {
+        bail!("{}: others may write there; chmod go-w it, or choose another directory", path.display());
+    }
+    Ok(())
 }
 
 /// Whether a recorder writes into this directory now.

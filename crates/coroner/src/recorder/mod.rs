@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread "main"    probes at their own pace ─▶ Evidence ─┬─▶ store      (channel, bounded)
-//!                                                        ├─▶ triggers ─▶ incidents ─▶ child: freeze
+//!                                                        ├─▶ triggers ─▶ thread "incidents" ─▶ child: freeze
 //!                                                        └─▶ meter ─▶ Status ─▶ thread "metrics"
 //! thread "rings"   copies the perf rings' bytes ─────────┴─▶ store      (channel, bounded)
 //! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
@@ -24,7 +24,9 @@ pub mod control;
 pub mod directory;
 pub mod freeze;
 pub mod incident;
+mod incident_thread;
 pub mod incidents;
+mod memory;
 pub mod meter;
 pub mod metrics;
 pub mod notify;

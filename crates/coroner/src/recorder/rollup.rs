@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn each_minute_has_a_row_of_what_happened_in_it() {
         let mut rollup = Rollup::new();
-        let rows: Vec<RollupRow> = (0..2000).map(tenth).filter_map(|(seen, now)| rollup.note(&seen, now)).collect();
+        let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(|(seen, now)| rollup.note(&seen, now)).collect();
         let minutes: Vec<u64> = rows.iter().map(|row| row.minute_real_ns / 1_000_000_000).collect();
         assert_eq!(minutes, [1_779_999_960, 1_780_000_020, 1_780_000_080, 1_780_000_140]);
         // The first is of 20 s, and tells no more than these.

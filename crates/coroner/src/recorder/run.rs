@@ -3,7 +3,9 @@
 use super::config::Config;
 use super::control::Control;
 use super::directory::{self, OwnDirectory};
+use super::incident_thread::{IncidentThread, Told};
 use super::incidents::Incidents;
+use super::memory;
 use super::meter::Meter;
 use super::metrics::Server;
 use super::notify;
@@ -26,6 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A commit each second is usual.
+const STUCK: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a recorder that ended has to say.
@@ -37,6 +41,7 @@ pub struct Outcome {
 
 /// Records until `stop` becomes true, or for `duration`.
 pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
+    memory::share_heaps();
     let own = OwnDirectory::take(&config.dir)?;
     let status = Arc::new(Mutex::new(Status::default()));
     let began = Instant::now();
@@ -44,8 +49,10 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     lock(&status).own.started_real_ns = clocks.real_ns;
     let segments = Segments::open(&own.path, config.max_size)
         .with_context(|| format!("{}: cannot be listed", own.path.display()))?;
-    let mut incidents = Incidents::open(&own.path, &config.incidents)?;
+    let incidents = IncidentThread::start(Incidents::open(&own.path, &config.incidents)?)?;
     let mut first = Evidence::default();
+    // So that the first second already says which boot it is of.
+    coroner_probes::identity::identify(&node.root(), &mut first);
     let sampler = Sampler::start(&node.root(), &SamplerOptions { rate_hz: config.rate }, &mut first);
     let sampling = config.rate > 0 && sampler.is_sampling();
     let samples = sampling.then(|| (node.root().path("/"), live_format(&sampler)));
@@ -69,7 +76,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     let mut rollup = Rollup::new();
     let mut watchdog = notify::Watchdog::new();
     notify::ready();
-    announce(&own, config, metrics.as_ref());
+    announce(&own, config, sampling, metrics.as_ref());
 
     let mut anew = true;
     let mut told_status = Instant::now() - SECOND;
@@ -82,10 +89,10 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
             triggered = true;
             incidents.begin(trigger, clocks);
         }
-        incidents.turn(clocks);
-        to_store.keep_from(incidents.needed_from_real_ns());
+        let about_incidents = incidents.told();
+        to_store.keep_from(about_incidents.needed_from_real_ns);
         if let Some(rings) = &mut rings {
-            rings.escalate(incidents.escalation(clocks.at));
+            rings.escalate(about_incidents.escalation);
         }
         meter.note(&fragment);
         if let Some(minute) = rollup.note(&fragment, clocks) {
@@ -105,7 +112,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         }
         if told_status.elapsed() >= SECOND {
             told_status = Instant::now();
-            tell_status(&status, &meter, &incidents);
+            tell_status(&status, &meter, &about_incidents);
         }
         anyhow::ensure!(!store.has_ended(), "the thread that writes the segments has ended; see the message above");
         watchdog.beat();
@@ -119,8 +126,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         rings.finish();
     }
     let sealed = store.finish();
-    incidents.finish(read_clocks());
-    tell_status(&status, &meter, &incidents);
+    tell_status(&status, &meter, &incidents.finish());
     drop(control);
     sealed?;
     let status = lock(&status).clone();
@@ -144,9 +150,13 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
     }
 }
 
-fn announce(own: &OwnDirectory, config: &Config, metrics: Option<&Server>) {
+fn announce(own: &OwnDirectory, config: &Config, sampling: bool, metrics: Option<&Server>) {
     let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
-    text.push_str(&format!(", {} samples a second of each core)", config.rate));
+    text.push_str(&match (sampling, config.rate) {
+        (true, rate) => format!(", {rate} samples a second of each core)"),
+        (false, 0) => ", no stack samples)".to_owned(),
+        (false, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
+    });
     if let Some(server) = metrics {
         text.push_str(&format!(", metrics at http://{}/metrics", server.address()));
     }
@@ -154,15 +164,23 @@ fn announce(own: &OwnDirectory, config: &Config, metrics: Option<&Server>) {
     notify::status(&text);
 }
 
-fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Incidents) {
+fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Told) {
     let cpu = coroner_probes::root::own_cpu();
     let rss = own_rss();
     let mut status = lock(status);
     status.node = meter.node();
-    status.incidents.clone_from(incidents.counts());
+    status.incidents.clone_from(&incidents.counts);
+    // A disk that hangs returns no error.
+    if let Some(silent) = status.own.last_commit.map(|at| at.elapsed()).filter(|silent| *silent > STUCK) {
+        let trouble = format!("nothing could be stored for {} s: the disk does not answer", silent.as_secs());
+        if status.own.trouble.is_none() {
+            warn(&trouble);
+        }
+        status.own.trouble = Some(trouble);
+    }
     status.own.cpu_seconds = cpu.as_secs_f64();
     status.own.rss_bytes = rss;
-    status.own.incident_bytes = incidents.bytes();
+    status.own.incident_bytes = incidents.bytes;
 }
 
 fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
@@ -181,7 +199,7 @@ fn host() -> Option<String> {
     Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-fn read_clocks() -> Clocks {
+pub(super) fn read_clocks() -> Clocks {
     use rustix::time::{ClockId, clock_gettime};
     let ns = |clock| {
         let time = clock_gettime(clock);

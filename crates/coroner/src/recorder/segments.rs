@@ -35,6 +35,10 @@ impl Segments {
         Ok(Segments { directory: directory.to_owned(), limit, files })
     }
 
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub fn limit(&self) -> u64 {
         self.limit
     }

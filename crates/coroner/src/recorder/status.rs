@@ -1,6 +1,7 @@
 //! What the recorder knows of the node and of itself at the moment: what /metrics tells.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Stands for all that has no row of its own: tables are bounded.
 pub const OTHER: &str = "other";
@@ -60,6 +61,8 @@ pub struct OwnStatus {
     /// Commits that failed, and seconds that were given up because of it.
     pub failed_commits: u64,
     pub lost_seconds: f64,
+    /// When a commit succeeded last.
+    pub last_commit: Option<Instant>,
     /// Why the last commit failed, if it did.
     pub trouble: Option<String>,
 }

@@ -212,7 +212,7 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
         .filter_map(|part| part.window(span, now).filter(|window| part.overlaps(*window)).map(|window| (part, window)))
         .collect();
     found.sort_by_key(|(part, _)| part.looks.from);
-    let (of_boot, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(part, _)| part.boot == boot);
+    let (of_boot, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(part, _)| same_boot(&part.boot, &boot));
     // Another boot's clock says nothing about when the span of the last seconds began there.
     let others: Vec<Part> =
         others.into_iter().map(|(part, _)| part).filter(|part| is_before(part, &of_boot, span)).collect();
@@ -233,7 +233,9 @@ fn open_newest(segments: &[Segment], parts: &mut Parts) -> Option<usize> {
             continue;
         }
         let last = parts.found.len() - 1;
-        if parts.found[last].boot == parts.found[0].boot && parts.found[last].looks.to > parts.found[0].looks.to {
+        if same_boot(&parts.found[last].boot, &parts.found[0].boot)
+            && parts.found[last].looks.to > parts.found[0].looks.to
+        {
             parts.found.swap(0, last);
             newest = i;
         }
@@ -245,11 +247,16 @@ fn open_newest(segments: &[Segment], parts: &mut Parts) -> Option<usize> {
 fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
     let Some(newest) = open_newest(segments, parts) else { return };
     let (boot, now) = (parts.found[0].boot.clone(), parts.found[0].looks.to);
-    let reaches = |part: &Part| part.boot != boot || part.window(span, now).is_some_and(|window| part.overlaps(window));
+    let reaches = |part: &Part| {
+        !same_boot(&part.boot, &boot) || part.window(span, now).is_some_and(|window| part.overlaps(window))
+    };
     // Those before it by name; and, where the clock was set back, the last ones by name.
     for earlier in [&segments[..newest], &segments[newest + 1..]] {
         for segment in earlier.iter().rev() {
-            if parts.open(segment).is_some_and(|part| !reaches(part) || (part.boot != boot && *span != Span::All)) {
+            if parts
+                .open(segment)
+                .is_some_and(|part| !reaches(part) || (!same_boot(&part.boot, &boot) && *span != Span::All))
+            {
                 break;
             }
         }
@@ -258,6 +265,11 @@ fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
 
 fn newest(segments: &[Segment]) -> Option<Part> {
     segments.iter().rev().find_map(|segment| Part::open(&segment.path).ok().flatten())
+}
+
+/// A segment that was killed before it said of which boot it is, is of its neighbours'.
+fn same_boot(one: &Option<String>, other: &Option<String>) -> bool {
+    one == other || one.is_none() || other.is_none()
 }
 
 /// Whether a segment of another boot belongs into the span by the wall clock.

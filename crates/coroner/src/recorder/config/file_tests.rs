@@ -58,7 +58,7 @@ fn errors_name_the_file_the_line_and_what_is_expected() {
     let size = refusal("\nmax_size = \"2 potatoes\"\n");
     assert!(size.starts_with("coroner.toml:2: ") && size.contains("2GiB"), "{size}");
     assert!(refusal("max_size = -1").contains("expected a size"), "{}", refusal("max_size = -1"));
-    assert!(refusal("max_size = 17").contains("at least 4MiB"));
+    assert!(refusal("max_size = 17").contains("at least 8MiB"));
     assert!(refusal("rate = 100000").contains("at most 999 "));
     assert!(refusal("[incidents]\nquiet = \"25h\"").contains("at most 24h"));
     assert!(refusal("[incidents]\nhook = [\"logger\"]").contains("absolute path"));

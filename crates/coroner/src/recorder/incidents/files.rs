@@ -3,6 +3,7 @@
 use super::super::directory;
 use super::super::incident::Incident;
 use anyhow::{Context, bail};
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -39,7 +40,13 @@ pub fn remove_part(directory: &Path, number: u64) {
 pub fn read(directory: &Path, number: u64) -> anyhow::Result<Incident> {
     let path = json(directory, number);
     let mut text = String::new();
-    let file = fs::File::open(&path).with_context(|| path.display().to_string())?;
+    // A pipe of that name must not keep anybody waiting.
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path);
+    let file = file.with_context(|| path.display().to_string())?;
+    if !file.metadata().is_ok_and(|about| about.is_file()) {
+        bail!("{}: this is no regular file", path.display());
+    }
     file.take(MOST_JSON).read_to_string(&mut text).with_context(|| path.display().to_string())?;
     let incident: Incident =
         serde_json::from_str(&text).with_context(|| format!("{}: this is no incident", path.display()))?;
@@ -57,7 +64,13 @@ pub fn write(directory: &Path, incident: &Incident) -> anyhow::Result<()> {
         .map_err(io::Error::other)
         .and_then(|text| {
             // Names of processes and units are nobody else's business.
-            let options = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+            let options = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+                .open(&temporary);
             options?.write_all(&text)
         })
         .and_then(|()| fs::rename(&temporary, &path));

@@ -179,7 +179,8 @@ fn what_fails_again_and_again_is_given_up_with_the_reason() {
 fn a_child_that_hangs_is_ended() {
     let scratch = Scratch::new("exec sleep 1000");
     let mut incidents = scratch.open();
-    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
+    incidents.begin(trigger(999.0, "core 3"), clocks(999.0));
+    incidents.turn(clocks(1000.0));
     incidents.turn(clocks(1029.0));
     assert!(scratch.read(1).error.is_none());
     incidents.turn(clocks(1031.0));

@@ -3,16 +3,18 @@
 use super::{Message, Records, Shared};
 use crate::output::warn;
 use crate::recorder::appender::{Appender, bytes_of};
+use crate::recorder::memory;
 use crate::recorder::segments::Segments;
 use crate::recorder::status::Status;
 use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
-use coroner_evidence::{Clocks, Evidence};
+use coroner_evidence::{Clocks, Evidence, Node};
 use coroner_profile::import::Report;
 use coroner_profile::live::Live;
 use coroner_profile::model::Clock;
 use coroner_profile::recording::{Origin, SampleWriter};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +31,10 @@ const MOST_RECORD_BYTES: usize = 8 << 20;
 const MOST_DICTIONARY_BYTES: usize = 12 << 20;
 /// Telling everything anew costs; where no segment can be begun it is tried this seldom.
 const ANEW_AGAIN: Duration = Duration::from_secs(15);
+/// Within this time everything is told that a segment begins with.
+const BEGINNING: Duration = Duration::from_secs(6);
+/// No segment is shorter, but for a full dictionary.
+const YOUNGEST: Duration = Duration::from_secs(20);
 /// A wall clock that was set by more than this, in nanoseconds, begins a new segment.
 const CLOCK_JUMP: i128 = 500_000_000;
 
@@ -39,12 +45,17 @@ pub struct Keeper {
     /// `None` where stacks are not sampled.
     live: Option<Live>,
     host: Option<String>,
+    /// As it was told last.
+    node: Option<Node>,
     /// Not decoded yet, the oldest first.
     records: VecDeque<Records>,
     record_bytes: usize,
     rollups: Vec<RollupRow>,
     /// Samples that we had to let go, by core.
     lost: BTreeMap<u32, u64>,
+    /// Without a segment.
+    lost_time: Duration,
+    committed: Instant,
     samples: u64,
     failed_commits: u64,
     trouble: Option<String>,
@@ -57,6 +68,9 @@ pub struct Keeper {
 
 struct OpenSegment {
     path: PathBuf,
+    inode: Option<u64>,
+    /// Its size after everything was told anew.
+    began_with: u64,
     file: Appender,
     samples: SampleWriter,
     origin: Origin,
@@ -81,10 +95,13 @@ impl Keeper {
             open: None,
             live,
             host,
+            node: None,
             records: VecDeque::new(),
             record_bytes: 0,
             rollups: Vec::new(),
             lost: BTreeMap::new(),
+            lost_time: Duration::ZERO,
+            committed: Instant::now(),
             samples: 0,
             failed_commits: 0,
             trouble: None,
@@ -101,7 +118,11 @@ impl Keeper {
             let mut early = Duration::ZERO;
             match messages.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Message::Seen(evidence)) => self.hold(*evidence),
-                Ok(Message::Anew(evidence, clocks)) => {
+                Ok(Message::Anew(mut evidence, clocks)) => {
+                    // Each segment says from its first row on whose it is, and of which boot.
+                    if evidence.node.is_none() {
+                        evidence.node.clone_from(&self.node);
+                    }
                     self.begin_segment(clocks);
                     self.hold(*evidence);
                     // So that a segment never stands there without what it begins with.
@@ -122,10 +143,16 @@ impl Keeper {
             }
         }
         self.commit();
-        let sealed = self.open.take().map_or(Ok(()), |mut open| {
-            let told = open.file.take_leave();
-            open.file.finish(&[]).and(told)
-        });
+        let sealed = match self.open.take() {
+            Some(mut open) => {
+                let told = open.file.take_leave();
+                harmless(open.file.finish(&[])).and(told)
+            }
+            None => Err(RecordingError::Other {
+                path: self.segments.directory().to_owned(),
+                why: format!("nothing could be recorded: {}", self.trouble.as_deref().unwrap_or("no look was taken")),
+            }),
+        };
         for thread in self.sealing.drain(..) {
             let _ = thread.join();
         }
@@ -135,6 +162,9 @@ impl Keeper {
     }
 
     fn hold(&mut self, evidence: Evidence) {
+        if evidence.node.is_some() {
+            self.node.clone_from(&evidence.node);
+        }
         self.shared.in_flight.fetch_sub(bytes_of(&evidence), Ordering::Relaxed);
         if let Some(open) = &mut self.open {
             if let Some(clocks) = evidence.clocks.last()
@@ -150,6 +180,10 @@ impl Keeper {
         self.shared.in_flight.fetch_sub(records.bytes.len(), Ordering::Relaxed);
         self.record_bytes += records.bytes.len();
         self.records.push_back(records);
+        if self.record_bytes > MOST_RECORD_BYTES / 2 && self.trouble.is_none() {
+            // A backlog, after a disk that hung.
+            self.commit();
+        }
         while self.record_bytes > MOST_RECORD_BYTES {
             let Some(oldest) = self.records.pop_front() else { break };
             self.record_bytes -= oldest.bytes.len();
@@ -163,7 +197,18 @@ impl Keeper {
     fn commit(&mut self) {
         let result = self.store();
         match result {
-            Ok(()) => self.trouble = None,
+            Ok(()) if self.open.is_none() => {
+                // As `trouble` says.
+                if self.trouble.is_some() {
+                    self.failed_commits += 1;
+                    self.lost_time += self.committed.elapsed();
+                }
+                self.committed = Instant::now();
+            }
+            Ok(()) => {
+                self.trouble = None;
+                self.committed = Instant::now();
+            }
             Err(error) => {
                 self.failed_commits += 1;
                 self.trouble = Some(error.to_string());
@@ -173,7 +218,17 @@ impl Keeper {
         let open = self.open.as_ref().map(|open| open.path.as_path());
         self.segments.make_room(open, Some(needed).filter(|n| *n > 0));
         if let Some(open) = &mut self.open {
-            let full = self.segments.size_of_open(&open.path) > self.segments.largest()
+            let size = self.segments.size_of_open(&open.path);
+            if open.began.elapsed() < BEGINNING {
+                open.began_with = size;
+            }
+            if inode(&open.path) != open.inode {
+                self.trouble = Some(format!("{}: was removed or replaced by somebody", open.path.display()));
+                open.want_anew(&self.shared);
+            }
+            // What each begins with would else be most of what there is.
+            let largest = self.segments.largest().max(open.began_with.saturating_mul(4));
+            let full = (size > largest && open.began.elapsed() > YOUNGEST)
                 || self.live.as_ref().is_some_and(|live| live.dictionary_bytes() > MOST_DICTIONARY_BYTES);
             let old = open.began.elapsed() >= names::LONGEST - Duration::from_secs(2);
             if (full || old) && Instant::now() >= self.anew_not_before {
@@ -229,7 +284,8 @@ impl Keeper {
             Ok(made) => made,
             Err(error) => {
                 let why = error.to_string();
-                if self.trouble.as_ref() != Some(&why) {
+                // The name is another one each time.
+                if self.trouble.is_none() {
                     warn(&format!("{why}; no new segment could be begun"));
                 }
                 self.trouble = Some(why);
@@ -245,6 +301,8 @@ impl Keeper {
         }
         let origin = Origin { kind: "coroner record".to_owned(), file: None, host: self.host.clone() };
         let next = OpenSegment {
+            inode: inode(&path),
+            began_with: 0,
             path,
             file: Appender::new(writer),
             samples: SampleWriter::default(),
@@ -257,6 +315,7 @@ impl Keeper {
         };
         if let Some(before) = self.open.replace(next) {
             self.seal(before);
+            memory::give_back();
         }
     }
 
@@ -266,7 +325,7 @@ impl Keeper {
         let _ = segment.tell_source(self.lost.values().sum());
         let seal = move || {
             let told = segment.file.take_leave();
-            if let Err(error) = segment.file.finish(&[]).and(told) {
+            if let Err(error) = harmless(segment.file.finish(&[])).and(told) {
                 warn(&format!("{error}; the segment stays unsealed, and can be read"));
             }
         };
@@ -294,6 +353,8 @@ impl Keeper {
             own.lost_seconds += lost - open.lost_seconds;
             open.lost_seconds = lost;
         }
+        own.lost_seconds += std::mem::take(&mut self.lost_time).as_secs_f64();
+        own.last_commit = Some(self.committed);
     }
 }
 
@@ -312,6 +373,21 @@ impl OpenSegment {
         self.source_told = true;
         Ok(())
     }
+}
+
+/// A reader that has the file open keeps its log beside it; nothing is lost.
+fn harmless(sealed: Result<(), RecordingError>) -> Result<(), RecordingError> {
+    match sealed {
+        Err(error @ RecordingError::NotAlone { .. }) => {
+            warn(&error.to_string());
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|about| about.ino())
 }
 
 fn offset(clocks: &Clocks) -> i128 {

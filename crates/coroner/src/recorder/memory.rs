@@ -1,0 +1,19 @@
+//! Keeps what the allocator holds near what we use, over months.
+
+/// Each thread would else get a heap of its own, and what is free in one does not serve another.
+pub fn share_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt only sets a number of the allocator; M_ARENA_MAX may be set at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Gives free pages back to the kernel.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim has no precondition.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
