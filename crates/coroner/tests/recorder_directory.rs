@@ -111,7 +111,7 @@ fn a_running_recorder_is_found() {
         format!("from the recorder in {}, its last 10 minutes; `coroner --for 5s` watches", dir.path().display());
     let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains(&from), "{said}{error}");
-    assert!(flat.contains("1 incident in the last 24 hours: 2 core-saturated core 1 at"), "{said}");
+    assert!(flat.contains("1 incident in the last 24 hours: #2 core-saturated core 1 at"), "{said}");
     let told = json_of(&running.coroner(&["--json"]));
     assert_eq!(told["recorder"]["directory"], dir.path().to_str().unwrap());
     assert_eq!(told["recorder"]["incidents"].as_array().unwrap().len(), 1, "{:#}", told["recorder"]);
