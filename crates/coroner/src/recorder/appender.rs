@@ -91,7 +91,7 @@ impl Appender {
     /// Brings what waits into the file. What does not fit waits for room, within bounds.
     pub fn try_commit(&mut self) -> Result<(), RecordingError> {
         self.tried = SystemTime::now();
-        self.commit().or_else(|error| {
+        self.commit().map_err(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
                     "{error}; recording goes on, {} s wait for room, what is older is lost",
@@ -102,7 +102,7 @@ impl Appender {
             if long || self.waiting_bytes > MOST_WAITING_BYTES {
                 self.give_up(&error);
             }
-            Err(error)
+            error
         })
     }
 

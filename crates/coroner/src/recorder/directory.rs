@@ -169,7 +169,7 @@ mod tests {
         std::fs::write(place.join("4194305"), dead.as_os_str().as_bytes()).unwrap();
         std::fs::write(place.join("4194306"), b"/no/such/directory").unwrap();
         std::fs::write(place.join("README"), mine.as_os_str().as_bytes()).unwrap();
-        assert_eq!(running_in(&place), [mine.clone()]);
+        assert_eq!(running_in(&place), std::slice::from_ref(&mine));
         drop(own);
         assert!(running_in(&place).is_empty(), "nobody holds the lock");
         drop(registration);

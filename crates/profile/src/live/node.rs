@@ -30,11 +30,12 @@ const MAX_BUILD_ID: usize = 20;
 /// Files whose build ids are remembered.
 const MAX_BUILD_IDS: usize = 4096;
 
+type InodeAndPath = (u64, Box<str>);
+
 pub(super) struct Node {
     root: PathBuf,
     budget: Budget,
-    /// By inode and path.
-    build_ids: HashMap<(u64, Box<str>), Option<Rc<[u8]>>, Seeded>,
+    build_ids: HashMap<InodeAndPath, Option<Rc<[u8]>>, Seeded>,
     /// Each cgroup's path once, however many processes are in it.
     cgroups: HashMap<Rc<str>, (), Seeded>,
 }
@@ -61,7 +62,7 @@ impl Node {
         let mut lines = BufReader::new(file.take(MAX_MAPS_BYTES));
         let mut line = Vec::new();
         while mappings.len() < MAX_MAPS && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
-            if let Some(code) = String::from_utf8_lossy(&line).trim_end_matches('\n').parse::<Code>().ok() {
+            if let Ok(code) = String::from_utf8_lossy(&line).trim_end_matches('\n').parse::<Code>() {
                 let build_id = self.build_id_of(pid, &code.path, code.inode);
                 let dso = tasks.dso_id(Dso { path: code.path.into(), build_id, inode: None }, pid);
                 mappings.push((code.start, Mapping { end: code.end, file_offset: code.file_offset, dso }));

@@ -14,10 +14,13 @@ pub(super) enum Places<'s> {
     Named(Files<'s>),
 }
 
+/// Ends and frames by start.
+type Functions = BTreeMap<u64, (u64, FrameId)>;
+
 pub(super) struct Files<'s> {
     symbols: &'s mut Symbols,
-    /// By build id: a number for the symbols, and functions named before: their ends and frames by start.
-    known: HashMap<String, (u32, BTreeMap<u64, (u64, FrameId)>)>,
+    /// By build id: a number for the symbols, and functions named before.
+    known: HashMap<String, (u32, Functions)>,
 }
 
 impl<'s> Places<'s> {

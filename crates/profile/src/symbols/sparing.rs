@@ -35,10 +35,13 @@ pub(super) struct Sparing {
     looks: u64,
     /// How many tables were read.
     pub read: u64,
-    /// Functions named before, by file and start: end and name. To look one up again would cost a read.
-    functions: HashMap<u32, BTreeMap<u64, (u64, Box<str>)>, Seeded>,
+    /// Functions named before, by file. To look one up again would cost a read.
+    functions: HashMap<u32, Functions, Seeded>,
     functions_bytes: usize,
 }
+
+/// Ends and names by start.
+type Functions = BTreeMap<u64, (u64, Box<str>)>;
 
 struct Kept {
     table: State,
@@ -49,7 +52,7 @@ struct Kept {
 }
 
 enum State {
-    Read(NamedFile),
+    Read(Box<NamedFile>),
     /// There is nothing to be named by, or it is too large.
     Nothing,
     /// There was no room for it.
@@ -134,7 +137,7 @@ impl Sparing {
         }
         self.read += 1;
         self.bytes += bytes;
-        let table = file.map_or(State::Nothing, State::Read);
+        let table = file.map_or(State::Nothing, |file| State::Read(Box::new(file)));
         self.files.insert(number, Kept { table, bytes, looked: self.looks, is_cached: false });
     }
 

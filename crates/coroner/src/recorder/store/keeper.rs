@@ -132,7 +132,7 @@ impl Keeper {
                     self.hold_records(records);
                     early = COMMIT_EARLY;
                 }
-                Ok(Message::Rollup(minute)) => self.rollups.push(minute),
+                Ok(Message::Rollup(minute)) => self.rollups.push(*minute),
                 Ok(Message::Commit) => early = COMMIT_EVERY,
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -266,9 +266,7 @@ impl Keeper {
                         stored = Err(error);
                     }
                 });
-                if stored.is_err() {
-                    return stored;
-                }
+                std::mem::replace(&mut stored, Ok(()))?;
             }
             samples.commit(writer)?;
         }

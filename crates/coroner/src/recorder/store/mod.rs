@@ -30,7 +30,7 @@ enum Message {
     /// The first of a new segment: everything is told anew in it.
     Anew(Box<Evidence>, Clocks),
     Records(Records),
-    Rollup(RollupRow),
+    Rollup(Box<RollupRow>),
     Commit,
     Stop,
 }
@@ -87,7 +87,7 @@ impl Handle {
 
     /// A minute in numbers. Small, and lost only with everything else.
     pub fn rollup(&self, minute: RollupRow) {
-        let _ = self.messages.try_send(Message::Rollup(minute));
+        let _ = self.messages.try_send(Message::Rollup(Box::new(minute)));
     }
 
     /// Stores now what was handed over, instead of within the second.
