@@ -126,9 +126,13 @@ fn escalation_raises_the_rate_of_one_core_and_each_sample_says_what_it_stands_fo
         for (samples, expected) in [(&usual, 49.0), (&faster, 499.0), (&again, 49.0)] {
             let rate = rate(samples, core);
             assert!((rate / expected - 1.0).abs() < 0.1, "{rate} instead of {expected}");
-            let own = samples.iter().filter(|sample| sample.core == core);
+            let mut own = samples.iter().filter(|sample| sample.core == core);
             let period = 1e9 / expected;
-            assert!(own.clone().all(|sample| (sample.period as f64 / period - 1.0).abs() < 0.01), "{:?}", own.next_back());
+            assert!(
+                own.clone().all(|sample| (sample.period as f64 / period - 1.0).abs() < 0.01),
+                "{:?}",
+                own.next_back()
+            );
         }
         for other in &numbers[..numbers.len() - 1] {
             let rate = rate(&faster, *other);
