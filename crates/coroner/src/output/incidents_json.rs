@@ -26,6 +26,7 @@ fn incident(listed: &Listed) -> Value {
         "number": incident.number,
         "code": incident.code,
         "subject": incident.subject,
+        "by": incident.by,
         "core": incident.core,
         "text": incident.text,
         "triggered": timestamp(incident.triggered_real_ns),
