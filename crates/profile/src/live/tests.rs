@@ -123,7 +123,10 @@ fn own_mapping() -> (PathBuf, Vec<u8>, u64) {
 
 #[inline(never)]
 fn a_function_to_find() {
-    std::hint::black_box(());
+    // More than one instruction.
+    for n in 0..4 {
+        std::hint::black_box(n);
+    }
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn a_storm_of_short_processes_takes_no_more_memory_than_a_few() {
             records.extend(sample(pid, time + 1, 0, &[USER, 0x1234]));
             records.extend(record(4, 0, &[ids(pid, 7), ids(pid, 7), time + 2, ids(pid, pid), time + 2, 0]));
         }
-        live.take(&records, None, &mut sink);
+        live.take(&records, Some(u64::MAX), &mut sink);
         live.begin_anew();
     }
     live.finish(&mut sink);
