@@ -295,6 +295,17 @@ pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
     Ok(db)
 }
 
+/// By the system call itself: a static binary in a bare root file system has no /dev/urandom.
+fn new_uuid() -> uuid::Uuid {
+    let mut bytes = [0; 16];
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) != Ok(bytes.len()) {
+        // A kernel that is just booting. Unique enough: which process, and when.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        bytes = (now << 32 | u128::from(std::process::id())).to_be_bytes();
+    }
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
 fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
     let mut db = open_to_write(path)?;
     let tx = db.transaction()?;
@@ -304,7 +315,7 @@ fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64);
     let mut insert = tx.prepare("INSERT INTO meta (key, value) VALUES (?, ?)")?;
     insert.execute(params!["format", FORMAT])?;
-    insert.execute(params!["uuid", uuid::Uuid::new_v4().to_string()])?;
+    insert.execute(params!["uuid", new_uuid().to_string()])?;
     insert.execute(params!["coroner_version", env!("CARGO_PKG_VERSION")])?;
     insert.execute(params!["created_real_ns", created])?;
     insert.execute(params!["sealed", 0])?;
