@@ -39,19 +39,23 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
 
 /// Own CPU and what the sampled cores lose, at the same rate.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
-    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, {} s a turn:\n", TURN.as_secs());
     println!(
-        "| run | perf, CPU ms/s | recorder: rings and samples, CPU ms/s | of perf | work left to the cores under perf | under the recorder | met |"
+        "\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {} s:\n",
+        (SETTLE + TURN).as_secs()
+    );
+    println!(
+        "| run | perf, CPU ms in all (while it records) | recorder: what samples add, CPU ms in all (a second, settled) | of perf | work left to the cores under perf | under the recorder | met |"
     );
     println!("|---|---|---|---|---|---|---|");
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let perf = perf_record(97, &dir.path().join("perf.data"), TURN)?;
+        let (perf, perf_steady) = perf_record(97, &dir.path().join("perf.data"), SETTLE + TURN)?;
         let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
         let without = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN)?;
         drop(stress);
-        let own = (with.cpu_ms_per_s - without.cpu_ms_per_s).max(0.0);
+        let own = (with.whole_cpu_ms - without.whole_cpu_ms).max(0.0);
+        let steady = (with.cpu_ms_per_s - without.cpu_ms_per_s).max(0.0);
         // A fixed piece of work, in turns, and the best of each: neighbours only ever slow it down.
         let (mut alone, mut under_perf, mut under_us) = (0.0f64, 0.0f64, 0.0f64);
         for turn in 0..5 {
@@ -66,9 +70,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         }
         let met = own <= perf && under_us >= under_perf * 0.995;
         println!(
-            "| {run} | {perf:.2} | {own:.2} ({:.2} with, {:.2} without) | {:.2} | {:.2} % | {:.2} % | {} |",
-            with.cpu_ms_per_s,
-            without.cpu_ms_per_s,
+            "| {run} | {perf:.0} ({perf_steady:.0}) | {own:.0} ({steady:.1}) | {:.2} | {:.2} % | {:.2} % | {} |",
             own / perf,
             100.0 * under_perf / alone,
             100.0 * under_us / alone,

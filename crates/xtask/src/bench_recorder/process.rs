@@ -1,6 +1,7 @@
 //! The processes that are measured.
 
 use super::load::terminate;
+use crate::bench::children_cpu_ms;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fs;
@@ -16,7 +17,10 @@ pub struct Recorder {
 }
 
 pub struct Measured {
+    /// Once it has settled.
     pub cpu_ms_per_s: f64,
+    /// Start and end included.
+    pub whole_cpu_ms: f64,
     pub rss_mb: f64,
     pub peak_rss_mb: f64,
     /// From the start to the end of the recorder.
@@ -48,6 +52,7 @@ impl Recorder {
     /// Its CPU over `turn`, once it has settled; then it ends.
     pub fn measure(self, settle: Duration, turn: Duration) -> anyhow::Result<Measured> {
         let began = Instant::now();
+        let earlier = children_cpu_ms();
         std::thread::sleep(settle);
         let (from, before) = (Instant::now(), self.cpu_ms()?);
         std::thread::sleep(turn);
@@ -55,7 +60,8 @@ impl Recorder {
         let (rss_mb, peak_rss_mb) = (self.memory_mb("VmRSS:")?, self.memory_mb("VmHWM:")?);
         let seconds = began.elapsed().as_secs_f64();
         self.stop()?;
-        Ok(Measured { cpu_ms_per_s: cpu / took.as_secs_f64(), rss_mb, peak_rss_mb, seconds })
+        let whole_cpu_ms = children_cpu_ms() - earlier;
+        Ok(Measured { cpu_ms_per_s: cpu / took.as_secs_f64(), whole_cpu_ms, rss_mb, peak_rss_mb, seconds })
     }
 
     /// What it says of itself after it ran for so long.
@@ -141,11 +147,14 @@ impl Drop for Perf {
     }
 }
 
-/// perf's CPU in ms a second while it records, without its start and its end.
-pub fn perf_record(rate: u32, file: &Path, turn: Duration) -> anyhow::Result<f64> {
+/// perf's CPU in ms for a recording of so long: all of it, and the part while it records, without its start and its end. It hands
+/// on what is in the rings only when they are half full, and looks up build ids at the end.
+pub fn perf_record(rate: u32, file: &Path, time: Duration) -> anyhow::Result<(f64, f64)> {
+    let earlier = children_cpu_ms();
     let perf = Perf::start(rate, file)?;
-    std::thread::sleep(Duration::from_secs(2));
-    let (from, before) = (Instant::now(), cpu_ms(perf.0.id())?);
-    std::thread::sleep(turn);
-    Ok((cpu_ms(perf.0.id())? - before) / from.elapsed().as_secs_f64())
+    let before = cpu_ms(perf.0.id())?;
+    std::thread::sleep(time);
+    let steady = cpu_ms(perf.0.id())? - before;
+    drop(perf);
+    Ok((children_cpu_ms() - earlier, steady))
 }
