@@ -37,11 +37,11 @@ pub struct Rings {
 }
 
 impl Rings {
-    pub fn start(sampler: Sampler, rate_hz: u32, store: Handle, status: Arc<Mutex<Status>>) -> anyhow::Result<Rings> {
+    pub fn start(sampler: Sampler, store: Handle, status: Arc<Mutex<Status>>) -> anyhow::Result<Rings> {
         let (escalations, receiver) = channel();
         let mut reader = Reader {
+            rate_hz: sampler.rate_hz(),
             sampler,
-            rate_hz,
             store,
             status,
             escalated: None,

@@ -53,19 +53,23 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     let mut first = Evidence::default();
     // So that the first second already says which boot it is of.
     coroner_probes::identity::identify(&node.root(), &mut first);
-    let sampler = Sampler::start(&node.root(), &SamplerOptions { rate_hz: config.rate }, &mut first);
-    let sampling = config.rate > 0 && sampler.is_sampling();
-    let samples = sampling.then(|| (node.root().path("/"), live_format(&sampler)));
+    let options = SamplerOptions { rate_hz: config.rate };
+    // At rate 0 no ring is opened at all: the kernel would fill it.
+    let sampler = (config.rate > 0).then(|| Sampler::start(&node.root(), &options, &mut first));
+    let sampler = sampler.filter(Sampler::is_sampling);
+    // The kernel may allow less than was asked for.
+    let rate_hz = sampler.as_ref().map(Sampler::rate_hz);
+    let samples = sampler.as_ref().map(|sampler| (node.root().path("/"), live_format(sampler)));
     let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
     let to_store = store.handle();
 
     let audit = Known::read(&Default::default())?.audit_options(read_baseline(None)?);
     // The stack samples say more of the kernel than its own sampler.
-    let options = Options { kernel_samples: !sampling, ..node.watch_options(NameZombies::Always, Some(audit)) };
+    let options = Options { kernel_samples: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
     let mut watch = Watch::start_endless(node.root(), options);
-    let mut rings = match sampling {
-        true => Some(Rings::start(sampler, config.rate, to_store.clone(), Arc::clone(&status))?),
-        false => None,
+    let mut rings = match sampler {
+        Some(sampler) => Some(Rings::start(sampler, to_store.clone(), Arc::clone(&status))?),
+        None => None,
     };
     let control = Control::listen(&own.path)?;
     let metrics = serve(config, &status);
@@ -76,7 +80,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     let mut rollup = Rollup::new();
     let mut watchdog = notify::Watchdog::new();
     notify::ready();
-    announce(&own, config, sampling, metrics.as_ref());
+    announce(&own, config, rate_hz, metrics.as_ref());
 
     let mut anew = true;
     let mut told_status = Instant::now() - SECOND;
@@ -150,12 +154,12 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
     }
 }
 
-fn announce(own: &OwnDirectory, config: &Config, sampling: bool, metrics: Option<&Server>) {
+fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Server>) {
     let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
-    text.push_str(&match (sampling, config.rate) {
-        (true, rate) => format!(", {rate} samples a second of each core)"),
-        (false, 0) => ", no stack samples)".to_owned(),
-        (false, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
+    text.push_str(&match (rate_hz, config.rate) {
+        (Some(rate), _) => format!(", {rate} samples a second of each core)"),
+        (None, 0) => ", no stack samples)".to_owned(),
+        (None, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
     });
     if let Some(server) = metrics {
         text.push_str(&format!(", metrics at http://{}/metrics", server.address()));

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::import::Report;
 use crate::model::hash::Seeded;
-use crate::model::{Clock, Dictionary, EventId, Sample};
+use crate::model::{Dictionary, EventId, Sample};
 use crate::records::attr::Attr;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};
@@ -116,11 +116,6 @@ impl Live {
         &self.work.report
     }
 
-    /// How the samples' clock stands to the wall clock.
-    pub fn set_clock(&mut self, clock: Clock) {
-        self.work.names.clock = Some(clock);
-    }
-
     /// What the dictionary takes of memory.
     pub fn dictionary_bytes(&self) -> usize {
         self.work.names.held_bytes()
@@ -129,9 +124,7 @@ impl Live {
     /// A new segment begins: a new, empty dictionary. What is mapped where and the symbol tables stay. Samples that are held now are of
     /// the new segment.
     pub fn begin_anew(&mut self) {
-        let clock = self.work.names.clock;
         self.work.names = Dictionary::default();
-        self.work.names.clock = clock;
         self.event = [self.work.names.intern_event(&self.attrs[0].name)];
         self.work.namer.forget_kernel();
         self.work.namer.forget_programs();
