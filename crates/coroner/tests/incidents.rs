@@ -13,7 +13,7 @@ use support::*;
 /// Settings under which an incident is complete after some seconds.
 fn settings(dir: &Path, more: &str) -> PathBuf {
     let path = dir.join("coroner.toml");
-    std::fs::write(&path, format!("[incidents]\nbefore = \"60s\"\nafter = \"3s\"\n{more}")).unwrap();
+    std::fs::write(&path, format!("[incidents]\nbefore = \"60s\"\nafter = \"5s\"\n{more}")).unwrap();
     path
 }
 
@@ -53,6 +53,10 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let found = await_incident(&recorder, "the spinner begins an incident", is_it);
     assert!(found["text"].as_str().unwrap().contains(&comm), "{found:#}");
     wait_until("the minutes before are frozen", || incident(&recorder, is_it).is_some_and(|i| i["frozen"].is_string()));
+    // A recorder looks at the threads each second: the trouble goes on until it has seen who waits.
+    wait_until("the recorder has seen who waits", || {
+        untrue(&truth, &json_of(&coroner(&["diagnose", "--from", &from, "--last", "1m", "--json"]))).is_none()
+    });
     scenario.stop().unwrap();
     let done = await_incident(&recorder, "the incident is complete", |i| is_it(i) && i["state"] == "complete");
     let took = seconds_between(&done["triggered"], &done["frozen"]);

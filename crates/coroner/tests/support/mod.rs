@@ -84,6 +84,13 @@ pub fn without_the_past(diagnosis: &mut Value, earlier: &Value) {
 
 /// Everything the scenario expects is found with its culprit, and nothing that it forbids.
 pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
+    if let Some(why) = untrue(truth, diagnosis) {
+        panic!("{why}");
+    }
+}
+
+/// What a diagnosis says otherwise than the scenario.
+pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
     for expected in &truth.expect {
         let found = findings(diagnosis).iter().find(|f| {
             f["code"] == expected.code.as_str()
@@ -92,23 +99,25 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
                     .as_ref()
                     .is_none_or(|s| f["subject"]["kind"] == s.kind.as_str() && f["subject"]["name"] == s.name.as_str())
         });
-        let Some(found) = found else { panic!("not found: {expected:?}\nin {diagnosis:#}") };
-        assert!(
-            rank(found["severity"].as_str().unwrap()) >= rank(&expected.severity_at_least),
-            "too mild: {found:#}\nexpected {expected:?}"
-        );
-        if let Some(culprit) = &expected.culprit {
-            assert!(found.to_string().contains(culprit.as_str()), "{culprit} is not named in {found:#}");
+        let Some(found) = found else { return Some(format!("not found: {expected:?}\nin {diagnosis:#}")) };
+        if rank(found["severity"].as_str().unwrap()) < rank(&expected.severity_at_least) {
+            return Some(format!("too mild: {found:#}\nexpected {expected:?}"));
+        }
+        if let Some(culprit) = &expected.culprit
+            && !found.to_string().contains(culprit.as_str())
+        {
+            return Some(format!("{culprit} is not named in {found:#}"));
         }
     }
     for code in &truth.forbid {
-        assert!(!findings(diagnosis).iter().any(|f| f["code"] == code.as_str()), "{code} was found:\n{diagnosis:#}");
+        if findings(diagnosis).iter().any(|f| f["code"] == code.as_str()) {
+            return Some(format!("{code} was found:\n{diagnosis:#}"));
+        }
     }
-    if let Some(most) = &truth.max_severity {
-        let worse: Vec<_> =
-            findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
-        assert!(worse.is_empty(), "worse than {most}: {worse:#?}");
-    }
+    let most = truth.max_severity.as_ref()?;
+    let worse: Vec<_> =
+        findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
+    (!worse.is_empty()).then(|| format!("worse than {most}: {worse:#?}"))
 }
 
 pub fn assert_unseen(diagnosis: &Value, probe: &str) {
