@@ -124,7 +124,8 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
                 0 | 1 if maker.via.is_none() => drop(pids.insert(maker.pid)),
                 n => share.processes = share.processes.saturating_add(n),
             }
-            share.maker = Some(maker.clone());
+            let earlier = share.maker.take().and_then(|earlier| earlier.via);
+            share.maker = Some(Maker { via: both(earlier, maker.via.as_deref()), ..maker.clone() });
         }
     }
     let minutes = watched.over().as_secs_f64() / 60.0;
@@ -144,6 +145,20 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
             .then_with(|| (&a.parent, &a.pattern).cmp(&(&b.parent, &b.pattern)))
     });
     shares
+}
+
+/// The commands of two stretches of time, each once: the last second may have seen only one of them.
+fn both(earlier: Option<String>, later: Option<&str>) -> Option<String> {
+    let (Some(mut all), Some(later)) = (earlier.clone(), later) else {
+        return earlier.or_else(|| later.map(str::to_owned));
+    };
+    for command in later.split(", ") {
+        if !all.split(", ").any(|known| known == command) {
+            all.push_str(", ");
+            all.push_str(command);
+        }
+    }
+    Some(all)
 }
 
 fn share(row: &CgroupChurn) -> MakerShare {
@@ -288,6 +303,18 @@ mod tests {
         // Who left nothing behind is told all the same, the busiest first.
         assert_eq!(report.makers[0].name(), "loop[70]");
         assert_eq!(report.makers.iter().map(|m| m.born).sum::<u64>(), 64);
+    }
+
+    #[test]
+    fn the_commands_of_all_seconds_are_told() {
+        let through = |via: &str| {
+            let maker = Maker { via: Some(via.to_owned()), processes: 9, ..maker(4000, "sh", "/x").unwrap() };
+            row("/p", "z*", 5, Some(maker))
+        };
+        // The watch ended between a mkdir and its rmdir.
+        let cgroup_churn = vec![through("mkdir, rmdir"), through("rmdir")];
+        let evidence = Evidence { cgroup_churn, ..watched(5) };
+        assert_eq!(shares(&evidence)[0].maker.as_ref().unwrap().via.as_deref(), Some("mkdir, rmdir"));
     }
 
     #[test]
