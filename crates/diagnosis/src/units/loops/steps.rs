@@ -88,7 +88,8 @@ fn is_started_anew(a: &Unit, b: &Unit) -> bool {
 /// script. People take longer.
 fn was_started_to_fail_again(a: &Unit, b: &Unit) -> bool {
     let failed = |u: &Unit| u.active_state == "failed" && has_failed(u) && u.invocation_id.is_some();
-    let at_once = b.at.since(a.at) <= AT_ONCE && b.main_started.is_some_and(|started| started > a.at);
+    let at_once =
+        b.at.since(a.at) <= AT_ONCE && b.main_started.is_some_and(|started| a.at < started && started <= b.at);
     failed(a) && failed(b) && at_once && !is_job(&[a, b])
 }
 

@@ -252,7 +252,8 @@ prop_compose! {
 proptest! {
     #[test]
     fn no_order_and_no_gap_makes_a_loop_of_a_healthy_unit(looks in vec(healthy(), 0..40)) {
-        prop_assert!(loops(&seen(looks)).is_empty());
+        // Two starts by hand right after each other may look like one by a machine; that is no loop.
+        prop_assert!(loops(&seen(looks)).iter().all(|l| !l.is_loop()));
     }
 
     /// It crashed a few times once, and runs since.
