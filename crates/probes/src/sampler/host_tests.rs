@@ -115,7 +115,7 @@ fn escalation_raises_the_rate_of_one_core_and_each_sample_says_what_it_stands_fo
     let mut sampler = start(49);
     let numbers: Vec<u32> = sampler.cores.iter().map(|core| core.number).collect();
     let core = *numbers.last().unwrap();
-    // A suspected core is busy. An idle one has no ticks, without which the kernel throttles a fast event until the next one.
+    // A suspected core is busy. Of an idle one some kernels hand out no samples (perf gets none either).
     let _busy = spinner(core);
     let usual = during(&mut sampler, Duration::from_secs(2));
     sampler.escalate(core, 499).unwrap();

@@ -1,7 +1,7 @@
 //! Which events tick like a clock. Views that speak of time use one such event: the samples of a tracepoint come when something
 //! happens, and page faults say nothing of who had the core.
 
-use crate::model::{Dictionary, EventId};
+use crate::model::{Dictionary, EventId, Sample};
 
 /// How well an event's samples stand for time; the better is the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,11 +12,21 @@ pub enum Ticking {
     WithWork,
     /// Cycles. An idle core has none, so that no samples may mean idle or lost.
     WhileBusy,
-    /// A timer that goes on while the core idles (`cpu-clock`).
+    /// A timer that goes on while the core idles (`cpu-clock`). Whether the kernel then hands out samples is another matter: on a
+    /// virtual machine with Linux 6.18 one idle core had its samples and the other one none, under perf as well. So a core counts as
+    /// sampled while idle only if it was seen idle.
     Always,
 }
 
+/// Periods of a timer are nanoseconds; others than these are something else, or nobody said.
+const PERIODS: std::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
+
 impl Ticking {
+    /// The nanoseconds that a sample stands for, where its event says so.
+    pub(super) fn time_of(self, sample: &Sample) -> Option<u64> {
+        (self == Ticking::Always && PERIODS.contains(&sample.period)).then_some(sample.period)
+    }
+
     fn of(event: &str) -> Ticking {
         let mut name = event;
         if let Some((before, behind)) = event.rsplit_once(':') {

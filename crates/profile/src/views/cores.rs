@@ -1,8 +1,9 @@
 //! The per-core heatmap: time × core. Each cell says what the core did and who had it most. One starved core stands out here and
 //! nowhere else: on a busy node the sum over all cores does not change when one thread takes one core for itself.
 //!
-//! Samples are counted, not their periods: a sample of a clock, and of cycles at a fixed frequency, stands for the same time
-//! whatever its period says. Only one event of each core counts, the ticking one with most samples.
+//! Samples are counted: a sample of a clock, and of cycles at a fixed frequency, stands for the same time whatever its period says.
+//! How busy a core was is then the part of its samples that is not idle; where it was never seen idle, what its busy samples stand for: by
+//! their periods if these are times, else by how many a busy core has. Only one event of each core counts, the ticking one with most samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,8 +34,11 @@ pub struct Cell {
     pub owner: Option<TaskId>,
     /// How many of them were the owner's.
     pub owner_samples: u32,
-    /// Whether the event ticks on an idle core.
+    /// Whether this core was sampled while it was idle.
     pub idle_sampled: bool,
+    /// The time that the busy samples stand for, in microseconds; 0 if their event does not say.
+    #[serde(skip)]
+    pub busy_us: u32,
 }
 
 impl Cell {
@@ -59,7 +63,7 @@ impl Cell {
 pub enum Busy {
     /// Of samples that tick on an idle core too.
     Measured(f64),
-    /// By how many samples a busy core would have: an idle one has none.
+    /// By the time that its samples stand for, or how many a busy core would have: an idle one has none.
     Estimated(f64),
     /// No samples, while other cores had some: idle if idle time is not sampled; or lost, or switched off.
     Silent,
@@ -97,6 +101,7 @@ impl CoreHeatmap {
         let cell = self.cell(row, column);
         match cell.busy_share() {
             Some(share) => Busy::Measured(share),
+            None if cell.busy_us > 0 => Busy::Estimated((f64::from(cell.busy_us) * 1000.0 / self.step as f64).min(1.0)),
             None if cell.samples() > 0 => Busy::Estimated((f64::from(cell.busy()) / self.full[row].max(1.0)).min(1.0)),
             None if (0..self.cores.len()).any(|row| self.cell(row, column).samples() > 0) => Busy::Silent,
             None => Busy::NotSampled,
@@ -110,10 +115,11 @@ struct Count {
     kinds: [u32; 4],
     owner: u32,
     owner_samples: u32,
+    busy_us: u32,
 }
 
 const NOBODY: u32 = u32::MAX;
-const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_samples: 0 };
+const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_samples: 0, busy_us: 0 };
 /// Columns kept together: a gap in time costs nothing, and a cell hardly more than its counts.
 const CHUNK: usize = 64;
 /// Columns of a core whose owner is not yet settled: samples come nearly in order of time.
@@ -128,6 +134,8 @@ struct Row {
     last: Option<u64>,
     samples: u64,
     late: u64,
+    /// It was seen idle.
+    idle: bool,
 }
 
 impl Row {
@@ -172,7 +180,7 @@ impl Row {
     }
 }
 
-/// Counts samples. Memory follows the cells: 24 bytes for each while counting, 32 in the result.
+/// Counts samples. Memory follows the cells: 28 bytes for each while counting, 36 in the result.
 #[derive(Clone, Debug)]
 pub struct CoreCounter {
     step: u64,
@@ -228,8 +236,11 @@ impl CoreCounter {
         let counted = &mut count.kinds[kind as usize];
         *counted = counted.saturating_add(1);
         if kind == Kind::Idle {
+            row.idle = true;
             return;
         }
+        let time = self.clocks.ticking(sample.event).time_of(sample).unwrap_or(0);
+        count.busy_us = count.busy_us.saturating_add((time / 1000) as u32);
         let samples = row.open(column).entry(sample.task.0).or_default();
         *samples = samples.saturating_add(1);
     }
@@ -271,7 +282,7 @@ impl CoreCounter {
             let interval = self.usual.get(&event).map_or(0, Usual::interval);
             map.full.push(if interval == 0 { 0.0 } else { self.step as f64 / interval as f64 });
             map.late += row.late;
-            let idle_sampled = self.clocks.ticking(event) == Ticking::Always;
+            let idle_sampled = row.idle && self.clocks.ticking(event) == Ticking::Always;
             let from = map.cells.len();
             map.cells.resize(from + columns, Cell { idle_sampled, ..Cell::default() });
             for (chunk, counts) in row.chunks {
@@ -284,7 +295,9 @@ impl CoreCounter {
                     };
                     let owner = Some(count.owner).filter(|owner| *owner != NOBODY).map(TaskId);
                     let owner_samples = count.owner_samples;
-                    map.cells[from + column] = Cell { user, kernel, irq, idle, owner, owner_samples, idle_sampled };
+                    let busy_us = count.busy_us;
+                    map.cells[from + column] =
+                        Cell { user, kernel, irq, idle, owner, owner_samples, idle_sampled, busy_us };
                 }
             }
         }

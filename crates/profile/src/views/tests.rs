@@ -216,6 +216,41 @@ fn idle_that_is_not_sampled_is_not_known() {
     assert_eq!(map.busy(1, 1), cores::Busy::Silent);
 }
 
+/// Some kernels hand out no samples of an idle core although the timer ticks there.
+#[test]
+fn a_clock_without_idle_samples_makes_no_core_full_and_no_monopolist() {
+    const TICK: u64 = 20_408_163;
+    let mut made = Made::default();
+    let [busy, waking] = [("busy", 1), ("waking", 2)].map(|(comm, tid)| made.task(comm, tid));
+    let stack = made.stack(&["main"]);
+    let mut sample = |core, time, task| {
+        made.sample("cpu-clock", core, time, task, stack);
+        made.samples.last_mut().unwrap().period = TICK;
+    };
+    for n in 0..490 {
+        sample(0, n * TICK, busy);
+        // On the other core a thread wakes for a moment ten times a second, later more often.
+        if n % if n < 250 { 5 } else { 3 } == 0 {
+            sample(1, n * TICK, waking);
+        }
+    }
+    let mut counter = cores::CoreCounter::new(1000 * MS);
+    let mut finder = monopolies::Finder::new(monopolies::Options::default());
+    for sample in &made.samples {
+        counter.add(&made.names, sample);
+        finder.add(&made.names, sample);
+    }
+    let map = counter.finish();
+    let share = |row| match map.busy(row, 3) {
+        cores::Busy::Estimated(share) => share,
+        other => panic!("{other:?}"),
+    };
+    assert!(share(0) > 0.95 && (0.15..0.25).contains(&share(1)), "{} {}", share(0), share(1));
+    let found = finder.finish(&made.names);
+    assert_eq!(found.iter().map(|found| found.task).collect::<Vec<_>>(), [busy]);
+    assert!(found[0].length > 9_900 * MS, "{}", found[0].length);
+}
+
 #[test]
 fn late_samples_are_counted_for_their_cell_and_its_owner() {
     let mut made = Made::default();

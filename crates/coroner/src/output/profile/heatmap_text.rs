@@ -131,8 +131,12 @@ fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
     for (row, column) in cells() {
         let cell = map.cell(row, column);
         if let (Some(time), Some(busy)) = (cell.owner.and_then(|owner| times.get_mut(&owner)), busy(map, row, column)) {
-            let share = f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)) * busy;
-            *time += (share * map.step as f64) as u64;
+            // A cell is full at most; the time of samples at its edges goes beyond it, and is missing in its neighbour.
+            let busy_ns = match cell.idle_sampled || cell.busy_us == 0 {
+                true => busy * map.step as f64,
+                false => f64::from(cell.busy_us) * 1000.0,
+            };
+            *time += (f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)) * busy_ns) as u64;
         }
     }
     let mut ranked: Vec<(TaskId, u64)> = times.into_iter().collect();

@@ -49,11 +49,19 @@ fn cpp(text: &str) -> Option<String> {
 
 /// cpp_demangle has its own words for some things; perf's are those of the GNU tools.
 fn in_perfs_words(mut name: String) -> String {
-    if let Some(thunk) = name.strip_prefix("{virtual override thunk({offset(")
-        && let Some((_, target)) = thunk.split_once("}, ")
-        && let Some(target) = target.strip_suffix(")}")
-    {
-        name = format!("non-virtual thunk to {target}");
+    if let Some(thunk) = thunk(&name) {
+        name = thunk;
+    }
+    for (short, class, arguments) in STREAMS {
+        for (theirs, function) in [
+            (format!("std::{short}::~{short}"), format!("~{class}")),
+            (format!("std::{short}::{short}"), class.to_owned()),
+        ] {
+            if let Some(before) = name.strip_suffix(&theirs) {
+                name = format!("{before}std::{class}<{arguments} >::{function}");
+                break;
+            }
+        }
     }
     if name.contains(", >") {
         name = name.replace(", >", ">"); // an empty list of arguments
@@ -71,6 +79,31 @@ fn in_perfs_words(mut name: String) -> String {
         }
     }
     name
+}
+
+/// Classes that have short names, which the GNU tools write out where they are made or destroyed.
+const STREAMS: [(&str, &str, &str); 4] = [
+    ("ostream", "basic_ostream", "char, std::char_traits<char>"),
+    ("istream", "basic_istream", "char, std::char_traits<char>"),
+    ("iostream", "basic_iostream", "char, std::char_traits<char>"),
+    ("string", "basic_string", "char, std::char_traits<char>, std::allocator<char>"),
+];
+
+/// `{virtual override thunk({virtual offset(0, -24)}, TARGET)}`; one with two offsets changes what is returned, too.
+fn thunk(name: &str) -> Option<String> {
+    let mut target = name.strip_prefix("{virtual override thunk(")?.strip_suffix(")}")?;
+    let is_virtual = target.starts_with("{virtual");
+    let mut offsets = 0;
+    while target.starts_with("{virtual offset(") || target.starts_with("{offset(") {
+        target = target.split_once("}, ")?.1;
+        offsets += 1;
+    }
+    let kind = match (offsets, is_virtual) {
+        (2, _) => "covariant return thunk",
+        (_, true) => "virtual thunk",
+        (_, false) => "non-virtual thunk",
+    };
+    Some(format!("{kind} to {target}"))
 }
 
 struct Bounded(String);
@@ -101,6 +134,10 @@ mod tests {
             ("_Znam", "operator new[]"),
             ("_ZN1XILi3EJEE3runEv", "X<3>::run"),
             ("_ZThn96_N1XD1Ev", "non-virtual thunk to X::~X"),
+            ("_ZTv0_n24_N1X1fEv", "virtual thunk to X::f"),
+            ("_ZTv0_n24_NSoD1Ev", "virtual thunk to std::basic_ostream<char, std::char_traits<char> >::~basic_ostream"),
+            ("_ZTcv0_n24_v0_n32_N1A1fEv", "covariant return thunk to A::f"),
+            ("_ZNSsC1EPKc", "std::basic_string<char, std::char_traits<char>, std::allocator<char> >::basic_string"),
             ("_ZN1XaaERKS_", "X::operator&&"),
             ("_Z3fooi.constprop.0", "foo"),
             ("_ZNSt6vectorIiSaIiEE9push_backEOi@plt", "std::vector<int, std::allocator<int> >::push_back@plt"),

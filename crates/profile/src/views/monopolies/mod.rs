@@ -20,7 +20,7 @@ use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
 use super::{Kind, Kinds};
 use crate::model::{Dictionary, EventId, Sample, StackId, TaskId};
-use watch::Watch;
+use watch::{Rate, Watch};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -178,7 +178,7 @@ impl Finder {
         let ticks = self.clocks.of(names, sample.event);
         let watch = self.watches.entry((core, sample.event)).or_insert_with(|| Watch::new(core));
         let usual = (ticks != Ticking::Always).then(|| self.usual.entry(sample.event).or_default());
-        watch.take(&self.options, names, sample, time, kind, usual);
+        watch.take(&self.options, names, sample, time, kind, Rate { usual, stands_for: ticks.time_of(sample) });
     }
 
     /// What was found so far went by.

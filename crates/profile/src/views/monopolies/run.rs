@@ -29,6 +29,8 @@ pub(super) struct Step {
     pub task: TaskId,
     pub stack: StackId,
     pub time: u64,
+    /// In nanoseconds; 0 if its event does not say.
+    pub stands_for: u64,
 }
 
 /// How a sample follows the one before it.
@@ -54,6 +56,8 @@ pub(super) struct Run {
     /// Sampling intervals at both ends.
     pub interval: (u64, u64),
     pub samples: u64,
+    /// The time that they stand for.
+    pub stands_for: u64,
     pub kernel: u64,
     pub foreign: u64,
     pub aside: u64,
@@ -85,6 +89,7 @@ impl Run {
             last: first.time,
             interval: (interval, interval),
             samples: 0,
+            stands_for: 0,
             kernel: 0,
             foreign: 0,
             aside: 0,
@@ -108,6 +113,7 @@ impl Run {
             self.interval.0 = interval;
         }
         self.samples += 1;
+        self.stands_for = self.stands_for.saturating_add(step.stands_for);
         self.kernel += u64::from(step.kernel);
         self.aside += std::mem::take(&mut self.aside_since);
         if let Some((_, samples)) = self.tasks.iter_mut().find(|(task, _)| *task == step.task) {

@@ -23,6 +23,10 @@ pub(super) struct Watch {
     core: u32,
     pace: Pace,
     last: Option<u64>,
+    /// What the last sample stands for, where its event says so.
+    last_stands_for: Option<u64>,
+    /// It was seen idle: then silence is a loss of samples, else it may be idleness.
+    idle_seen: bool,
     back: u32,
     threads: Tracker,
     interrupts: Tracker,
@@ -39,6 +43,14 @@ pub(super) struct Watch {
     pub restarts: u64,
     pub by_chance: u64,
     pub not_kept: u64,
+}
+
+/// What is known of how often samples come.
+pub(super) struct Rate<'u> {
+    /// Of all cores, for events that do not tick on an idle core.
+    pub usual: Option<&'u mut Usual>,
+    /// The nanoseconds that the sample stands for.
+    pub stands_for: Option<u64>,
 }
 
 /// A run of few samples. If its thread has a share of the core afterwards, it is one of those who take turns.
@@ -78,6 +90,8 @@ impl Watch {
             core,
             pace: Pace::default(),
             last: None,
+            last_stands_for: None,
+            idle_seen: false,
             back: 0,
             threads: Tracker::default(),
             interrupts: Tracker::default(),
@@ -94,7 +108,6 @@ impl Watch {
         }
     }
 
-    /// `usual` is there for events that do not tick on an idle core.
     pub fn take(
         &mut self,
         options: &Options,
@@ -102,7 +115,7 @@ impl Watch {
         sample: &Sample,
         time: u64,
         kind: Kind,
-        usual: Option<&mut Usual>,
+        rate: Rate<'_>,
     ) {
         if self.last.is_some_and(|last| time < last) {
             self.back += 1;
@@ -114,7 +127,8 @@ impl Watch {
         }
         self.back = 0;
         self.used += 1;
-        let follows = self.follows(options, time, usual);
+        let follows = self.follows(options, time, rate);
+        self.idle_seen |= kind == Kind::Idle;
         let task = names.task(sample.task);
         let idle_task = task.is_idle_task(&names.strings);
         let owner = match (task.tid, task.pid) {
@@ -123,7 +137,9 @@ impl Watch {
             (None, _) => Owner::Named(task.comm),
         };
         let aside = kind == Kind::Irq;
-        let step = Step { owner, aside, kernel: kind == Kind::Kernel, task: sample.task, stack: sample.stack, time };
+        let stands_for = self.last_stands_for.unwrap_or(0);
+        let kernel = kind == Kind::Kernel;
+        let step = Step { owner, aside, kernel, task: sample.task, stack: sample.stack, time, stands_for };
         let mut ended = Vec::new();
         for doubtful in &mut self.doubtful {
             let own = doubtful.owner == owner && !aside || doubtful.owner == Owner::Interrupts && aside;
@@ -151,7 +167,9 @@ impl Watch {
         }
     }
 
-    fn follows(&mut self, options: &Options, time: u64, usual: Option<&mut Usual>) -> Follows {
+    fn follows(&mut self, options: &Options, time: u64, rate: Rate<'_>) -> Follows {
+        // Where the rate changes, the slower one.
+        let stands_for = rate.stands_for.max(std::mem::replace(&mut self.last_stands_for, rate.stands_for));
         let Some(last) = self.last.replace(time) else {
             return Follows { interval: 0, silence: None, lost: false, slower: false };
         };
@@ -160,9 +178,12 @@ impl Watch {
         let change = self.pace.add(distance);
         let mut interval = if known == 0 || change == Change::Slower { self.pace.interval() } else { known };
         let mut lost = true;
-        if let Some(usual) = usual {
+        if let Some(usual) = rate.usual {
             usual.add(distance);
             interval = interval.min(usual.interval().saturating_mul(2));
+            lost = false;
+        } else if let Some(stands_for) = stands_for.filter(|_| !self.idle_seen) {
+            interval = interval.min(stands_for);
             lost = false;
         }
         let silent = interval > 0 && distance > interval.saturating_mul(options.pause_intervals.max(1));
@@ -225,6 +246,11 @@ impl Watch {
     fn end(&mut self, options: &Options, names: &Dictionary, run: Run) {
         let length = run.length();
         if length.saturating_sub(run.unseen) < options.threshold || run.samples < 2 {
+            return;
+        }
+        // Between its samples it may have slept.
+        let is_thin = run.stands_for > 0 && run.stands_for.saturating_mul(2) < length;
+        if is_thin && !self.idle_seen {
             return;
         }
         if run.chance >= options.chance {
