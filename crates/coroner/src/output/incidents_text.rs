@@ -179,11 +179,10 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     let place = incident.core.map_or_else(|| "on all cores".to_owned(), |core| format!("on core {core}"));
     if !read.risers.is_empty() {
         out.push_str(&format!("\n{}\n", bold(&format!("Who rose {place}"))));
-        out.push_str(&wrap(
-            "Shares of the busy time, in the seconds around the trigger against what was recorded in the hour before.",
-            width,
-            2,
-        ));
+        let of = if incident.core.is_some() { "its time" } else { "the busy time" };
+        let text =
+            format!("Shares of {of}, in the seconds around the trigger against what was recorded in the hour before.");
+        out.push_str(&wrap(&text, width, 2));
     }
     // JSON has them all.
     for riser in read.risers.iter().filter(|riser| riser.now - riser.baseline >= LEAST_RISE).take(MOST_RISERS) {

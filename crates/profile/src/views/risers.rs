@@ -25,7 +25,7 @@ pub enum What {
 pub struct Riser {
     pub what: What,
     pub name: String,
-    /// Shares of the weight that is not idle, between 0 and 1.
+    /// Shares of the weight that is not idle, between 0 and 1; of all time where it is known ([`BusyShares::out_of`]).
     pub baseline: f64,
     pub now: f64,
     /// The samples behind these shares.
@@ -82,9 +82,16 @@ pub struct BusyShares {
     kinds: Kinds,
     clocks: Clocks,
     events: HashMap<EventId, EventShares>,
+    time_ns: Option<u64>,
 }
 
 impl BusyShares {
+    /// How long was sampled, idle or not. If both sides know it, shares are of this time: then a core that did nothing at all before
+    /// says something, too.
+    pub fn out_of(&mut self, time_ns: u64) {
+        self.time_ns = Some(time_ns);
+    }
+
     pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
         if self.clocks.of(names, sample.event) == Ticking::Not || self.kinds.kind(names, sample) == Kind::Idle {
             return;
@@ -129,7 +136,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(names: &Dictionary, event: &EventShares) -> Side {
+    fn new(names: &Dictionary, event: &EventShares, all: Option<Sum>) -> Side {
         let mut commands: HashMap<StrId, Sum> = HashMap::new();
         let mut symbols: HashMap<StrId, Sum> = HashMap::new();
         let mut path = Vec::new();
@@ -146,7 +153,12 @@ impl Side {
         Side {
             sums: commands.chain(symbols).collect(),
             processes: event.processes.iter().map(|(comm, pids)| (name(*comm), pids.len() as u64)).collect(),
-            total: event.total,
+            total: match all {
+                Some(all) => {
+                    Sum { samples: all.samples.max(event.total.samples), weight: all.weight.max(event.total.weight) }
+                }
+                None => event.total,
+            },
         }
     }
 
@@ -177,14 +189,28 @@ fn sigmas(before: u64, of_before: u64, now: u64, of_now: u64) -> f64 {
     if deviation > 0.0 { (now / of_now - before / of_before) / deviation } else { 0.0 }
 }
 
-/// The `most` risers, the largest rise first. Where one side has no samples ([`BusyShares::samples`]) there are none: nothing is
-/// known of it.
+/// The `most` risers, the largest rise first. Where one side has no samples ([`BusyShares::samples`]) and nobody knows how long it
+/// was sampled there are none: nothing is known of it.
 pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares), most: usize) -> Vec<Riser> {
     let Some(event) = now.1.best() else { return Vec::new() };
     let Some(name) = now.0.events.get(usize::from(event.0)).map(|event| event.name.as_str()) else { return Vec::new() };
-    let Some(event_before) = baseline.1.event(baseline.0, name) else { return Vec::new() };
     let event_now = &now.1.events[&event];
-    let (side_before, side_now) = (Side::new(baseline.0, event_before), Side::new(now.0, event_now));
+    let is_timer = now.1.clocks.ticking(event) == Ticking::Always;
+    let times = baseline.1.time_ns.zip(now.1.time_ns).filter(|_| is_timer);
+    let nothing = EventShares::default();
+    let event_before = match (baseline.1.event(baseline.0, name), times) {
+        (Some(event), _) => event,
+        (None, Some(_)) => &nothing,
+        (None, None) => return Vec::new(),
+    };
+    // As many samples as that time would have had.
+    let all = |event: &EventShares, time_ns: u64| {
+        let like = if event.total.samples > 0 { event.total } else { event_now.total };
+        let samples = time_ns as f64 / like.weight.max(1) as f64 * like.samples as f64;
+        Sum { samples: samples as u64, weight: time_ns }
+    };
+    let side_before = Side::new(baseline.0, event_before, times.map(|(before, _)| all(event_before, before)));
+    let side_now = Side::new(now.0, event_now, times.map(|(_, now)| all(event_now, now)));
     let mut risers: Vec<Riser> = side_now
         .sums
         .iter()

@@ -152,6 +152,20 @@ fn the_riser_is_the_kernel_function_that_was_not_there_before() {
     assert_eq!(risers.len(), 1);
 }
 
+#[test]
+fn a_core_that_did_nothing_before_has_risers_where_the_time_is_known() {
+    let profile = example();
+    let (mut before, mut now) =
+        (risers::BusyShares::default(), shares(&profile, Filter::between(3000 * MS, 4000 * MS)));
+    let find = |before: &_, now: &_| risers::find((&profile.names, before), (&profile.names, now), 3);
+    assert_eq!(find(&before, &now), []);
+    before.out_of(10_000 * MS);
+    now.out_of(4000 * MS);
+    let risers = find(&before, &now);
+    assert!(!risers.is_empty());
+    assert!(risers.iter().all(|r| r.baseline == 0.0 && r.now > 0.0 && r.now <= 0.5), "{risers:#?}");
+}
+
 /// The offsets of a row are exactly those that are counted in it, also where a second does not divide evenly.
 #[test]
 fn a_cell_of_the_offset_heatmap_and_a_filter_agree() {

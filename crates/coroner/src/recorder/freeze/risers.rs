@@ -20,6 +20,8 @@ const BASELINE: Duration = Duration::from_secs(3600);
 /// How long the hour before is read: bounds the work on a large node. What was read by then is compared with.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOST: usize = 20;
+/// Without any sample of any core for this long, nothing was recorded.
+const GAP: Duration = Duration::from_secs(2);
 
 pub struct Risers {
     /// The largest first.
@@ -74,7 +76,13 @@ pub fn rows(found: &Risers) -> Vec<RiserRow> {
 fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {
     let until = Instant::now() + PATIENCE;
     let (mut shares, mut count) = (BusyShares::default(), 0u64);
+    let (mut recorded_ns, mut last_ns) = (0u64, None);
     let read = recording::read(directory, Some(range), &mut |names, sample| {
+        if let Some(time) = sample.time {
+            let since = time.saturating_sub(*last_ns.get_or_insert(time));
+            recorded_ns += if since <= GAP.as_nanos() as u64 { since } else { 0 };
+            last_ns = last_ns.max(Some(time));
+        }
         if core.is_none() || sample.core == core {
             shares.add(names, &sample);
         }
@@ -86,7 +94,13 @@ fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dic
         ControlFlow::Continue(())
     });
     match read {
-        Ok((names, _)) => Ok((names, shares)),
+        Ok((names, _)) => {
+            // An idle core may have no samples at all, and the share of little is large: of one core, shares are of its time.
+            if core.is_some() {
+                shares.out_of(recorded_ns);
+            }
+            Ok((names, shares))
+        }
         Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => {
             Ok((Dictionary::default(), BusyShares::default()))
         }
