@@ -14,6 +14,7 @@ pub mod cgroups;
 pub mod cores;
 pub mod counters;
 pub mod glob;
+pub mod kernel_work;
 pub mod log;
 pub mod nic;
 pub mod node;
@@ -33,6 +34,7 @@ pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRea
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
 pub use counters::{Counters, Delta, Point, Source};
 pub use glob::glob_matches;
+pub use kernel_work::{KernelWork, WorkKind, WorkRow};
 pub use log::LogLine;
 pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use node::Node;
@@ -40,8 +42,7 @@ pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use zombies::{
-    Born, CgroupChurn, DeadBelow, Held, Hold, KernelSamples, Maker, PinningFile, SymbolSamples, TaskSamples,
-    TriedInVain, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
 };
 
 /// Everything that was seen of one node over a stretch of time.
@@ -73,8 +74,8 @@ pub struct Evidence {
     pub zombie_scans: Vec<ZombieScan>,
     /// Who made and removed memory cgroups.
     pub cgroup_churn: Vec<CgroupChurn>,
-    /// How much of the kernel's work went into memory cgroups.
-    pub kernel_samples: Vec<KernelSamples>,
+    /// What the kernel was at work on. Oldest first.
+    pub kernel_work: Vec<KernelWork>,
     /// The kernel log.
     pub log: Vec<LogLine>,
     /// systemd units, each time they were looked at.
@@ -173,7 +174,7 @@ impl Evidence {
         self.stat_reads.extend(later.stat_reads);
         self.zombie_scans.extend(later.zombie_scans);
         self.cgroup_churn.extend(later.cgroup_churn);
-        self.kernel_samples.extend(later.kernel_samples);
+        self.kernel_work.extend(later.kernel_work);
         self.log.extend(later.log);
         self.units.extend(later.units);
         self.image = later.image.or(self.image.take());

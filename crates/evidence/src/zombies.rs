@@ -254,38 +254,3 @@ pub struct Maker {
     /// Its memory cgroup.
     pub cgroup: Option<String>,
 }
-
-/// What the kernel did on all cores over a stretch of time, by samples.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelSamples {
-    pub from: Time,
-    pub to: Time,
-    pub rate_hz: u32,
-    pub cores: u32,
-    /// Samples that found a core in the kernel, at work.
-    pub kernel: u64,
-    /// Of those, in stepping from memory cgroup to memory cgroup: statistics, reclaim, their iterators.
-    pub memcg_walk: u64,
-    /// Of those in the kernel, in memory reclaim (with what it steps through).
-    pub reclaim: u64,
-    /// Samples that the kernel had no room for, and those it held back.
-    pub lost: u64,
-    /// Who was in `memcg_walk` or `reclaim`, most first; a handful.
-    pub by_task: Vec<TaskSamples>,
-    /// Innermost functions of `memcg_walk` and `reclaim`, most first; a handful.
-    pub by_symbol: Vec<SymbolSamples>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskSamples {
-    pub pid: u32,
-    pub comm: String,
-    pub memcg_walk: u64,
-    pub reclaim: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SymbolSamples {
-    pub symbol: String,
-    pub samples: u64,
-}

@@ -32,7 +32,7 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
         states(&mut evidence.stat_reads, window, |r| r.at, |r| r.path.clone());
     }
     stretches(&mut evidence.cgroup_churn, window, |c| (c.from, c.to));
-    stretches(&mut evidence.kernel_samples, window, |s| (s.from, s.to));
+    stretches(&mut evidence.kernel_work, window, |s| (s.from, s.to));
     stretches(&mut evidence.child_exits, window, |e| (e.from, e.to));
     evidence.log.retain(|line| line.at <= window.to);
     if let Some(wall) = wall {

@@ -12,6 +12,7 @@
 mod chunk;
 mod cut;
 mod incident_rows;
+mod kernel_work_rows;
 mod node_rows;
 mod open;
 pub mod profile;

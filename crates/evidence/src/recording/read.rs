@@ -6,9 +6,9 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
-use super::schema::{APPLICATION_ID, FORMAT, PROFILE_SINCE, ZOMBIES_SINCE};
+use super::schema::{APPLICATION_ID, FORMAT, KERNEL_WORK_SINCE, PROFILE_SINCE, ZOMBIES_SINCE};
 use super::zombie_rows::{self, Unpacked};
-use super::{About, PROBE, Recording, RecordingError, cut, node_rows, unit_rows};
+use super::{About, PROBE, Recording, RecordingError, cut, kernel_work_rows, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::{Clocks, Time, Window};
 use crate::{CoreTicks, CoreTimes, Evidence, ThreadKey, ThreadSample, Unit, ZombieScan, probe};
@@ -129,13 +129,19 @@ impl Reader {
         if self.about.format >= ZOMBIES_SINCE {
             self.evidence.zombie_scans = self.zombie_scans();
             self.evidence.cgroup_churn = self.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
-            self.evidence.kernel_samples = self.values(zombie_rows::KERNEL_SAMPLES, zombie_rows::kernel_samples);
             self.what_is_installed_to_run();
         } else {
             for (probe, what) in SINCE_THE_SECOND_FORMAT {
                 let why = "an older coroner made this recording, which did not look at it";
                 self.evidence.unseen(probe, what, why, "record the node anew");
             }
+        }
+        if self.about.format >= KERNEL_WORK_SINCE {
+            self.evidence.kernel_work = self.values(kernel_work_rows::KERNEL_WORK, kernel_work_rows::kernel_work);
+        } else {
+            let (what, why) =
+                ("what the kernel was at work on", "an older coroner made this recording, which wrote down less of it");
+            self.evidence.unseen(probe::KERNEL_SAMPLES, what, why, "record the node anew");
         }
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
         if let Some(window) = self.window {

@@ -7,8 +7,8 @@
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
 /// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
-/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`], [`PLACES_SINCE`].
-pub const FORMAT: u32 = 4;
+/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`], [`PLACES_SINCE`]. 5: [`KERNEL_WORK_SINCE`].
+pub const FORMAT: u32 = 5;
 
 /// The first format with zombies, churn, samples of the kernel, and what is installed to run; older files have no tables for them.
 pub const ZOMBIES_SINCE: u32 = 2;
@@ -21,6 +21,9 @@ pub const INCIDENTS_SINCE: u32 = 4;
 
 /// The first format in which frames without a name keep their file's build id and their place in it.
 pub const PLACES_SINCE: u32 = 4;
+
+/// The first format that says what the kernel was at work on by core, thread and second; before that it was one sum.
+pub const KERNEL_WORK_SINCE: u32 = 5;
 
 pub const CREATE: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -64,9 +67,9 @@ CREATE TABLE cgroup_churn (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent TEXT, pattern TEXT, example TEXT, born INTEGER,
   removed INTEGER, freed INTEGER, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT, maker_processes INTEGER, maker_command TEXT,
   maker_parent_pid INTEGER, maker_parent_comm TEXT, maker_cgroup TEXT);
-CREATE TABLE kernel_samples (
-  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, kernel INTEGER,
-  memcg_walk INTEGER, reclaim INTEGER, lost INTEGER, by_task_json TEXT, by_symbol_json TEXT);
+CREATE TABLE kernel_work (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, lost INTEGER, kernel INTEGER,
+  memcg_walk INTEGER, reclaim INTEGER, rows_json TEXT);
 CREATE TABLE kernel_log (
   id INTEGER PRIMARY KEY, at_ns INTEGER, uncertainty_ns INTEGER, stamp_us INTEGER, sequence INTEGER, level INTEGER,
   facility INTEGER, text TEXT);
@@ -162,7 +165,7 @@ CREATE VIEW events AS
     UNION ALL
     SELECT to_ns, 'kernel', cores || ' cores', kernel || ' samples in the kernel in '
            || printf('%.1f s', (to_ns - from_ns) / 1e9) || ': ' || memcg_walk || ' stepping through memory cgroups, '
-           || reclaim || ' in reclaim' FROM kernel_samples
+           || reclaim || ' in reclaim' FROM kernel_work
   ) LEFT JOIN wall_clock ORDER BY at_ns;
 -- One line for each look at the dead. `named` is how many are in zombie_chunks, where the scan could name them at all.
 CREATE VIEW zombies_readable AS

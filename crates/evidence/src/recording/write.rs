@@ -4,7 +4,7 @@ use super::chunk::{self, CounterPoint, Streamed};
 use super::profile::{self, ProfileRows, SampleRow, SourceRow, StackRow};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
-use super::{FindingRow, RecordingError, node_rows, rows, unit_rows, zombie_rows};
+use super::{FindingRow, RecordingError, kernel_work_rows, node_rows, rows, unit_rows, zombie_rows};
 use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
@@ -342,7 +342,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         stat_reads,
         zombie_scans,
         cgroup_churn,
-        kernel_samples,
+        kernel_work,
         log,
         units,
         unit_files,
@@ -373,7 +373,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert_stat_reads(tx, stat_reads)?;
     zombie_rows::insert_zombie_scans(tx, zombie_scans)?;
     zombie_rows::insert_cgroup_churn(tx, cgroup_churn)?;
-    zombie_rows::insert_kernel_samples(tx, kernel_samples)?;
+    kernel_work_rows::insert_kernel_work(tx, kernel_work)?;
     rows::insert_log(tx, log)?;
     rows::insert_units(tx, units)?;
     unit_rows::replace_unit_files(tx, unit_files)?;

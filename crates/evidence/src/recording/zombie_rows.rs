@@ -1,10 +1,8 @@
-//! Dead memory cgroups, who makes them and what the kernel spends on them, as rows and back.
+//! Dead memory cgroups and who makes them, as rows and back.
 
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of, word_of};
 use super::zombie_chunk;
-use crate::zombies::{
-    CgroupChurn, DeadBelow, Held, Hold, KernelSamples, Maker, PinningFile, Zombie, ZombieMethod, ZombieScan,
-};
+use crate::zombies::{CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, Zombie, ZombieMethod, ZombieScan};
 use rusqlite::{Row, Transaction, params};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -364,56 +362,5 @@ pub fn cgroup_churn(row: &Row<'_>) -> rusqlite::Result<CgroupChurn> {
         removed: u64_of(row, "removed")?,
         freed: u64_of(row, "freed")?,
         maker,
-    })
-}
-
-pub const KERNEL_SAMPLES: Table = Table {
-    name: "kernel_samples",
-    columns: &[
-        "from_ns",
-        "to_ns",
-        "rate_hz",
-        "cores",
-        "kernel",
-        "memcg_walk",
-        "reclaim",
-        "lost",
-        "by_task_json",
-        "by_symbol_json",
-    ],
-};
-
-pub fn insert_kernel_samples(tx: &Transaction<'_>, items: &[KernelSamples]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&KERNEL_SAMPLES.insert())?;
-    for samples in items {
-        let KernelSamples { from, to, rate_hz, cores, kernel, memcg_walk, reclaim, lost, by_task, by_symbol } = samples;
-        insert.execute(params![
-            from,
-            to,
-            rate_hz,
-            cores,
-            U64(*kernel),
-            U64(*memcg_walk),
-            U64(*reclaim),
-            U64(*lost),
-            json(by_task)?,
-            json(by_symbol)?,
-        ])?;
-    }
-    Ok(())
-}
-
-pub fn kernel_samples(row: &Row<'_>) -> rusqlite::Result<KernelSamples> {
-    Ok(KernelSamples {
-        from: row.get("from_ns")?,
-        to: row.get("to_ns")?,
-        rate_hz: row.get("rate_hz")?,
-        cores: row.get("cores")?,
-        kernel: u64_of(row, "kernel")?,
-        memcg_walk: u64_of(row, "memcg_walk")?,
-        reclaim: u64_of(row, "reclaim")?,
-        lost: u64_of(row, "lost")?,
-        by_task: from_json(&row.get::<_, String>("by_task_json")?)?,
-        by_symbol: from_json(&row.get::<_, String>("by_symbol_json")?)?,
     })
 }

@@ -1,7 +1,7 @@
 //! Evidence of every kind, with every value that its types allow.
 
 use crate::any_units::units;
-use crate::any_zombies::{cgroup_churn, kernel_samples, zombie_scan};
+use crate::any_zombies::{cgroup_churn, kernel_work, zombie_scan};
 use coroner_evidence::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 use coroner_evidence::counters::{Counters, Point, Series, Source};
 use coroner_evidence::node::{Gpu, Node, Software};
@@ -276,20 +276,20 @@ pub fn evidence() -> impl Strategy<Value = Evidence> {
     let streams = (vec(core_times(), 0..4), vec(thread_sample(), 0..6), counters());
     let tasks = (vec(clocks(), 0..3), vec(process(), 0..3), vec(thread(), 0..3), vec(nic(), 0..3));
     let cgroups = (vec(cgroup_mount(), 0..3), vec(cgroup_census(), 0..3), vec(stat_read(), 0..3));
-    let zombies = (vec(zombie_scan(), 0..3), vec(cgroup_churn(), 0..3), vec(kernel_samples(), 0..3));
+    let zombies = (vec(zombie_scan(), 0..3), vec(cgroup_churn(), 0..3), vec(kernel_work(), 0..3));
     (seldom, streams, tasks, cgroups, zombies, vec(log_line(), 0..4), units()).prop_map(
         |(
             (node, cost, unseen),
             (core_times, thread_samples, counters),
             (clocks, processes, threads, nics),
             (cgroup_mounts, cgroup_censuses, stat_reads),
-            (zombie_scans, cgroup_churn, kernel_samples),
+            (zombie_scans, cgroup_churn, kernel_work),
             log,
             units,
         )| Evidence {
             zombie_scans,
             cgroup_churn,
-            kernel_samples,
+            kernel_work,
             node,
             clocks,
             core_times,

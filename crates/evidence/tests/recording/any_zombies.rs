@@ -2,8 +2,8 @@
 
 use crate::any_evidence::{number, text, time};
 use coroner_evidence::{
-    Born, CgroupChurn, DeadBelow, Held, Hold, KernelSamples, Maker, PinningFile, SymbolSamples, TaskSamples,
-    TriedInVain, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, DeadBelow, Held, Hold, KernelWork, Maker, PinningFile, TriedInVain, WorkKind, WorkRow, Zombie,
+    ZombieMethod, ZombieScan,
 };
 use proptest::array::{uniform3, uniform4};
 use proptest::collection::vec;
@@ -133,26 +133,11 @@ pub fn cgroup_churn() -> impl Strategy<Value = CgroupChurn> {
     )
 }
 
-pub fn kernel_samples() -> impl Strategy<Value = KernelSamples> {
-    let task = (any::<u32>(), text(), number(), number()).prop_map(|(pid, comm, memcg_walk, reclaim)| TaskSamples {
-        pid,
-        comm,
-        memcg_walk,
-        reclaim,
-    });
-    let symbol = (text(), number()).prop_map(|(symbol, samples)| SymbolSamples { symbol, samples });
-    (time(), time(), any::<(u32, u32)>(), uniform4(number()), vec(task, 0..3), vec(symbol, 0..3)).prop_map(
-        |(from, to, (rate_hz, cores), [kernel, memcg_walk, reclaim, lost], by_task, by_symbol)| KernelSamples {
-            from,
-            to,
-            rate_hz,
-            cores,
-            kernel,
-            memcg_walk,
-            reclaim,
-            lost,
-            by_task,
-            by_symbol,
-        },
-    )
+pub fn kernel_work() -> impl Strategy<Value = KernelWork> {
+    let kind = proptest::sample::select(WorkKind::ALL);
+    let row = (any::<[u32; 3]>(), text(), kind, number(), of(text())).prop_map(
+        |([core, pid, tid], comm, kind, samples, symbol)| WorkRow { core, pid, tid, comm, kind, samples, symbol },
+    );
+    (time(), time(), any::<(u32, u32)>(), number(), vec(row, 0..3))
+        .prop_map(|(from, to, (rate_hz, cores), lost, rows)| KernelWork { from, to, rate_hz, cores, lost, rows })
 }

@@ -3,8 +3,8 @@
 use coroner_evidence::counters::Source;
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use coroner_evidence::{
-    Born, CgroupChurn, Clocks, CoreTicks, CoreTimes, Evidence, Held, Hold, KernelSamples, LogLine, Maker, Node,
-    PinningFile, SymbolSamples, TaskSamples, Time, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, Clocks, CoreTicks, CoreTimes, Evidence, Held, Hold, KernelWork, LogLine, Maker, Node,
+    PinningFile, Time, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub fn second(i: u64, cores: u32) -> Evidence {
     if i.is_multiple_of(20) {
         seen.zombie_scans.push(scan_of(at(5), 200 + i, 30, |z| format!("/ecs/ecs-agent-{z}")));
         seen.cgroup_churn.push(churn(at(0), at(9)));
-        seen.kernel_samples.push(kernel_samples(at(0), at(9)));
+        seen.kernel_work.push(kernel_work(at(0), at(9)));
     }
     seen
 }
@@ -133,20 +133,17 @@ pub fn churn(from: Time, to: Time) -> CgroupChurn {
     }
 }
 
-pub fn kernel_samples(from: Time, to: Time) -> KernelSamples {
-    let task = TaskSamples { pid: 900, comm: "kubelet".into(), memcg_walk: 120, reclaim: 0 };
-    KernelSamples {
-        from,
-        to,
-        rate_hz: 99,
-        cores: 2,
-        kernel: 400,
-        memcg_walk: 120,
-        reclaim: 3,
-        lost: 0,
-        by_task: vec![task],
-        by_symbol: vec![SymbolSamples { symbol: "mem_cgroup_iter".into(), samples: 77 }],
-    }
+pub fn kernel_work(from: Time, to: Time) -> KernelWork {
+    let row = WorkRow {
+        core: 1,
+        pid: 900,
+        tid: 901,
+        comm: "kubelet".into(),
+        kind: WorkKind::StatsWalk,
+        samples: 120,
+        symbol: Some("mem_cgroup_iter".into()),
+    };
+    KernelWork { from, to, rate_hz: 99, cores: 2, lost: 0, rows: vec![row] }
 }
 
 /// The first `n` seconds, put together.

@@ -138,7 +138,7 @@ fn a_span_goes_over_segments_as_if_they_were_one() {
     assert_eq!(seen.units.iter().map(|u| u.restarts.unwrap()).collect::<Vec<_>>(), [60, 90]);
     assert_eq!(seen.zombie_scans.iter().map(|s| s.dead.unwrap()).collect::<Vec<_>>(), [280, 300]);
     // Those of seconds 80 and 100.
-    assert_eq!((seen.cgroup_churn.len(), seen.kernel_samples.len()), (2, 2));
+    assert_eq!((seen.cgroup_churn.len(), seen.kernel_work.len()), (2, 2));
     assert_eq!(seen.clocks.last().unwrap().at, at(90));
     assert!(seen.node.is_some());
 }

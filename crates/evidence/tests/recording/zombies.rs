@@ -1,6 +1,6 @@
 //! Dead memory cgroups in a recording: many of them, parts of them lost, and for people with only sqlite3.
 
-use crate::scratch::{churn, kernel_samples, scan_of, second};
+use crate::scratch::{churn, kernel_work, scan_of, second};
 use coroner_evidence::recording::{PROBE, Writer, read};
 use coroner_evidence::{CgroupChurn, DeadBelow, Evidence, Held, Hold, Time, ZombieMethod, ZombieScan};
 use rusqlite::Connection;
@@ -130,7 +130,7 @@ fn a_row_that_makes_no_sense_costs_itself() {
 
 /// What the format was before it had zombies.
 fn make_format_1(path: &Path) {
-    let tables = ["zombie_scans", "zombies_below", "zombie_files", "zombie_chunks", "cgroup_churn", "kernel_samples"];
+    let tables = ["zombie_scans", "zombies_below", "zombie_files", "zombie_chunks", "cgroup_churn", "kernel_work"];
     let drop: String = tables.iter().map(|t| format!("DROP TABLE {t};")).collect();
     let db = Connection::open(path).unwrap();
     db.execute_batch(&format!("DROP VIEW events; DROP VIEW zombies_readable; {drop} PRAGMA user_version = 1")).unwrap();
@@ -146,16 +146,15 @@ fn a_file_of_format_1_is_whole_and_says_what_was_not_looked_at_then() {
     let blind: Vec<String> = std::mem::take(&mut evidence.unseen).into_iter().map(|u| u.probe).collect();
     assert_eq!(blind, ["cgroup-churn", "child-exits", "unit-files", "containers"]);
     let before = second(0, 1);
-    let none =
-        Evidence { zombie_scans: vec![], cgroup_churn: vec![], kernel_samples: vec![], unseen: vec![], ..before };
+    let none = Evidence { zombie_scans: vec![], cgroup_churn: vec![], kernel_work: vec![], unseen: vec![], ..before };
     assert_eq!(evidence, none);
 
     // One that a coroner of that time made.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/crashloop.coroner");
     let recording = read(&golden).unwrap();
     assert_eq!(recording.about.format, 1, "{} was made anew: take another file of format 1", golden.display());
-    let Evidence { zombie_scans, cgroup_churn, kernel_samples, unseen, core_times, .. } = recording.evidence;
-    assert!(zombie_scans.is_empty() && cgroup_churn.is_empty() && kernel_samples.is_empty());
+    let Evidence { zombie_scans, cgroup_churn, kernel_work, unseen, core_times, .. } = recording.evidence;
+    assert!(zombie_scans.is_empty() && cgroup_churn.is_empty() && kernel_work.is_empty());
     assert!(!core_times.is_empty() && unseen.iter().all(|u| u.probe != PROBE), "{unseen:?}");
 }
 
@@ -188,13 +187,13 @@ fn people_with_only_sqlite3_see_the_dead_and_who_makes_them() {
     };
     let churn = churn(at(), at() + Duration::from_secs(10));
     let freed = CgroupChurn { born: 0, removed: 0, freed: 2, parent: "/".into(), maker: None, ..churn.clone() };
-    let samples = kernel_samples(at(), at() + Duration::from_secs(10));
+    let samples = kernel_work(at(), at() + Duration::from_secs(10));
     let mut writer = Writer::create(&path).unwrap();
     writer
         .append(&Evidence {
             zombie_scans: vec![by_name, by_parent],
             cgroup_churn: vec![churn, freed],
-            kernel_samples: vec![samples],
+            kernel_work: vec![samples],
             ..second(0, 1)
         })
         .unwrap();
