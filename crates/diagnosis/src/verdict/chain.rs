@@ -1,0 +1,160 @@
+//! Findings and their links as a graph, and the verdicts in it.
+
+use super::causes::{self, Root};
+use super::links::{self, Linked};
+use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
+use crate::finding::{Finding, Severity};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+struct Edge {
+    from: usize,
+    to: usize,
+    linked: Linked,
+}
+
+pub fn conclude(case: &Case<'_>) -> Conclusion {
+    let edges = edges(case);
+    let roots: Vec<Option<Root>> = case.findings.iter().map(|finding| causes::judge(case, finding)).collect();
+    let mut explained: BTreeSet<usize> = BTreeSet::new();
+    let mut verdicts = Vec::new();
+    for (root, judged) in roots.iter().enumerate() {
+        // What has a cause of its own here is no root.
+        let (Some(judged), false) = (judged, edges.iter().any(|edge| edge.to == root)) else { continue };
+        let reached = reached_from(root, &edges);
+        let worst = reached.iter().map(|&i| case.findings[i].severity).max().unwrap_or(Severity::Info);
+        if worst < Severity::Warning {
+            continue;
+        }
+        explained.extend(&reached);
+        verdicts.push(verdict(case, root, judged, &reached, &edges, worst));
+    }
+    // Findings that only say more about a cause belong to its verdict.
+    for (i, finding) in case.findings.iter().enumerate() {
+        if let Some(of) = verdicts.iter_mut().find(|verdict| says_more(finding, verdict, case))
+            && explained.insert(i)
+        {
+            of.context.push(FindingRef::to(finding));
+        }
+    }
+    verdicts.sort_by_key(|verdict| Reverse((verdict.severity, verdict.certainty)));
+    let unexplained = case
+        .findings
+        .iter()
+        .enumerate()
+        .filter(|(i, finding)| finding.severity >= Severity::Warning && !explained.contains(i))
+        .map(|(_, finding)| unexplained(case, finding))
+        .collect();
+    Conclusion { verdicts, unexplained }
+}
+
+/// All links that hold, without those that only sum up two others.
+fn edges(case: &Case<'_>) -> Vec<Edge> {
+    let mut edges: Vec<Edge> = Vec::new();
+    for (from, cause) in case.findings.iter().enumerate() {
+        for (to, effect) in case.findings.iter().enumerate() {
+            if from != to
+                && let Some(linked) = links::examine(case, cause, effect)
+            {
+                edges.push(Edge { from, to, linked });
+            }
+        }
+    }
+    let pairs: Vec<(usize, usize)> = edges.iter().map(|edge| (edge.from, edge.to)).collect();
+    edges.retain(|edge| {
+        let others: Vec<(usize, usize)> = pairs.iter().copied().filter(|pair| *pair != (edge.from, edge.to)).collect();
+        !leads_to(edge.from, edge.to, &others)
+    });
+    edges
+}
+
+fn leads_to(from: usize, to: usize, pairs: &[(usize, usize)]) -> bool {
+    let mut seen = BTreeSet::from([from]);
+    let mut next = vec![from];
+    while let Some(at) = next.pop() {
+        for &(_, reached) in pairs.iter().filter(|(start, _)| *start == at) {
+            if reached == to {
+                return true;
+            }
+            if seen.insert(reached) {
+                next.push(reached);
+            }
+        }
+    }
+    false
+}
+
+/// The root itself, and all that follows from it, nearest first.
+fn reached_from(root: usize, edges: &[Edge]) -> Vec<usize> {
+    let mut reached = vec![root];
+    let mut at = 0;
+    while let Some(&from) = reached.get(at) {
+        for edge in edges.iter().filter(|edge| edge.from == from) {
+            if !reached.contains(&edge.to) {
+                reached.push(edge.to);
+            }
+        }
+        at += 1;
+    }
+    reached
+}
+
+fn verdict(
+    case: &Case<'_>,
+    root: usize,
+    judged: &Root,
+    reached: &[usize],
+    edges: &[Edge],
+    severity: Severity,
+) -> Verdict {
+    let chain: Vec<Link> = reached
+        .iter()
+        .flat_map(|&from| edges.iter().filter(move |edge| edge.from == from))
+        .map(|edge| Link {
+            from: FindingRef::to(&case.findings[edge.from]),
+            to: FindingRef::to(&case.findings[edge.to]),
+            because: edge.linked.because.clone(),
+            certainty: edge.linked.proofs.certainty(),
+            proofs: edge.linked.proofs.clone(),
+            evidence: edge.linked.evidence.clone(),
+        })
+        .collect();
+    let certainty = chain.iter().map(|link| link.certainty).fold(judged.proofs.certainty(), Certainty::min);
+    let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
+    Verdict {
+        root_cause: FindingRef::to(&case.findings[root]),
+        certainty,
+        severity,
+        story: story(&findings),
+        chain,
+        context: Vec::new(),
+        because: judged.because.clone(),
+        proofs: judged.proofs.clone(),
+        timeline: timeline::of(case.evidence, &findings),
+        remedy: judged.remedy.clone(),
+        not_fixed: judged.not_fixed.clone(),
+        risk: judged.risk.clone(),
+    }
+}
+
+/// From what hurts back to the cause.
+fn story(findings: &[&Finding]) -> String {
+    let titles: Vec<&str> = findings.iter().rev().map(|finding| finding.title.as_str()).collect();
+    titles.join(" ← ")
+}
+
+/// It is about the unit that a verdict blames, and says why it should go.
+fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
+    use crate::code::Code;
+    if !matches!(finding.code, Code::AgentUnused | Code::AgentConflict | Code::UnitFailing | Code::UnitDrift) {
+        return false;
+    }
+    let root =
+        case.findings.iter().find(|f| f.code == verdict.root_cause.code && f.subject == verdict.root_cause.subject);
+    root.is_some_and(|root| finding.ties.common_unit(&root.ties).is_some())
+}
+
+fn unexplained(case: &Case<'_>, finding: &Finding) -> Unexplained {
+    let (needs, command) = causes::needed(case, finding);
+    Unexplained { finding: FindingRef::to(finding), needs, command }
+}

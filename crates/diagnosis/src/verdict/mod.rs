@@ -1,0 +1,133 @@
+//! From findings to verdicts: root cause first, then each link with its proof.
+//!
+//! A [`links::LinkRule`] says whether one finding caused another, and proves it three ways: they are about the same thing (unit, cgroup, core,
+//! queue, process), the cause came first, and it is large enough. A [`causes::Cause`] says that a finding explains itself and need not be caused by
+//! anything else: then it may be a root. The findings with their links form a graph; each root and all that follows from it is a
+//! verdict. What no root explains is told as [`Unexplained`], with what would be needed to explain it.
+//!
+//! How to add one: docs/verdicts.md.
+
+pub mod causes;
+pub mod chain;
+pub mod links;
+pub mod proof;
+pub mod risk;
+pub mod timeline;
+
+use crate::code::Code;
+use crate::cores::Cores;
+use crate::finding::{Fact, Finding, Severity, Subject};
+use crate::kernel_work::Work;
+use crate::units::cost::{UnitCost, costs};
+use crate::zombies;
+use coroner_evidence::Evidence;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub use proof::{Certainty, Proof, Proofs};
+pub use timeline::Moment;
+
+/// What causes and links may look at.
+pub struct Case<'e> {
+    pub evidence: &'e Evidence,
+    pub findings: &'e [Finding],
+    pub cores: Cores<'e>,
+    /// `None` if the kernel was not sampled.
+    pub work: Option<Work<'e>>,
+    /// `None` if the dead were not looked for.
+    pub zombies: Option<zombies::Report<'e>>,
+    /// By the unit's name.
+    pub unit_costs: BTreeMap<String, UnitCost>,
+}
+
+impl<'e> Case<'e> {
+    pub fn new(evidence: &'e Evidence, findings: &'e [Finding]) -> Case<'e> {
+        Case {
+            evidence,
+            findings,
+            cores: Cores::of(evidence),
+            work: Work::of(evidence),
+            zombies: zombies::report(evidence),
+            unit_costs: costs(evidence),
+        }
+    }
+
+    pub fn findings_of(&self, code: Code) -> impl Iterator<Item = &'e Finding> {
+        self.findings.iter().filter(move |finding| finding.code == code)
+    }
+}
+
+/// Which finding: its code and subject.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FindingRef {
+    pub code: Code,
+    pub subject: Subject,
+    /// The finding's title.
+    pub title: String,
+}
+
+impl FindingRef {
+    pub fn to(finding: &Finding) -> FindingRef {
+        FindingRef { code: finding.code, subject: finding.subject.clone(), title: finding.title.clone() }
+    }
+}
+
+/// One step from cause to effect.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Link {
+    pub from: FindingRef,
+    pub to: FindingRef,
+    pub because: String,
+    pub certainty: Certainty,
+    pub proofs: Proofs,
+    pub evidence: Vec<Fact>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    pub root_cause: FindingRef,
+    pub certainty: Certainty,
+    /// The worst of all that is in the chain.
+    pub severity: Severity,
+    /// One line: from what hurts back to the cause.
+    pub story: String,
+    /// Root cause first. Empty if the cause is itself what hurts.
+    pub chain: Vec<Link>,
+    /// Findings that say more about the cause, such as that nobody uses the unit.
+    pub context: Vec<FindingRef>,
+    /// Why the root is one: what shows it.
+    pub because: String,
+    pub proofs: Proofs,
+    /// Oldest first.
+    pub timeline: Vec<Moment>,
+    pub remedy: String,
+    /// What the remedy leaves as it is.
+    pub not_fixed: String,
+    /// What will come if nothing is done.
+    pub risk: Option<String>,
+}
+
+/// A finding that hurts and whose cause was not found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Unexplained {
+    pub finding: FindingRef,
+    /// What is missing to name its cause.
+    pub needs: String,
+    /// The command that gets it.
+    pub command: String,
+}
+
+/// All that was concluded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Conclusion {
+    /// The worst first, of equals the surest.
+    pub verdicts: Vec<Verdict>,
+    pub unexplained: Vec<Unexplained>,
+}
+
+pub fn conclude(evidence: &Evidence, findings: &[Finding]) -> Conclusion {
+    if findings.iter().all(|finding| finding.severity < Severity::Warning) {
+        return Conclusion::default();
+    }
+    chain::conclude(&Case::new(evidence, findings))
+}

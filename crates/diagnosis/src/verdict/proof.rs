@@ -1,0 +1,92 @@
+//! What shows that one thing caused another, and how sure that makes us.
+
+use serde::Serialize;
+
+/// One of the three things that a link must show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// What shows it.
+    Shown(String),
+    /// Why it could not be seen; nothing speaks against it.
+    NotSeen(String),
+}
+
+impl Proof {
+    pub fn shown(text: impl Into<String>) -> Proof {
+        Proof::Shown(text.into())
+    }
+
+    pub fn not_seen(why: impl Into<String>) -> Proof {
+        Proof::NotSeen(why.into())
+    }
+
+    pub fn is_shown(&self) -> bool {
+        matches!(self, Proof::Shown(_))
+    }
+
+    pub fn text(&self) -> &str {
+        match self {
+            Proof::Shown(text) | Proof::NotSeen(text) => text,
+        }
+    }
+}
+
+/// Where something speaks against a link there is no link, and so no proofs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Proofs {
+    /// Both are about the same unit, cgroup, core, queue or process.
+    pub identity: Proof,
+    /// The cause came first, whatever the clocks are off.
+    pub order: Proof,
+    /// The cause is large enough to explain the effect.
+    pub size: Proof,
+}
+
+impl Proofs {
+    pub fn certainty(&self) -> Certainty {
+        let others = u8::from(self.order.is_shown()) + u8::from(self.size.is_shown());
+        match (self.identity.is_shown(), others) {
+            (true, 2) => Certainty::Proven,
+            (true, 1) => Certainty::Likely,
+            _ => Certainty::Possible,
+        }
+    }
+}
+
+/// *Proven*: same thing, right order, enough of it. *Likely*: the same thing, and one of the other two; the third could not be seen.
+/// *Possible*: less than that. A verdict is as certain as its weakest link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Certainty {
+    Possible,
+    Likely,
+    Proven,
+}
+
+impl Certainty {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Certainty::Possible => "possible",
+            Certainty::Likely => "likely",
+            Certainty::Proven => "proven",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_all_three_prove() {
+        let shown = || Proof::shown("x");
+        let hidden = || Proof::not_seen("y");
+        let of = |identity, order, size| Proofs { identity, order, size }.certainty();
+        assert_eq!(of(shown(), shown(), shown()), Certainty::Proven);
+        assert_eq!(of(shown(), hidden(), shown()), Certainty::Likely);
+        assert_eq!(of(shown(), shown(), hidden()), Certainty::Likely);
+        assert_eq!(of(shown(), hidden(), hidden()), Certainty::Possible);
+        assert_eq!(of(hidden(), shown(), shown()), Certainty::Possible, "enough of something else explains nothing");
+    }
+}

@@ -1,0 +1,1 @@
+//! What will come if nothing is done.
