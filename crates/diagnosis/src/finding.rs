@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::rules;
+use crate::ties::Ties;
 use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
 use serde::Serialize;
 use serde_json::Value;
@@ -99,6 +100,9 @@ pub struct Finding {
     pub evidence: Vec<Fact>,
     /// The safe next step.
     pub remedy: String,
+    /// What joins it to other findings.
+    #[serde(skip)]
+    pub ties: Ties,
 }
 
 /// What a rule says.

@@ -9,10 +9,13 @@ pub mod cgroup_paths;
 pub mod code;
 pub mod cores;
 pub mod finding;
+pub mod kernel_work;
 pub mod log_events;
 pub mod memcg_size;
 pub mod rules;
+pub mod ties;
 pub mod units;
+pub mod verdict;
 pub mod words;
 pub mod zombies;
 

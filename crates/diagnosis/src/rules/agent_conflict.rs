@@ -8,6 +8,7 @@ use super::agent_unused::{blind_to_files, broken_catalogue, nothing_seen, subjec
 use crate::agents::{self, Harm, Judgement, Verdict};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity};
+use crate::ties::Ties;
 use crate::words::{list, plural};
 use coroner_evidence::Evidence;
 use std::collections::BTreeMap;
@@ -100,6 +101,7 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
     detail.push_str(&verdict);
     Finding {
         code: Code::AgentConflict,
+        ties: Ties::default(),
         severity: if owners || harm { Severity::Warning } else { Severity::Info },
         subject: subject(side),
         title,

@@ -7,6 +7,7 @@
 use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind, Verdict};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
@@ -113,6 +114,7 @@ fn finding(group: &[&Judgement]) -> Finding {
     }
     Finding {
         code: Code::AgentUnused,
+        ties: Ties { units: group.iter().map(|j| j.unit.clone()).collect(), ..Ties::default() },
         severity: if warn { Severity::Warning } else { Severity::Info },
         subject: subject(worst),
         title,
@@ -193,6 +195,7 @@ fn summary(idle: &[Vec<&Judgement>]) -> Option<Finding> {
     let n = units.len() as u64;
     Some(Finding {
         code: Code::AgentUnused,
+        ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "agents"),
         title: format!("{} without work here: {}", plural(n, "agent may be", "agents may be"), list(&units, NAMED)),

@@ -6,6 +6,7 @@
 use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::words::{count, percent};
 use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
 
@@ -93,6 +94,7 @@ fn found(census: &CgroupCensus, severity: Severity) -> Answer {
     facts.push(Fact::new("ids that memory cgroups have", IDS, "", "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
     Answer::Findings(vec![Finding {
         code: Code::CgroupLeak,
+        ties: Ties::default(),
         severity,
         subject: Subject::new(SubjectKind::Cgroup, parent.map_or_else(|| "/".to_owned(), |p| p.path.clone())),
         title,

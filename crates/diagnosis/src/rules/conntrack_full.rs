@@ -6,6 +6,7 @@
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family};
+use crate::ties::Ties;
 use crate::words::{count, percent, plural};
 use coroner_evidence::{Evidence, Source};
 
@@ -91,6 +92,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
 fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>) -> Answer {
     Answer::Findings(vec![Finding {
         code: Code::ConntrackFull,
+        ties: Ties::default(),
         severity,
         subject: Subject::new(SubjectKind::Node, "connection table"),
         title,

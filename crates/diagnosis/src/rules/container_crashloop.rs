@@ -7,6 +7,7 @@ use super::unit_crashloop::rounded;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
+use crate::ties::Ties;
 use crate::units::containers::{ContainerLoop, container_loops};
 use crate::units::loops::Trend;
 use crate::units::paths::shell_word;
@@ -112,6 +113,7 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     );
     Finding {
         code: Code::ContainerCrashloop,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Container, name),
         title,

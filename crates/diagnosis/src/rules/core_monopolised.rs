@@ -13,6 +13,7 @@ use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::{Task, Ties};
 use coroner_evidence::{Evidence, probe};
 
 /// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
@@ -115,6 +116,11 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
 
     Finding {
         code: Code::CoreMonopolised,
+        ties: Ties {
+            culprits: vec![who.into()],
+            victims: starved.iter().map(|victim| Task::from(&victim.who)).collect(),
+            ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
+        },
         severity: if network { Severity::Critical } else { Severity::Warning },
         subject: Subject::new(SubjectKind::Process, subject(who)),
         title: format!(

@@ -14,6 +14,7 @@ use crate::cores::waits::{Harm, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::{Evidence, probe};
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
@@ -212,6 +213,11 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 
     Finding {
         code: Code::CoreSaturated,
+        ties: Ties {
+            victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
+            queues: cores.queues(full.core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
+            ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
+        },
         severity: severity(full, !queues.is_empty()),
         subject: Subject::new(SubjectKind::Core, full.core.to_string()),
         title,

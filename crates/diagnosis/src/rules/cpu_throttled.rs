@@ -7,6 +7,7 @@ use super::{blind_to, not_seen};
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::words::{count, duration_words, list, percent, plural};
 use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Source, Time, probe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +161,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
     }
     Finding {
         code: Code::CpuThrottled,
+        ties: Ties::of_cgroup(t.path),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, t.path),
         title: format!("{} is stopped by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
@@ -184,6 +186,7 @@ fn rest(more: &[&Throttled], window: Duration) -> Finding {
     let names: Vec<String> = more.iter().map(|t| t.path.to_owned()).collect();
     Finding {
         code: Code::CpuThrottled,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "other throttled cgroups"),
         title: format!(

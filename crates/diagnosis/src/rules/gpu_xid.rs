@@ -5,6 +5,7 @@
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
+use crate::ties::Ties;
 use crate::words::{list, times};
 use coroner_evidence::{Evidence, node::Gpu};
 use std::collections::BTreeMap;
@@ -160,6 +161,7 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     let name = gpu.map_or_else(|| bus.to_owned(), |g| g.bus.clone());
     Some(Finding {
         code: Code::GpuXid,
+        ties: Ties::default(),
         severity: worst.severity,
         subject: Subject::new(SubjectKind::Gpu, name.clone()),
         title: format!("GPU {name}{model}: Xid {}, {}, last {}", worst.xid, worst.words, worst.last.age_words()),

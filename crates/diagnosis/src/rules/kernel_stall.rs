@@ -6,6 +6,7 @@
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, StallEvent};
+use crate::ties::{Task, Ties, When};
 use crate::words::{duration_words, list, plural, times};
 use coroner_evidence::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,6 +159,12 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         .to_owned();
     Finding {
         code: Code::KernelStall,
+        ties: Ties {
+            cores: core.map_or_else(|| cores.iter().copied().collect(), |core| vec![core]),
+            culprits: culprits_of(&events),
+            when: log_events::incidents(&events).last().and_then(When::of_log),
+            ..Ties::default()
+        },
         severity: Severity::Critical,
         subject: match core {
             Some(core) => Subject::new(SubjectKind::Core, core.to_string()),
@@ -168,6 +175,16 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         evidence: facts,
         remedy,
     }
+}
+
+fn culprits_of(events: &[LogEvent]) -> Vec<Task> {
+    let of = |event: &LogEvent| match &event.event {
+        Event::Stall(StallEvent::SoftLockup { comm, pid, .. }) => {
+            Some(Task { tid: *pid, pid: *pid, comm: comm.clone() })
+        }
+        _ => None,
+    };
+    events.iter().rev().find_map(of).into_iter().collect()
 }
 
 fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
@@ -198,6 +215,7 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
     facts.extend(first_and_last(&events));
     Finding {
         code: Code::KernelStall,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject,
         title: format!(
@@ -234,6 +252,7 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
     let last = events.last().map(|(_, e)| e.age_words()).unwrap_or_default();
     Finding {
         code: Code::KernelStall,
+        ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "kernel workers"),
         title: format!(

@@ -10,6 +10,7 @@
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, list, percent};
 use coroner_evidence::{CgroupOwner, Evidence, Source, probe};
 use std::time::Duration;
@@ -258,6 +259,7 @@ fn node_finding(
     };
     Finding {
         code: Code::MemoryReclaim,
+        ties: Ties::default(),
         severity,
         subject: Subject::new(SubjectKind::Node, "memory"),
         title,
@@ -316,6 +318,7 @@ fn cgroup_finding(
     };
     Finding {
         code: Code::MemoryReclaim,
+        ties: Ties::of_cgroup(c.path),
         severity,
         subject: Subject::new(SubjectKind::Cgroup, c.path),
         title: format!("{} reclaims inside {which}{size}: {} hits in {within}", cgroup_name(c.path), count(c.hits)),

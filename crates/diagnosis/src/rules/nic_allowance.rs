@@ -6,6 +6,7 @@
 use crate::code::Code;
 use crate::cores::words::listed;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use coroner_evidence::{Evidence, Source, probe};
 use std::collections::BTreeSet;
 
@@ -131,6 +132,7 @@ fn finding(device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding 
     let more = if rising.len() > 1 { format!(" and {} more limits", rising.len() - 1) } else { String::new() };
     Finding {
         code: Code::NicAllowance,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Nic, device),
         title: format!("{device} hit a limit of its instance: {what}{more}"),

@@ -14,6 +14,7 @@ use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::BTreeMap;
 
@@ -381,6 +382,14 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
 
     Finding {
         code: Code::NicCoreStarved,
+        ties: Ties {
+            queues: match worst.queues.as_slice() {
+                [] => vec![Queue { nic: subject.clone(), queue: None }],
+                queues => queues.iter().map(|q| Queue { nic: subject.clone(), queue: Some(q.clone()) }).collect(),
+            },
+            victims: worst.poller.iter().map(|poller| Task::from(&poller.who)).collect(),
+            ..Ties::of_core(worst.core, worst.window, &worst.ownership)
+        },
         // What could not be seen is no proof; core-saturated warns of the core itself.
         severity: if worst.proven { Severity::Critical } else { Severity::Info },
         remedy: remedy(cores, worst, &subject),

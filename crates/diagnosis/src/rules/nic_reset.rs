@@ -6,6 +6,7 @@
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, NicEvent, NicStep};
+use crate::ties::{Queue, Ties, When};
 use crate::words::{self, duration_words, plural, times};
 use coroner_evidence::{Evidence, Nic, QueueKind, Source, probe};
 use std::collections::BTreeMap;
@@ -282,6 +283,16 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     };
     Some(Finding {
         code: Code::NicReset,
+        ties: Ties {
+            cores: core.iter().map(|(core, _)| *core).collect(),
+            queues: vec![Queue { nic: device.to_owned(), queue: queue.map(|n| format!("tx-{n}")) }],
+            // The newest of them: what was a day ago has nothing to do with what runs now.
+            when: log_events::incidents(events)
+                .last()
+                .and_then(When::of_log)
+                .or_else(|| evidence.window().filter(|_| counted_now).map(When::from)),
+            ..Ties::default()
+        },
         severity: if outage { Severity::Critical } else { Severity::Warning },
         subject: Subject::new(SubjectKind::Nic, device),
         title,

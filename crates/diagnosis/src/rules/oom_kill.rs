@@ -7,6 +7,7 @@ use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
+use crate::ties::{Ties, When};
 use crate::words::{bytes, list, plural};
 use coroner_evidence::{CgroupOwner, Evidence, Source};
 use std::collections::BTreeMap;
@@ -216,12 +217,22 @@ fn facts_of(kills: &[Kill]) -> Vec<Fact> {
     facts
 }
 
+fn ties(kills: &[Kill], cgroups: &[&str]) -> Ties {
+    let when = |kill: &Kill| When::at(kill.event.line.at, Duration::from_nanos(kill.event.line.uncertainty_ns));
+    Ties {
+        cgroups: cgroups.iter().map(|&path| path.to_owned()).collect(),
+        when: kills.last().map(when),
+        ..Ties::default()
+    }
+}
+
 fn node_finding(kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
     let whose = last.cgroup.as_deref().map(cgroup_owner).unwrap_or_default();
     Finding {
         code: Code::OomKill,
+        ties: ties(kills, &[]),
         severity: Severity::Critical,
         subject: Subject::new(SubjectKind::Node, "memory"),
         title: format!("The node ran out of memory and killed {}{also}, last {}", last.victim(), last.event.age_words()),
@@ -243,6 +254,7 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
     let whose = cgroup_owner(cgroup);
     Finding {
         code: Code::OomKill,
+        ties: ties(kills, &[cgroup]),
         // The limit did what it is for, and only its own job paid.
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, cgroup),
@@ -285,6 +297,7 @@ fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
     }));
     Finding {
         code: Code::OomKill,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
         title: format!(
@@ -310,6 +323,7 @@ fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
         cgroups.iter().map(|(path, n)| format!("{path}{} ({n} killed)", cgroup_owner(path))).collect();
     Finding {
         code: Code::OomKill,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
         title: format!(
@@ -335,6 +349,7 @@ fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
 fn counted_finding(path: &str, n: u64) -> Finding {
     Finding {
         code: Code::OomKill,
+        ties: Ties::of_cgroup(path),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, path),
         title: format!(
@@ -359,6 +374,7 @@ fn counted_finding(path: &str, n: u64) -> Finding {
 fn uncharted_finding(n: u64) -> Finding {
     Finding {
         code: Code::OomKill,
+        ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "memory"),
         title: format!("{} killed for want of memory while we watched", plural(n, "process was", "processes were")),

@@ -6,6 +6,7 @@
 use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::words::duration_words;
 use coroner_evidence::{Evidence, StatRead, probe};
 use std::time::Duration;
@@ -102,6 +103,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     Answer::Findings(vec![Finding {
         code: Code::SlowMemcgStat,
+        ties: Ties::default(),
         severity: if very { Severity::Critical } else { Severity::Warning },
         subject: Subject::new(SubjectKind::Node, "memory statistics"),
         title,

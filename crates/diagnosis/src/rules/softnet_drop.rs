@@ -7,7 +7,8 @@
 use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
-use coroner_evidence::{Evidence, Source, probe};
+use crate::ties::{Ties, When};
+use coroner_evidence::{Evidence, Source, Window, probe};
 
 /// Fewer in one window are worth a note: a burst that a retransmission repairs.
 const SOME_DROPS: u64 = 10;
@@ -27,6 +28,8 @@ struct Core<'a> {
     dropped: u64,
     squeezed: u64,
     seconds: f64,
+    /// Between which looks packets were dropped.
+    dropped_when: Option<When>,
 }
 
 impl Core<'_> {
@@ -47,6 +50,10 @@ impl Core<'_> {
         }
     }
 
+    fn ties(&self) -> Ties {
+        Ties { cores: self.number().parse().into_iter().collect(), when: self.dropped_when, ..Ties::default() }
+    }
+
     fn squeezes_per_second(&self) -> f64 {
         self.squeezed as f64 / self.seconds
     }
@@ -65,6 +72,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
                 dropped: moved(subject, "dropped")?,
                 squeezed: moved(subject, "time_squeeze").unwrap_or(0),
                 seconds: 0.0,
+                dropped_when: moved_when(evidence, subject, "dropped"),
             })
         })
         .collect();
@@ -116,6 +124,15 @@ pub fn examine(evidence: &Evidence) -> Answer {
     })
 }
 
+/// From the last look before a counter first moved to the look after it last did.
+fn moved_when(evidence: &Evidence, subject: &str, name: &str) -> Option<When> {
+    let points = evidence.counters.points(Source::Softnet, subject, name);
+    let mut moves = points.windows(2).filter(|pair| pair[1].value > pair[0].value);
+    let first = moves.next()?;
+    let last = moves.next_back().unwrap_or(first);
+    Some(Window { from: first[0].at, to: last[1].at }.into())
+}
+
 const SOURCE: &str = "/proc/net/softnet_stat";
 
 fn facts(core: &Core) -> Vec<Fact> {
@@ -140,6 +157,7 @@ fn dropped(core: &Core) -> Finding {
     let number = core.number();
     Finding {
         code: Code::SoftnetDrop,
+        ties: core.ties(),
         severity: core.severity(),
         subject: Subject::new(SubjectKind::Core, number),
         title: format!("core {number} dropped {} received packets in {:.1} s", core.dropped, core.seconds),
@@ -164,6 +182,7 @@ fn dropped_everywhere(cores: &[&Core]) -> Finding {
     }
     Finding {
         code: Code::SoftnetDrop,
+        ties: Ties { cores: cores.iter().filter_map(|c| c.number().parse().ok()).collect(), ..cores[0].ties() },
         severity: cores.iter().map(|c| c.severity()).max().unwrap_or(Severity::Info).max(if all >= SOME_DROPS {
             Severity::Warning
         } else {
@@ -182,6 +201,7 @@ fn squeezes(core: &Core, cores: usize) -> Finding {
     let more = if cores > 1 { format!(" {} more cores did, too.", cores - 1) } else { String::new() };
     Finding {
         code: Code::SoftnetDrop,
+        ties: core.ties(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Core, number),
         title: format!(

@@ -6,6 +6,7 @@
 use super::unit_crashloop::{is_protected, left_behind, leftovers, rounded};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::Ties;
 use crate::units::churn::{Churning, Kind, births, churning};
 use crate::units::cost::{UnitCost, costs};
 use crate::units::paths::shell_word;
@@ -131,6 +132,10 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
     let kind = if c.is_container { SubjectKind::Container } else { SubjectKind::Unit };
     Finding {
         code: Code::UnitChurn,
+        ties: match c.is_container {
+            true => Ties::default(),
+            false => Ties::of_unit(&c.unit, None),
+        },
         // Without a failure and without leftovers it may be honest work.
         severity: match c.failing.is_some() || is_blind || cost.zombies.is_some_and(|n| n >= LEFT_BEHIND) {
             true => Severity::Warning,

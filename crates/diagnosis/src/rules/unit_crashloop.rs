@@ -7,6 +7,7 @@ use crate::agents::{Agent, Catalogue};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
+use crate::ties::Ties;
 use crate::units::cost::{UnitCost, costs};
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
 use crate::units::paths::{shell_word, stem};
@@ -134,6 +135,7 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
     };
     Finding {
         code: Code::UnitCrashloop,
+        ties: Ties::of_unit(&unit.name, unit.cgroup.as_deref()),
         severity: if l.is_loop() { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Unit, unit.name.clone()),
         title,

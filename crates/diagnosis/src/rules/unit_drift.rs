@@ -8,6 +8,7 @@ use crate::agents::{self, Start, start_of};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::rules::not_seen;
+use crate::ties::Ties;
 use crate::words::{count, list, plural};
 use coroner_evidence::{Evidence, UnitFile, probe};
 use std::collections::HashMap;
@@ -79,6 +80,7 @@ fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
     let image = evidence.image.as_ref();
     Finding {
         code: Code::UnitDrift,
+        ties: Ties::default(),
         severity: if starting.is_empty() { Severity::Info } else { Severity::Warning },
         subject: Subject::new(SubjectKind::Node, image.map_or("units", String::as_str)),
         title,

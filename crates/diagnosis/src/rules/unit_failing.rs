@@ -7,6 +7,7 @@ use super::unit_crashloop::{ended_words, units_unseen};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
+use crate::ties::Ties;
 use crate::units::loops::{is_job, latest, looks, loops};
 use crate::units::paths::shell_word;
 use crate::words::{age_words, count, duration_words, list, plural};
@@ -161,6 +162,7 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let word = shell_word(name);
     Finding {
         code: Code::UnitFailing,
+        ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Unit, name.clone()),
         title,
@@ -177,6 +179,7 @@ fn and_more(rest: &[Failing<'_>]) -> Finding {
     let names: Vec<&str> = rest.iter().map(|f| f.failed.name.as_str()).collect();
     Finding {
         code: Code::UnitFailing,
+        ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "systemd"),
         title: format!("{} more units failed", count(rest.len() as u64)),

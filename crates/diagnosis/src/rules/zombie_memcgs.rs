@@ -7,6 +7,7 @@ use super::{not_seen, slow_memcg_stat};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
+use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
 use crate::zombies::{self, Growth, Report, cost};
 use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
@@ -200,6 +201,7 @@ fn finding(
     let most = || parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone());
     Finding {
         code: Code::ZombieMemcgs,
+        ties: Ties::default(),
         severity,
         subject: report.and_then(named::subject).unwrap_or_else(|| Subject::new(SubjectKind::Node, most())),
         title: format!(

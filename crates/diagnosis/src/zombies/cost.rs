@@ -2,14 +2,14 @@
 //!
 //! What we measured elsewhere says where to look; it never stands for a measurement here.
 
+use crate::kernel_work::Work;
 use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
-use coroner_evidence::{
-    Evidence, KernelSamples, Source, StatRead, SymbolSamples, TaskSamples, Unseen, ZombieScan, probe,
-};
+use coroner_evidence::{Evidence, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
+use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Memory cgroups have 16-bit ids (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
@@ -28,6 +28,9 @@ const TOO_FEW: u64 = 100;
 
 /// A share of one core that is worth naming.
 const FELT_CORE: f64 = 0.02;
+
+const MOST_TASKS: usize = 8;
+const MOST_SYMBOLS: usize = 12;
 
 type Version = (u32, u32);
 
@@ -96,6 +99,21 @@ pub struct KernelWork {
     pub lost: u64,
 }
 
+/// Who was in one of the two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskSamples {
+    pub pid: u32,
+    pub comm: String,
+    pub memcg_walk: u64,
+    pub reclaim: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SymbolSamples {
+    pub symbol: String,
+    pub samples: u64,
+}
+
 impl KernelWork {
     /// How much of one core reclaim took.
     pub fn reclaim_cores(&self) -> f64 {
@@ -134,7 +152,7 @@ pub fn cost(evidence: &Evidence, scan: &ZombieScan) -> Cost {
         kernel.map(|kernel| kernel < if scan.version == 1 { V1_STATS_WALK_BEFORE } else { V2_STATS_WALK_BEFORE });
     let mut cost = Cost {
         stats_read: evidence.stat_reads.iter().max_by_key(|r| (!r.finished, r.cpu_ns.unwrap_or(r.took_ns))).cloned(),
-        kernel: kernel_work(&evidence.kernel_samples),
+        kernel: kernel_work(evidence),
         structures: structures(evidence, scan),
         ids: ids(scan, kernel),
         lines: Vec::new(),
@@ -156,57 +174,43 @@ fn parse_version(release: &str) -> Option<Version> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn kernel_work(samples: &[KernelSamples]) -> Option<KernelWork> {
-    let mut work = KernelWork {
-        over: Duration::ZERO,
-        cores: samples.last()?.cores,
-        system: Duration::ZERO,
-        memcg_walk: Duration::ZERO,
-        reclaim: Duration::ZERO,
-        walk_share: None,
-        reclaim_share: None,
-        by_task: Vec::new(),
-        by_symbol: Vec::new(),
-        lost: 0,
-    };
-    let mut tasks: HashMap<(u32, &str), (u64, u64)> = HashMap::new();
-    let mut symbols: HashMap<&str, u64> = HashMap::new();
-    for s in samples.iter().filter(|s| s.rate_hz > 0) {
-        let time = |n: u64| Duration::from_secs_f64((n as f64 / f64::from(s.rate_hz)).min(1e12));
-        work.over = work.over.saturating_add(s.to.since(s.from));
-        work.system = work.system.saturating_add(time(s.kernel));
-        work.memcg_walk = work.memcg_walk.saturating_add(time(s.memcg_walk));
-        work.reclaim = work.reclaim.saturating_add(time(s.reclaim));
-        work.lost = work.lost.saturating_add(s.lost);
-        for task in &s.by_task {
-            let (walk, reclaim) = tasks.entry((task.pid, &task.comm)).or_default();
-            *walk = walk.saturating_add(task.memcg_walk);
-            *reclaim = reclaim.saturating_add(task.reclaim);
-        }
-        for symbol in &s.by_symbol {
-            let n = symbols.entry(&symbol.symbol).or_default();
-            *n = n.saturating_add(symbol.samples);
+fn kernel_work(evidence: &Evidence) -> Option<KernelWork> {
+    let work = Work::of(evidence)?;
+    let of = |row: &WorkRow| row.kind.is_memcg_walk() || row.kind.is_reclaim();
+    let mut by_task: BTreeMap<(u32, &str), TaskSamples> = BTreeMap::new();
+    for row in evidence.kernel_work.iter().flat_map(|stretch| &stretch.rows).filter(|row| of(row)) {
+        let task = by_task.entry((row.pid, &row.comm)).or_insert_with(|| TaskSamples {
+            pid: row.pid,
+            comm: row.comm.clone(),
+            memcg_walk: 0,
+            reclaim: 0,
+        });
+        for (count, counts) in
+            [(&mut task.memcg_walk, row.kind.is_memcg_walk()), (&mut task.reclaim, row.kind.is_reclaim())]
+        {
+            *count = count.saturating_add(if counts { row.samples } else { 0 });
         }
     }
-    if work.over.is_zero() {
-        return None;
-    }
-    if !work.system.is_zero() {
-        work.walk_share = Some(work.memcg_walk.as_secs_f64() / work.system.as_secs_f64());
-        work.reclaim_share = Some(work.reclaim.as_secs_f64() / work.system.as_secs_f64());
-    }
-    let task = |((pid, comm), (memcg_walk, reclaim)): ((u32, &str), _)| TaskSamples {
-        pid,
-        comm: comm.to_owned(),
+    let mut by_task: Vec<TaskSamples> = by_task.into_values().collect();
+    // A sample may be in both.
+    by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
+    by_task.truncate(MOST_TASKS);
+    let by_symbol = work.symbols(of).into_iter().take(MOST_SYMBOLS);
+    let system = work.time(|_| true);
+    let (memcg_walk, reclaim) = (work.time(|row| row.kind.is_memcg_walk()), work.time(|row| row.kind.is_reclaim()));
+    let share = |part: Duration| (!system.is_zero()).then(|| part.as_secs_f64() / system.as_secs_f64());
+    Some(KernelWork {
+        over: work.over(),
+        cores: work.cores(),
+        system,
         memcg_walk,
         reclaim,
-    };
-    work.by_task = tasks.into_iter().map(task).collect();
-    // A sample may be in both.
-    work.by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
-    work.by_symbol = symbols.into_iter().map(|(s, samples)| SymbolSamples { symbol: s.to_owned(), samples }).collect();
-    work.by_symbol.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.symbol.cmp(&b.symbol)));
-    Some(work)
+        walk_share: share(memcg_walk),
+        reclaim_share: share(reclaim),
+        by_task,
+        by_symbol: by_symbol.map(|(symbol, samples)| SymbolSamples { symbol: symbol.to_owned(), samples }).collect(),
+        lost: work.lost(),
+    })
 }
 
 fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {

@@ -2,8 +2,8 @@ use crate::log_events::patterns::tests::SAMPLES;
 use crate::rules;
 use coroner_evidence::{
     Born, CgroupCensus, CgroupChurn, ChildExits, Clocks, Container, CoreSet, CoreTicks, CoreTimes, Counters,
-    CrowdedParent, DeadBelow, Evidence, Held, Hold, KernelSamples, LogLine, Maker, MapSource, Nic, NicQueue, Node,
-    PinningFile, QueueKind, Source, StatRead, SymbolSamples, TaskSamples, Time, TriedInVain, Unit, UnitLogLine, Zombie,
+    CrowdedParent, DeadBelow, Evidence, Held, Hold, KernelWork, LogLine, Maker, MapSource, Nic, NicQueue, Node,
+    PinningFile, QueueKind, Source, StatRead, Time, TriedInVain, Unit, UnitLogLine, WorkKind, WorkRow, Zombie,
     ZombieMethod, ZombieScan,
 };
 use proptest::collection::vec;
@@ -283,27 +283,32 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn kernel_samples()(
-        from in time(), to in time(), rate_hz in prop_oneof![Just(0u32), Just(99), any::<u32>()], kernel in number(),
-        memcg_walk in number(), reclaim in number(), lost in number(),
-    ) -> KernelSamples {
-        let task = TaskSamples { pid: 7, comm: "kswapd0".to_owned(), memcg_walk, reclaim };
-        let symbol = SymbolSamples { symbol: "mem_cgroup_iter".to_owned(), samples: reclaim };
-        KernelSamples {
-            from, to, rate_hz, cores: 2, kernel, memcg_walk, reclaim, lost, by_task: vec![task; 2], by_symbol: vec![symbol; 2],
-        }
+    fn work_row()(
+        core in 0u32..4, tid in 0u32..9, kind in select(WorkKind::ALL), samples in number(), named in any::<bool>(),
+    ) -> WorkRow {
+        let symbol = named.then(|| "mem_cgroup_iter".to_owned());
+        WorkRow { core, pid: 7, tid, comm: "kswapd0".to_owned(), kind, samples, symbol }
+    }
+}
+
+prop_compose! {
+    fn kernel_work()(
+        from in time(), to in time(), rate_hz in prop_oneof![Just(0u32), Just(99), any::<u32>()], lost in number(),
+        rows in vec(work_row(), 0..5),
+    ) -> KernelWork {
+        KernelWork { from, to, rate_hz, cores: 2, lost, rows }
     }
 }
 
 prop_compose! {
     fn dead()(
         zombie_scans in vec(zombie_scan(), 0..3), cgroup_churn in vec(churn(), 0..6),
-        kernel_samples in vec(kernel_samples(), 0..3), clocks in vec((time(), number(), number()), 0..2),
+        kernel_work in vec(kernel_work(), 0..3), clocks in vec((time(), number(), number()), 0..2),
         kernel in option::of(select(&["5.4.0-216-generic", "6.18.44", "4.4", "x", ""][..])),
     ) -> Evidence {
         let clocks = clocks.into_iter().map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns }).collect();
         let node = kernel.map(|kernel| Node { kernel: Some(kernel.to_owned()), ..Node::default() });
-        Evidence { zombie_scans, cgroup_churn, kernel_samples, clocks, node, ..Evidence::default() }
+        Evidence { zombie_scans, cgroup_churn, kernel_work, clocks, node, ..Evidence::default() }
     }
 }
 

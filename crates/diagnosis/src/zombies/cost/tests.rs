@@ -1,7 +1,8 @@
 use super::*;
+use crate::kernel_work::test_work::row;
 use crate::rules::test_evidence::{END, start, watched};
 use crate::zombies::test_scan::scan;
-use coroner_evidence::Node;
+use coroner_evidence::{KernelWork, Node, WorkKind};
 
 fn on(kernel: &str, version: u8, dead: usize) -> (Evidence, ZombieScan) {
     let node = Node { kernel: Some(kernel.to_owned()), cores: Some(2), ..Node::default() };
@@ -14,19 +15,20 @@ fn read(micros: u64) -> StatRead {
     StatRead { at: END, path, took_ns: micros * 1000, cpu_ns: Some(micros * 1000), finished: true }
 }
 
-fn samples(kernel: u64, memcg_walk: u64, reclaim: u64) -> KernelSamples {
-    KernelSamples {
-        from: start(10),
-        to: END,
-        rate_hz: 100,
-        cores: 2,
-        kernel,
-        memcg_walk,
-        reclaim,
-        lost: 0,
-        by_task: vec![TaskSamples { pid: 70, comm: "kswapd0".into(), memcg_walk, reclaim }],
-        by_symbol: vec![SymbolSamples { symbol: "mem_cgroup_iter".into(), samples: memcg_walk }],
-    }
+/// Of `kernel` samples `memcg_walk` in walks, all but those beyond `reclaim` within reclaim.
+fn samples(kernel: u64, memcg_walk: u64, reclaim: u64) -> KernelWork {
+    let both = memcg_walk.min(reclaim);
+    let counts = [
+        (WorkKind::ReclaimWalk, both),
+        (WorkKind::StatsWalk, memcg_walk - both),
+        (WorkKind::Reclaim, reclaim - both),
+        (WorkKind::Other, kernel - memcg_walk.max(reclaim)),
+    ];
+    let rows = counts
+        .into_iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(kind, n)| WorkRow { symbol: Some("mem_cgroup_iter".to_owned()), ..row(0, 70, "kswapd0", kind, n) });
+    KernelWork { from: start(10), to: END, rate_hz: 100, cores: 2, lost: 0, rows: rows.collect() }
 }
 
 fn line(cost: &Cost, kind: CostKind) -> &CostLine {
@@ -88,7 +90,7 @@ fn a_new_kernel_pays_in_reclaim_and_memory() {
 #[test]
 fn samples_tell_time_and_shares() {
     let (mut evidence, scan) = on("6.18.44", 1, 5_000);
-    evidence.kernel_samples = vec![samples(500, 100, 400)];
+    evidence.kernel_work = vec![samples(500, 100, 400)];
     let told = cost(&evidence, &scan);
     let work = told.kernel.as_ref().unwrap();
     assert_eq!((work.reclaim, work.memcg_walk), (Duration::from_secs(4), Duration::from_secs(1)));
@@ -99,7 +101,7 @@ fn samples_tell_time_and_shares() {
     );
     assert!(line(&told, CostKind::MemcgWalk).text.contains("by kswapd0[70] in mem_cgroup_iter"));
     assert!(told.matters.contains("Reclaim took 40 % of one core"), "{}", told.matters);
-    evidence.kernel_samples = vec![samples(500, 0, 0)];
+    evidence.kernel_work = vec![samples(500, 0, 0)];
     let quiet = cost(&evidence, &scan);
     assert!(quiet.matters.contains("hardly any reclaim"), "{}", quiet.matters);
     // It was measured that there was none; what it would cost was not.
