@@ -105,6 +105,19 @@ pub struct Finding {
     pub ties: Ties,
 }
 
+impl Finding {
+    /// Its evidence about these things, by the beginning or the end of what they are called.
+    pub fn facts_about(&self, things: &[&str]) -> Vec<Fact> {
+        let about = |fact: &&Fact| things.iter().any(|thing| fact.what.starts_with(thing) || fact.what.ends_with(thing));
+        self.evidence.iter().filter(about).cloned().collect()
+    }
+
+    /// A number of its evidence, by what it is called.
+    pub fn number(&self, what: &str) -> Option<f64> {
+        self.evidence.iter().find(|fact| fact.what == what)?.value.as_f64()
+    }
+}
+
 /// What a rule says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {

@@ -1,10 +1,16 @@
 //! What the kernel did while it was watched, as time instead of samples, by core, thread and kind.
 
-use crate::ties::Task;
-use coroner_evidence::{Evidence, KernelWork, Time, Window, WorkKind, WorkRow};
+use crate::cores::words::percent_value;
+use crate::finding::{Answer, Fact};
+use crate::ties::{Task, Ties};
+use crate::words::percent;
+use coroner_evidence::{Evidence, KernelWork, Time, Unseen, Window, WorkKind, WorkRow, probe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+
+/// A stretch that is shorter says nothing of a second.
+const SHORTEST: f64 = 0.5;
 
 /// All stretches together. Cheap: a view on the evidence.
 #[derive(Debug, Clone, Copy)]
@@ -12,26 +18,62 @@ pub struct Work<'e> {
     stretches: &'e [KernelWork],
 }
 
-/// What one thread did in the kernel.
+/// What one process did in the kernel.
 #[derive(Debug, Clone)]
-pub struct TaskWork {
-    pub task: Task,
+pub struct ProcessWork {
+    /// Its thread with most of it.
+    pub thread: Task,
     pub time: Duration,
+    /// Of one core, over all that was sampled; a process with many threads may have more than 1.
+    pub share: f64,
+    /// The same over its busiest second.
+    pub peak: f64,
     /// On which cores, the most first.
     pub cores: Vec<(u32, Duration)>,
-    pub kinds: BTreeMap<WorkKind, Duration>,
     /// The function that it was found in most.
     pub symbol: Option<String>,
-    /// From the first to the last stretch in which it was at it.
+    /// From the first to the last second in which it did at least half of what it did at its peak.
     pub when: Window,
 }
 
-impl TaskWork {
-    pub fn of(&self, kinds: impl Fn(WorkKind) -> bool) -> Duration {
-        self.kinds
-            .iter()
-            .filter(|(kind, _)| kinds(**kind))
-            .fold(Duration::ZERO, |sum, (_, time)| sum.saturating_add(*time))
+impl ProcessWork {
+    /// `94 % of core 39`; over several cores `130 % of a core`.
+    pub fn share_words(&self, share: f64) -> String {
+        let [(core, on_it), ..] = self.cores.as_slice() else { return percent(share) };
+        match on_it.as_secs_f64() >= 0.9 * self.time.as_secs_f64() {
+            true => format!("{} of core {core}", percent(share)),
+            false => format!("{} of a core", percent(share)),
+        }
+    }
+
+    pub fn ties(&self) -> Ties {
+        Ties {
+            cores: self.cores.iter().map(|(core, _)| *core).collect(),
+            culprits: vec![self.thread.clone()],
+            when: Some(self.when.into()),
+            ..Ties::default()
+        }
+    }
+
+    pub fn facts(&self) -> Vec<Fact> {
+        let source = "samples of the kernel on all cores";
+        let mut facts = vec![
+            Fact::new(format!("{}: share of one core", self.thread.name()), percent_value(self.share), "%", source),
+            Fact::new("over its busiest second", percent_value(self.peak), "%", source),
+        ];
+        if let Some(symbol) = &self.symbol {
+            facts.push(Fact::new("mostly in", symbol.clone(), "", source));
+        }
+        facts
+    }
+}
+
+/// Why the kernel's work is not known, as an answer.
+pub fn not_sampled(evidence: &Evidence) -> Answer {
+    let unseen: Option<&Unseen> = evidence.why_unseen(probe::KERNEL_SAMPLES);
+    Answer::CannotTell {
+        because: unseen.map_or_else(|| "the kernel's work was not sampled".to_owned(), |unseen| unseen.why.clone()),
+        how_to_see: unseen.map_or_else(|| "run on the node as root, for some seconds".to_owned(), |unseen| unseen.how_to_see.clone()),
     }
 }
 
@@ -88,39 +130,25 @@ impl<'e> Work<'e> {
         self.time(|row| of(row.kind)).as_secs_f64() / self.over().as_secs_f64().max(0.001)
     }
 
-    /// The threads that did this, the most first.
-    pub fn tasks(&self, of: impl Fn(&WorkRow) -> bool) -> Vec<TaskWork> {
-        let mut tasks: HashMap<(u32, u32, &str), Gathered<'_>> = HashMap::new();
+    /// The processes that did this, the most first.
+    pub fn processes(&self, of: impl Fn(&WorkRow) -> bool) -> Vec<ProcessWork> {
+        let mut processes: BTreeMap<u32, Gathered<'_>> = BTreeMap::new();
         for (stretch, row) in self.rows(None).filter(|(_, row)| of(row)) {
             let time = time_of(stretch, row.samples);
-            let seen = tasks.entry((row.tid, row.pid, &row.comm)).or_insert_with(|| Gathered::new(stretch));
+            let seen = processes.entry(row.pid).or_default();
             seen.time = seen.time.saturating_add(time);
-            seen.when.from = seen.when.from.min(stretch.from);
-            seen.when.to = seen.when.to.max(stretch.to);
+            add(seen.threads.entry((row.tid, &row.comm)).or_default(), time);
             add(seen.cores.entry(row.core).or_default(), time);
-            add(seen.kinds.entry(row.kind).or_default(), time);
+            add(seen.seconds.entry((stretch.from, stretch.to)).or_default(), time);
             if let Some(symbol) = &row.symbol {
                 add(seen.symbols.entry(symbol).or_default(), time);
             }
         }
-        let mut tasks: Vec<TaskWork> = tasks
-            .into_iter()
-            .map(|((tid, pid, comm), seen)| {
-                let mut cores: Vec<(u32, Duration)> = seen.cores.into_iter().collect();
-                cores.sort_by_key(|(core, time)| (Reverse(*time), *core));
-                let symbol = seen.symbols.into_iter().max_by_key(|(name, time)| (*time, Reverse(*name)));
-                TaskWork {
-                    task: Task { tid, pid, comm: comm.to_owned() },
-                    time: seen.time,
-                    cores,
-                    kinds: seen.kinds,
-                    symbol: symbol.map(|(name, _)| name.to_owned()),
-                    when: seen.when,
-                }
-            })
-            .collect();
-        tasks.sort_by_key(|task| (Reverse(task.time), task.task.tid));
-        tasks
+        let over = self.over().as_secs_f64().max(0.001);
+        let mut processes: Vec<ProcessWork> =
+            processes.into_iter().filter_map(|(pid, seen)| seen.process(pid, over)).collect();
+        processes.sort_by_key(|process| (Reverse(process.time), process.thread.pid));
+        processes
     }
 
     /// The functions that this was in, the most first.
@@ -142,23 +170,35 @@ impl<'e> Work<'e> {
     }
 }
 
+#[derive(Default)]
 struct Gathered<'e> {
     time: Duration,
-    when: Window,
+    threads: BTreeMap<(u32, &'e str), Duration>,
     cores: BTreeMap<u32, Duration>,
-    kinds: BTreeMap<WorkKind, Duration>,
+    seconds: BTreeMap<(Time, Time), Duration>,
     symbols: BTreeMap<&'e str, Duration>,
 }
 
 impl Gathered<'_> {
-    fn new(stretch: &KernelWork) -> Self {
-        Gathered {
-            time: Duration::ZERO,
-            when: Window { from: stretch.from, to: stretch.to },
-            cores: BTreeMap::new(),
-            kinds: BTreeMap::new(),
-            symbols: BTreeMap::new(),
-        }
+    fn process(self, pid: u32, over: f64) -> Option<ProcessWork> {
+        let (&(tid, comm), _) = self.threads.iter().max_by_key(|(_, time)| **time)?;
+        let mut cores: Vec<(u32, Duration)> = self.cores.into_iter().collect();
+        cores.sort_by_key(|(core, time)| (Reverse(*time), *core));
+        let share = |(&(from, to), time): (&(Time, Time), &Duration)| time.as_secs_f64() / to.since(from).as_secs_f64().max(SHORTEST);
+        let peak = self.seconds.iter().map(share).fold(0.0, f64::max);
+        let mut at_it = self.seconds.iter().filter(|second| share(*second) >= peak / 2.0).map(|(second, _)| second);
+        let first = at_it.next()?;
+        let last = at_it.next_back().unwrap_or(first);
+        let symbol = self.symbols.into_iter().max_by_key(|(name, time)| (*time, Reverse(*name)));
+        Some(ProcessWork {
+            thread: Task { tid, pid, comm: comm.to_owned() },
+            time: self.time,
+            share: self.time.as_secs_f64() / over,
+            peak,
+            cores,
+            symbol: symbol.map(|(name, _)| name.to_owned()),
+            when: Window { from: first.0, to: last.1 },
+        })
     }
 }
 
@@ -199,11 +239,11 @@ mod tests {
         let work = Work::of(&evidence).unwrap();
         assert_eq!(work.over(), Duration::from_secs(2));
         assert!((work.cores_of(WorkKind::is_memcg_walk) - 0.95).abs() < 1e-9);
-        let tasks = work.tasks(|row| row.kind.is_memcg_walk());
-        assert_eq!(tasks.len(), 1);
-        assert_eq!(tasks[0].task.name(), "kubelet[7]");
-        assert_eq!(tasks[0].cores[0], (1, Duration::from_millis(1700)));
-        assert_eq!(tasks[0].symbol.as_deref(), Some("stats_walk_fn"));
+        let [kubelet] = &work.processes(|row| row.kind.is_memcg_walk())[..] else { panic!("one process") };
+        assert_eq!(kubelet.thread.name(), "kubelet[7]");
+        assert_eq!(kubelet.cores[0], (1, Duration::from_millis(1700)));
+        assert_eq!(kubelet.symbol.as_deref(), Some("stats_walk_fn"));
+        assert!((kubelet.share - 0.95).abs() < 1e-9 && (kubelet.peak - 1.0).abs() < 1e-9);
         let first = Window { from: Time::from_secs(1), to: Time::from_secs(2) };
         assert_eq!(work.time_within(Some(first), |row| row.core == 1), Duration::from_millis(900));
         assert!(Work::of(&Evidence::default()).is_none());

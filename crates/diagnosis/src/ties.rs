@@ -100,6 +100,14 @@ impl Task {
 }
 
 impl Queue {
+    /// `eth0 rx-3`
+    pub fn name(&self) -> String {
+        match &self.queue {
+            Some(queue) => format!("{} {queue}", self.nic),
+            None => self.nic.clone(),
+        }
+    }
+
     pub fn of(nic: &Nic, queue: &NicQueue) -> Queue {
         Queue { nic: nic.display_name(), queue: Some(queue.label()) }
     }

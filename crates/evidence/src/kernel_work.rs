@@ -117,6 +117,23 @@ impl WorkKind {
         }
     }
 
+    /// As a person would say it: `in …`.
+    pub fn words(self) -> &'static str {
+        match self {
+            WorkKind::StatsWalk => "statistics over all memory cgroups",
+            WorkKind::ReclaimWalk => "memory reclaim, going from cgroup to cgroup",
+            WorkKind::Reclaim => "memory reclaim",
+            WorkKind::PageTables => "page tables of other processes (smaps, clear_refs)",
+            WorkKind::HugePages => "huge pages",
+            WorkKind::PageFault => "page faults",
+            WorkKind::Kernfs => "files of cgroups or of /sys",
+            WorkKind::Network => "received packets",
+            WorkKind::Interrupt => "interrupts",
+            WorkKind::Other => "other work",
+            WorkKind::Unnamed => "work that nobody looked at",
+        }
+    }
+
     pub fn parse(text: &str) -> Option<WorkKind> {
         WorkKind::ALL.iter().copied().find(|kind| kind.as_str() == text)
     }

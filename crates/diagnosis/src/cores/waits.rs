@@ -233,6 +233,17 @@ impl Waits {
         waits.filter(|(core, w)| of(*core, w.line)).map(|(_, w)| w.longest_ns).max().unwrap_or(0)
     }
 
+    /// How long each thread waited in all, without what its quota explains. By its place in [`Threads::lines`].
+    pub fn by_line(&self, threads: &Threads) -> BTreeMap<usize, u64> {
+        let mut by_line: BTreeMap<usize, u64> = BTreeMap::new();
+        for wait in self.by_core.values().flatten() {
+            let sum = by_line.entry(wait.line).or_default();
+            *sum = sum.saturating_add(wait.ns);
+        }
+        by_line.retain(|&line, ns| (self.throttled_ns(&threads.lines[line]) as f64) < THROTTLED_PART * *ns as f64);
+        by_line
+    }
+
     /// The cores that anybody waited for.
     pub fn cores(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_core.keys().copied()

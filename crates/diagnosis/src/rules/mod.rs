@@ -6,6 +6,7 @@ use crate::code::Code;
 use crate::finding::Answer;
 use coroner_evidence::{Evidence, Unseen};
 
+pub mod affinity;
 pub mod agent_conflict;
 pub mod agent_unused;
 pub mod cgroup_leak;
@@ -13,14 +14,20 @@ pub mod conntrack_full;
 pub mod container_crashloop;
 pub mod core_monopolised;
 pub mod core_saturated;
+pub mod cpu_contention;
+pub mod cpu_steal;
 pub mod cpu_throttled;
 pub mod gpu_xid;
+pub mod interrupt_storm;
 pub mod kernel_stall;
+pub mod memcg_walk;
 pub mod memory_reclaim;
 pub mod nic_allowance;
 pub mod nic_core_starved;
 pub mod nic_reset;
+pub mod observer_cost;
 pub mod oom_kill;
+pub mod page_work;
 pub mod slow_memcg_stat;
 pub mod softnet_drop;
 pub mod unit_churn;
@@ -57,6 +64,10 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::NicCoreStarved, examine: nic_core_starved::examine },
     Rule { code: Code::CoreSaturated, examine: core_saturated::examine },
     Rule { code: Code::CoreMonopolised, examine: core_monopolised::examine },
+    Rule { code: Code::InterruptStorm, examine: interrupt_storm::examine },
+    Rule { code: Code::Affinity, examine: affinity::examine },
+    Rule { code: Code::CpuSteal, examine: cpu_steal::examine },
+    Rule { code: Code::CpuContention, examine: cpu_contention::examine },
     Rule { code: Code::KernelStall, examine: kernel_stall::examine },
     Rule { code: Code::OomKill, examine: oom_kill::examine },
     Rule { code: Code::GpuXid, examine: gpu_xid::examine },
@@ -68,8 +79,12 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::ContainerCrashloop, examine: container_crashloop::examine },
     Rule { code: Code::ZombieMemcgs, examine: zombie_memcgs::examine },
     Rule { code: Code::SlowMemcgStat, examine: slow_memcg_stat::examine },
+    Rule { code: Code::MemcgWalk, examine: memcg_walk::examine },
+    Rule { code: Code::ObserverCost, examine: observer_cost::examine },
     Rule { code: Code::CgroupLeak, examine: cgroup_leak::examine },
     Rule { code: Code::MemoryReclaim, examine: memory_reclaim::examine },
+    Rule { code: Code::PageFaults, examine: page_work::page_faults },
+    Rule { code: Code::HugePages, examine: page_work::huge_pages },
     Rule { code: Code::CpuThrottled, examine: cpu_throttled::examine },
     Rule { code: Code::SoftnetDrop, examine: softnet_drop::examine },
     Rule { code: Code::NicAllowance, examine: nic_allowance::examine },

@@ -31,11 +31,7 @@ mod named;
 pub fn examine(evidence: &Evidence) -> Answer {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     let report = zombies::report(evidence);
-    // Where a scan named them its count is told, so that the groups add up to it; else the census counts.
-    let scanned = || report.as_ref().and_then(Counts::of_scan);
-    let named = report.as_ref().is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none());
-    let counted = if named { scanned() } else { None };
-    let counted = counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned);
+    let counted = Counts::of(census, report.as_ref());
     let Some(counts) = counted else { return not_counted(evidence, census) };
     let Counts { dead, live, .. } = counts;
     if dead < WORTH_KNOWING {
@@ -87,7 +83,21 @@ struct Counts {
     tracked_source: &'static str,
 }
 
+/// Dead and live memory cgroups, as this rule tells them.
+pub fn dead_and_live(evidence: &Evidence, report: Option<&Report<'_>>) -> Option<(u64, u64)> {
+    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
+    Counts::of(census, report).map(|counts| (counts.dead, counts.live))
+}
+
 impl Counts {
+    /// Where a scan named them its count is told, so that the groups add up to it; else the census counts.
+    fn of(census: Option<&CgroupCensus>, report: Option<&Report<'_>>) -> Option<Counts> {
+        let scanned = || report.and_then(Counts::of_scan);
+        let named = report.is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none());
+        let counted = if named { scanned() } else { None };
+        counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned)
+    }
+
     fn of_census(census: &CgroupCensus) -> Option<Counts> {
         // tracked − live is wrong if not all live ones were counted.
         let dead = census.dying.filter(|_| !(census.truncated && census.version == 1))?;

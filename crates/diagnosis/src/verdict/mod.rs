@@ -18,6 +18,7 @@ use crate::code::Code;
 use crate::cores::Cores;
 use crate::finding::{Fact, Finding, Severity, Subject};
 use crate::kernel_work::Work;
+use crate::rules::zombie_memcgs;
 use crate::units::cost::{UnitCost, costs};
 use crate::zombies;
 use coroner_evidence::Evidence;
@@ -36,18 +37,22 @@ pub struct Case<'e> {
     pub work: Option<Work<'e>>,
     /// `None` if the dead were not looked for.
     pub zombies: Option<zombies::Report<'e>>,
+    /// Dead and live memory cgroups; `None` if they were not counted.
+    pub memcgs: Option<(u64, u64)>,
     /// By the unit's name.
     pub unit_costs: BTreeMap<String, UnitCost>,
 }
 
 impl<'e> Case<'e> {
     pub fn new(evidence: &'e Evidence, findings: &'e [Finding]) -> Case<'e> {
+        let zombies = zombies::report(evidence);
         Case {
             evidence,
             findings,
+            memcgs: zombie_memcgs::dead_and_live(evidence, zombies.as_ref()),
             cores: Cores::of(evidence),
             work: Work::of(evidence),
-            zombies: zombies::report(evidence),
+            zombies,
             unit_costs: costs(evidence),
         }
     }

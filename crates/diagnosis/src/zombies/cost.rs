@@ -148,8 +148,7 @@ pub struct Ids {
 pub fn cost(evidence: &Evidence, scan: &ZombieScan) -> Cost {
     let release = evidence.node.as_ref().and_then(|node| node.kernel.as_deref());
     let kernel = release.and_then(parse_version);
-    let walks =
-        kernel.map(|kernel| kernel < if scan.version == 1 { V1_STATS_WALK_BEFORE } else { V2_STATS_WALK_BEFORE });
+    let walks = stats_walk(evidence, scan.version);
     let mut cost = Cost {
         stats_read: evidence.stat_reads.iter().max_by_key(|r| (!r.finished, r.cpu_ns.unwrap_or(r.took_ns))).cloned(),
         kernel: kernel_work(evidence),
@@ -167,6 +166,12 @@ pub fn cost(evidence: &Evidence, scan: &ZombieScan) -> Cost {
     ];
     cost.matters = matters(evidence, scan, &cost, release, walks);
     cost
+}
+
+/// Whether a read of memory statistics walks every cgroup on this kernel; `None` if it is not known which kernel it is.
+pub fn stats_walk(evidence: &Evidence, cgroup_version: u8) -> Option<bool> {
+    let kernel = evidence.node.as_ref()?.kernel.as_deref().and_then(parse_version)?;
+    Some(kernel < if cgroup_version == 1 { V1_STATS_WALK_BEFORE } else { V2_STATS_WALK_BEFORE })
 }
 
 fn parse_version(release: &str) -> Option<Version> {

@@ -1,22 +1,16 @@
 //! A CPU quota that is too small for what runs under it.
 
-use super::{Cause, Root};
+use super::{Cause, Root, measured};
 use crate::code::Code;
-use crate::verdict::{Proof, Proofs};
 
 pub const CAUSE: Cause = Cause {
-    code: Code::CpuThrottled,
+    codes: &[Code::CpuThrottled],
     judge: |_, finding| {
-        Some(Root {
-            because: "the kernel itself stops this cgroup when its quota is used up, and counts how often".to_owned(),
-            proofs: Proofs {
-                identity: Proof::shown("quota and stops are of the same cgroup"),
-                order: Proof::shown("the quota was there before the stops"),
-                size: Proof::shown(finding.title.clone()),
-            },
-            remedy: finding.remedy.clone(),
-            not_fixed: "Where the node has no idle cores a larger quota takes the time from others.".to_owned(),
-            risk: None,
-        })
+        Some(Root::of(
+            finding,
+            "the kernel stops this cgroup whenever its quota is used up, and counts how often",
+            measured(finding, "quota and stops are of the same cgroup"),
+            "A larger quota takes the time from others where the node has no idle cores.",
+        ))
     },
 };

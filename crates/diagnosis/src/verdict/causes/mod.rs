@@ -2,14 +2,30 @@
 //!
 //! A cause says of a finding why it needs no further cause, what to do about it, and what that leaves as it is.
 
+mod affinity;
+mod agents;
+mod cgroup_leak;
+mod core_monopolised;
+mod core_saturated;
+mod cpu_contention;
+mod cpu_steal;
 mod cpu_throttled;
+mod full_table;
+mod hardware;
+mod interrupt_storm;
+mod loops;
+mod memcg_walk;
+mod memory;
+mod observer_cost;
+mod page_work;
+mod zombie_memcgs;
 
-use super::{Case, Proofs};
+use super::{Case, Proof, Proofs};
 use crate::code::Code;
 use crate::finding::Finding;
 
 pub struct Cause {
-    pub code: Code,
+    pub codes: &'static [Code],
     /// `None`: this one is no root, only an effect whose cause was not seen.
     pub judge: fn(&Case<'_>, &Finding) -> Option<Root>,
 }
@@ -17,23 +33,99 @@ pub struct Cause {
 /// A finding as a root cause.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// Why it is one, in a sentence.
+    /// Why it is one, in a sentence without its full stop.
     pub because: String,
     pub proofs: Proofs,
     pub remedy: String,
+    /// What the remedy leaves as it is.
     pub not_fixed: String,
+    /// What will come if nothing is done.
     pub risk: Option<String>,
 }
 
-pub const ALL: &[Cause] = &[cpu_throttled::CAUSE];
+impl Root {
+    /// With the finding's own remedy.
+    pub fn of(finding: &Finding, because: impl Into<String>, proofs: Proofs, not_fixed: &str) -> Root {
+        Root {
+            because: because.into(),
+            proofs,
+            remedy: finding.remedy.clone(),
+            not_fixed: not_fixed.to_owned(),
+            risk: None,
+        }
+    }
+}
+
+/// Cause and effect were measured on the same thing at the same time: the finding is both.
+fn measured(finding: &Finding, same: impl Into<String>) -> Proofs {
+    Proofs {
+        identity: Proof::shown(same),
+        order: Proof::shown("cause and effect were measured together"),
+        size: Proof::shown(finding.title.clone()),
+    }
+}
+
+pub const ALL: &[Cause] = &[
+    loops::CAUSE,
+    zombie_memcgs::CAUSE,
+    cgroup_leak::CAUSE,
+    memcg_walk::CAUSE,
+    observer_cost::CAUSE,
+    core_monopolised::CAUSE,
+    core_saturated::CAUSE,
+    interrupt_storm::CAUSE,
+    affinity::CAUSE,
+    cpu_steal::CAUSE,
+    cpu_contention::CAUSE,
+    cpu_throttled::CAUSE,
+    memory::CAUSE,
+    page_work::CAUSE,
+    agents::CAUSE,
+    full_table::CAUSE,
+    hardware::CAUSE,
+];
 
 pub fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
-    let cause = ALL.iter().find(|cause| cause.code == finding.code)?;
+    let cause = ALL.iter().find(|cause| cause.codes.contains(&finding.code))?;
     (cause.judge)(case, finding)
 }
 
 /// What is missing to find the cause of this, and the command that gets it.
-pub fn needed(_case: &Case<'_>, finding: &Finding) -> (String, String) {
-    let needs = format!("{} was seen without anything that explains it", finding.code);
-    (needs, "coroner record --dir DIR   (then `coroner incidents` after it happens again)".to_owned())
+pub fn needed(case: &Case<'_>, finding: &Finding) -> (String, String) {
+    let record = "coroner record --dir DIR, then `coroner incidents` when it has happened again";
+    let (needs, command) = match finding.code {
+        Code::NicReset if finding.ties.cores.is_empty() => {
+            ("which core serves the queue, and what ran there when it happened", record)
+        }
+        Code::NicReset => ("what ran on the core that serves the queue when it happened; it was not watched then", record),
+        Code::KernelStall => ("what ran on that core before the kernel complained; it was not watched then", record),
+        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => {
+            ("who had the core: samples of the kernel, which could not be taken", "coroner diagnose --for 30s, as root")
+        }
+        Code::CoreSaturated | Code::NicCoreStarved => {
+            ("who had the core: nobody had most of it while we watched", "coroner record --dir DIR, then `coroner monopolies DIR`")
+        }
+        Code::SoftnetDrop => {
+            ("what held the core, or who sent faster than it can receive", "coroner diagnose --for 30s, while it happens")
+        }
+        Code::SlowMemcgStat => {
+            ("why the read takes so long: neither dead nor leaked cgroups explain it", "perf record -a -g -- cat FILE of that finding")
+        }
+        _ => ("what came before it; it was not watched then", record),
+    };
+    (needs.to_owned(), command.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_code_has_at_most_one_cause() {
+        let mut seen = BTreeSet::new();
+        for code in ALL.iter().flat_map(|cause| cause.codes) {
+            assert!(seen.insert(*code), "{code} twice");
+        }
+    }
 }

@@ -2,9 +2,20 @@
 //!
 //! A link looks at two findings and says whether the first caused the second, with its proofs; `None` if something speaks against it.
 
-mod core_saturated_starves_nic;
+mod cgroups_slow_stats;
+mod kills_make_loop;
+mod monopolist_fills_core;
+mod node_fills_core;
+mod reclaim_ends_in_kill;
+mod starved_queue_resets_nic;
+mod taken_core_drops_packets;
+mod taken_core_stalls_kernel;
+mod taken_core_starves_nic;
+mod unit_leaks_zombies;
+mod work_fills_core;
+mod zombies_lengthen_walk;
 
-use super::{Case, Proofs};
+use super::{Case, Proof, Proofs};
 use crate::code::Code;
 use crate::finding::{Fact, Finding};
 
@@ -16,13 +27,26 @@ pub struct LinkRule {
 
 #[derive(Debug, Clone)]
 pub struct Linked {
-    /// The effect in words, as it follows from the cause.
+    /// How the effect follows from the cause, in a sentence without its full stop.
     pub because: String,
     pub proofs: Proofs,
     pub evidence: Vec<Fact>,
 }
 
-pub const ALL: &[LinkRule] = &[core_saturated_starves_nic::LINK];
+pub const ALL: &[LinkRule] = &[
+    unit_leaks_zombies::LINK,
+    zombies_lengthen_walk::LINK,
+    cgroups_slow_stats::LINK,
+    work_fills_core::LINK,
+    node_fills_core::LINK,
+    monopolist_fills_core::LINK,
+    taken_core_starves_nic::LINK,
+    taken_core_drops_packets::LINK,
+    taken_core_stalls_kernel::LINK,
+    starved_queue_resets_nic::LINK,
+    reclaim_ends_in_kill::LINK,
+    kills_make_loop::LINK,
+];
 
 /// The surest link from one finding to another.
 pub fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
@@ -30,6 +54,14 @@ pub fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Lin
         .filter(|link| link.from.contains(&cause.code) && link.to.contains(&effect.code))
         .filter_map(|link| (link.examine)(case, cause, effect))
         .max_by_key(|linked| linked.proofs.certainty())
+}
+
+/// For what holds only while its cause does: `None` if they were at different times.
+fn while_both(cause: &Finding, effect: &Finding) -> Option<Proof> {
+    let (Some(before), Some(after)) = (cause.ties.when, effect.ties.when) else {
+        return Some(Proof::not_seen("when it was is not known"));
+    };
+    before.overlaps(&after).then(|| Proof::shown("both in the same seconds"))
 }
 
 #[cfg(test)]

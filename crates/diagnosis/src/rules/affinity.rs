@@ -1,0 +1,80 @@
+//! Do threads share a core because they may run nowhere else?
+
+use crate::code::Code;
+use crate::cores::timeline::Saturation;
+use crate::cores::words::{listed, percent, percent_value, span};
+use crate::cores::{Cores, FullCore};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::ties::{Task, Ties};
+use coroner_evidence::Evidence;
+
+const NAMED: usize = 4;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let cores = Cores::of(evidence);
+    if !cores.timeline.lasts() {
+        return Answer::CannotTell {
+            because: "the cores were not watched for a second".to_owned(),
+            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
+        };
+    }
+    let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned);
+    // Pinned to all cores alike is a full node, not a crowded core.
+    if shared.len() < cores.timeline.lines.len() {
+        let crowded: Vec<Finding> =
+            shared.iter().filter(|full| full.is_crowded_by_pinning()).map(|full| finding(&cores, full)).collect();
+        if !crowded.is_empty() {
+            return Answer::Findings(crowded);
+        }
+    }
+    if let Some((because, how_to_see)) = cores.waits_hidden() {
+        return Answer::CannotTell { because, how_to_see };
+    }
+    let pinned = cores.threads.lines.iter().filter(|line| !line.is_kernel() && line.only_core().is_some()).count();
+    Answer::Fine(match pinned {
+        0 => "no thread is pinned to a core".to_owned(),
+        n => format!("{n} threads are pinned to a core, and none of them waited long for another one there"),
+    })
+}
+
+fn finding(cores: &Cores, full: &FullCore) -> Finding {
+    let who: Vec<_> = full.pinned.iter().map(|sharer| (cores.threads.lines[sharer.line].who(), sharer.share)).collect();
+    let names: Vec<String> = who.iter().map(|(who, share)| format!("{} {}", who.name(), percent(*share))).collect();
+    let core = full.core;
+    let longest = full.victims.iter().map(|victim| victim.waited_ns).max().unwrap_or(0);
+    let others = full.others.map_or(0.0, |others| others.busy());
+    let mut evidence: Vec<Fact> = who
+        .iter()
+        .take(NAMED)
+        .map(|(who, share)| {
+            Fact::new(format!("{}, pinned to it, had", who.name()), percent_value(*share), "%", format!("/proc/{}/status", who.tid))
+        })
+        .collect();
+    evidence.push(Fact::new("average of the other cores", percent_value(others), "%", "/proc/stat"));
+    Finding {
+        code: Code::Affinity,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Core, core.to_string()),
+        title: format!("{} threads are pinned to core {core} and wait for each other, up to {}", who.len(), span(longest)),
+        detail: format!(
+            "{} may run on core {core} only. The other cores were {} busy.",
+            listed(&names, NAMED),
+            percent(others)
+        ),
+        evidence,
+        remedy: match who.get(1) {
+            Some((who, _)) => format!(
+                "Let all but one run elsewhere: `taskset -pc CORES {}`. Two jobs that both count their cores from 0 are the usual reason: change who pins \
+                 them (cpuset, CPUAffinity=, the launcher).",
+                who.tid
+            ),
+            None => String::new(),
+        },
+        ties: Ties {
+            cores: vec![core],
+            culprits: who.iter().map(|(who, _)| Task::from(who)).collect(),
+            when: Some(full.stretch.window.into()),
+            ..Ties::default()
+        },
+    }
+}

@@ -1,0 +1,149 @@
+//! Do interrupts or softirqs take a core before any thread can run?
+
+use crate::code::Code;
+use crate::cores::cited::{shares_text, victim_fact, with_room};
+use crate::cores::owners::OwnerKind;
+use crate::cores::threads::is_napi;
+use crate::cores::timeline::Saturation;
+use crate::cores::words::{listed, percent, percent_value, span};
+use crate::cores::{Cores, FullCore};
+use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::kernel_work::Work;
+use crate::ties::{Queue, Task, Ties};
+use coroner_evidence::{Evidence, Source, Window, WorkKind};
+
+/// Half of the core's time: threads get less than what comes before them.
+const STORM: f64 = 0.5;
+/// Of the sampled packet work on a core, in the name of one process.
+const BEHALF: f64 = 0.5;
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let cores = Cores::of(evidence);
+    if !cores.timeline.lasts() {
+        return Answer::CannotTell {
+            because: "the cores were not watched for a second".to_owned(),
+            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
+        };
+    }
+    let storms = cores.full(Saturation::Busy, |full| share(&cores, full) >= STORM);
+    Answer::from_findings(storms.iter().map(|full| finding(&cores, full)).collect(), || {
+        match cores.timeline.worst(|shares| shares.interrupts()) {
+            Some((core, share)) => format!("worst core {core} at {} over one second", percent(share)),
+            None => "no core was seen".to_owned(),
+        }
+    })
+}
+
+/// Of the core's time, in interrupts: counted as such, or by the threads that do their work.
+fn share(_: &Cores, full: &FullCore) -> f64 {
+    let counted = full.stretch.shares.interrupts();
+    let by_thread = full.ownership.owner().filter(|owner| {
+        owner.who().is_some_and(|who| who.kernel && (is_napi(&who.comm) || who.is_ksoftirqd_of(full.core)))
+    });
+    counted.max(by_thread.map_or(0.0, |owner| owner.share * full.stretch.shares.busy()))
+}
+
+fn finding(cores: &Cores, full: &FullCore) -> Finding {
+    let core = full.core;
+    let window = full.stretch.window;
+    let what = kind_of(cores, full);
+    let behalf = on_behalf_of(cores.evidence, core, window);
+    let queues = cores.queue_names(core);
+    let dropped = cores.evidence.counters.moved(Source::Softnet, &format!("cpu{core}"), "dropped").unwrap_or(0);
+    let hurts = !full.victims.is_empty() || dropped > 0;
+    let mut detail = format!("Core {core}{}: {}.", cores.when(window.from), shares_text(&full.stretch.shares));
+    if let Some((task, part)) = &behalf {
+        detail.push_str(&format!(
+            " {} of the packets were handled while {} ran: it sends or receives them.",
+            percent(*part),
+            task.name()
+        ));
+    }
+    if !queues.is_empty() {
+        detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
+    }
+    if dropped > 0 {
+        detail.push_str(&format!(" It dropped {dropped} packets meanwhile."));
+    }
+    let mut evidence = vec![
+        Fact::new("core", core, "", "/proc/stat"),
+        Fact::new("interrupts and softirqs", percent_value(share(cores, full)), "%", "/proc/stat"),
+        Fact::new("lasted", window.length().as_millis() as u64, "ms", "/proc/stat"),
+        Fact::new("most of it", what.clone(), "", "/proc/softirqs, /proc/interrupts"),
+    ];
+    evidence.extend(full.victims.iter().map(victim_fact));
+    Finding {
+        code: Code::InterruptStorm,
+        severity: if hurts { Severity::Critical } else { Severity::Warning },
+        subject: Subject::new(SubjectKind::Core, core.to_string()),
+        title: format!(
+            "{what} took {} of core {core} for {}",
+            percent(share(cores, full)),
+            span(window.length().as_nanos() as u64)
+        ),
+        detail,
+        evidence,
+        remedy: remedy(cores, full, &queues, behalf.as_ref().map(|(task, _)| task)),
+        ties: Ties {
+            cores: vec![core],
+            culprits: behalf.into_iter().map(|(task, _)| task).collect(),
+            victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
+            queues: cores.queues(core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
+            when: Some(window.into()),
+            ..Ties::default()
+        },
+    }
+}
+
+/// `softirq NET_RX`, `interrupt 38`, `napi/eth0-8193[77]`.
+fn kind_of(cores: &Cores, full: &FullCore) -> String {
+    match full.ownership.owner() {
+        Some(owner) if matches!(owner.kind, OwnerKind::Softirq(_) | OwnerKind::Interrupt(_)) => owner.name(),
+        Some(owner) if owner.who().is_some_and(|who| is_napi(&who.comm)) => owner.name(),
+        _ => most_raised(cores, full).unwrap_or_else(|| "softirqs".to_owned()),
+    }
+}
+
+/// The softirq that was raised most on the core.
+fn most_raised(cores: &Cores, full: &FullCore) -> Option<String> {
+    let subject = format!("cpu{}", full.core);
+    let counters = &cores.evidence.counters;
+    let moved = |name: &str| counters.moved(Source::Softirqs, &subject, name).unwrap_or(0);
+    let quiet = ["TIMER", "SCHED", "RCU"];
+    let names = counters.names(Source::Softirqs, &subject);
+    let most = names.into_iter().filter(|name| !quiet.contains(name)).max_by_key(|name| moved(name))?;
+    (moved(most) > 0).then(|| format!("softirq {most}"))
+}
+
+/// Who was running when packets were handled on this core: on a loopback or a veth that is who sends them.
+fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Task, f64)> {
+    let work = Work::of(evidence)?;
+    let all = work.time_within(Some(window), |row| row.core == core && row.kind == WorkKind::Network);
+    let processes = work.processes(|row| row.core == core && row.kind == WorkKind::Network && row.pid != 0);
+    let most = processes.into_iter().find(|process| {
+        let comm = &process.thread.comm;
+        !comm.starts_with("ksoftirqd/") && !is_napi(comm)
+    })?;
+    let part = most.time.as_secs_f64() / all.as_secs_f64().max(1e-9);
+    (part >= BEHALF).then_some((most.thread, part.min(1.0)))
+}
+
+fn remedy(cores: &Cores, full: &FullCore, queues: &[String], sender: Option<&Task>) -> String {
+    let mut steps = Vec::new();
+    if let Some(sender) = sender {
+        steps.push(format!("See whether {} should send so much.", sender.name()));
+    }
+    if let Some(queue) = queues.first() {
+        let device = queue.split(' ').next().unwrap_or("DEV");
+        steps.push(format!(
+            "Spread the device over more cores: `ethtool -L {device} combined N`, or let irqbalance move its interrupts (/proc/irq/N/smp_affinity_list)."
+        ));
+    }
+    match with_room(cores, full.core, full.stretch.window) {
+        Some(others) => steps.push(format!(
+            "Let other cores take part of the packets: RPS (/sys/class/net/DEV/queues/rx-N/rps_cpus); cores {others} had room."
+        )),
+        None => steps.push("No other core has room: fewer packets, or larger ones (GRO, jumbo frames), are what helps.".to_owned()),
+    }
+    steps.join(" ")
+}

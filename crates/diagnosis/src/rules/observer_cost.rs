@@ -1,0 +1,80 @@
+//! Does a program hurt the node by watching it?
+//!
+//! /proc/PID/smaps and clear_refs walk every page table of a process and hold its lock meanwhile; files of cgroups are cheap each, and
+//! thousands of them are not.
+
+use crate::code::Code;
+use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
+use crate::kernel_work::{ProcessWork, Work, not_sampled};
+use crate::words::percent;
+use coroner_evidence::{Evidence, WorkKind};
+
+/// An agent that takes a tenth of a core (100m, a usual request) for page tables alone is no longer an observer.
+const PAGE_TABLES: f64 = 0.1;
+/// Half of a core for a second, and again: the process that is looked at cannot get memory meanwhile.
+const PAGE_TABLES_PEAK: f64 = 0.5;
+/// Files of cgroups and /sys are others' work, too: systemd, a container runtime that starts many.
+const FILES: f64 = 0.25;
+/// From this part of it on it is told.
+const WORTH_KNOWING: f64 = 0.5;
+
+/// We look as well, and say elsewhere what it costs.
+const OURSELVES: &str = "coroner";
+
+pub fn examine(evidence: &Evidence) -> Answer {
+    let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
+    let of = |kind: WorkKind| {
+        let processes = work.processes(move |row| row.kind == kind && row.pid != 0);
+        processes.into_iter().filter(|process| process.thread.comm != OURSELVES).collect::<Vec<_>>()
+    };
+    let (tables, files) = (of(WorkKind::PageTables), of(WorkKind::Kernfs));
+    let mut findings: Vec<Finding> = Vec::new();
+    for process in tables.iter().filter(|p| p.share >= PAGE_TABLES * WORTH_KNOWING || p.peak >= PAGE_TABLES_PEAK) {
+        let felt = process.share >= PAGE_TABLES || process.peak >= PAGE_TABLES_PEAK;
+        findings.push(finding(process, WorkKind::PageTables, felt));
+    }
+    for process in files.iter().filter(|p| p.share >= FILES * WORTH_KNOWING) {
+        findings.push(finding(process, WorkKind::Kernfs, process.share >= FILES));
+    }
+    Answer::from_findings(findings, || {
+        let share = |processes: &[ProcessWork]| processes.iter().map(|p| p.share).sum::<f64>();
+        format!(
+            "page tables of others took {} of one core, files of cgroups and /sys {}",
+            percent(share(&tables)),
+            percent(share(&files))
+        )
+    })
+}
+
+fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
+    let name = process.thread.name();
+    let (what, harm, remedy) = match kind {
+        WorkKind::PageTables => (
+            "page tables of other processes (smaps, clear_refs)",
+            "While it reads them, the process that it looks at cannot change its memory map and waits.",
+            "Turn off what asks for it: cAdvisor `--disable_metrics=referenced_memory`, other agents' memory maps or \"referenced bytes\"; or \
+             look less often; smaps_rollup is cheaper than smaps.",
+        ),
+        _ => (
+            "files of cgroups or of /sys",
+            "Each read takes locks that starting and ending containers need, too.",
+            "Let it look less often (kubelet and cAdvisor: --housekeeping-interval), and run only one of those that read the same; if there are thousands of \
+             cgroups, see cgroup-leak and zombie-memcgs.",
+        ),
+    };
+    let symbol = process.symbol.as_ref().map(|symbol| format!(", mostly in {symbol}")).unwrap_or_default();
+    Finding {
+        code: Code::ObserverCost,
+        severity: if felt { Severity::Warning } else { Severity::Info },
+        subject: Subject::new(SubjectKind::Process, name.clone()),
+        title: format!("{name} spent {} reading {what}", process.share_words(process.share)),
+        detail: format!(
+            "{name} was found in the kernel{symbol}: {} of one core over what was sampled, {} in its busiest second. {harm}",
+            percent(process.share),
+            percent(process.peak)
+        ),
+        evidence: process.facts(),
+        remedy: remedy.to_owned(),
+        ties: process.ties(),
+    }
+}

@@ -1,0 +1,64 @@
+//! Do page faults or huge pages take the kernel's time?
+//!
+//! Both are everyday work of a job that uses memory: they are told, never warned of. Where they fill a core the verdict names them.
+
+use crate::code::Code;
+use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
+use crate::kernel_work::{ProcessWork, Work, not_sampled};
+use crate::words::{count, percent};
+use coroner_evidence::{Evidence, Source, WorkKind};
+
+/// A fifth of one core is worth knowing, a tenth for huge pages: these are made for somebody's sake, faults are somebody's own.
+const FAULTS: f64 = 0.2;
+const HUGE: f64 = 0.1;
+const MOST_FINDINGS: usize = 3;
+
+pub fn page_faults(evidence: &Evidence) -> Answer {
+    examine(evidence, WorkKind::PageFault, FAULTS)
+}
+
+pub fn huge_pages(evidence: &Evidence) -> Answer {
+    examine(evidence, WorkKind::HugePages, HUGE)
+}
+
+fn examine(evidence: &Evidence, kind: WorkKind, worth_knowing: f64) -> Answer {
+    let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
+    let processes = work.processes(|row| row.kind == kind);
+    let telling = processes.iter().filter(|process| process.share >= worth_knowing).take(MOST_FINDINGS);
+    Answer::from_findings(telling.map(|process| finding(process, kind)).collect(), || {
+        let share = percent(work.cores_of(|k| k == kind));
+        let moved = |name: &str| evidence.counters.moved(Source::Vmstat, "", name);
+        match (kind, moved("compact_stall"), moved("pgmajfault")) {
+            (WorkKind::HugePages, Some(stalls), _) => {
+                format!("huge pages took {share} of one core; threads had to compact memory {} times", count(stalls))
+            }
+            (WorkKind::PageFault, _, Some(major)) => {
+                format!("page faults took {share} of one core; {} had to read from disk", count(major))
+            }
+            _ => format!("{} took {share} of one core", kind.words()),
+        }
+    })
+}
+
+fn finding(process: &ProcessWork, kind: WorkKind) -> Finding {
+    let name = process.thread.name();
+    let huge = kind == WorkKind::HugePages;
+    Finding {
+        code: if huge { Code::HugePages } else { Code::PageFaults },
+        severity: Severity::Info,
+        subject: Subject::new(SubjectKind::Process, name.clone()),
+        title: format!("{name} spent {} in {}", process.share_words(process.share), kind.words()),
+        detail: format!(
+            "{} of one core over what was sampled, {} in its busiest second. That is the cost of new memory, and often a symptom rather than a cause.",
+            percent(process.share),
+            percent(process.peak)
+        ),
+        evidence: process.facts(),
+        remedy: match huge {
+            true => "If it hurts: `echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`, or reserve huge pages at boot.",
+            false => "If it hurts: let the allocator keep memory instead of giving it back (jemalloc `dirty_decay_ms`, glibc M_TRIM_THRESHOLD).",
+        }
+        .to_owned(),
+        ties: process.ties(),
+    }
+}

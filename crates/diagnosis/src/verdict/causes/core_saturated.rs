@@ -1,0 +1,46 @@
+//! A core that one known thread fills; where nobody can be named, that is no cause.
+
+use super::{Cause, Root};
+use crate::code::Code;
+use crate::finding::Finding;
+use crate::verdict::{Case, Proof, Proofs};
+use crate::words::percent;
+use coroner_evidence::{Window, WorkKind, WorkRow};
+
+pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated], judge };
+
+fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
+    let thread = finding.ties.culprits.first()?;
+    let core = *finding.ties.cores.first()?;
+    let what = what_it_does(case, finding, core, thread.pid);
+    let because = match &what {
+        Some(what) => format!("{} filled core {core}, {what}", thread.name()),
+        None => format!("{} filled core {core}", thread.name()),
+    };
+    let proofs = Proofs {
+        identity: Proof::shown(format!("{} ran on core {core}", thread.name())),
+        order: Proof::shown("cause and effect were measured together"),
+        size: match what {
+            Some(what) => Proof::shown(what),
+            None => Proof::not_seen("what it did there was not sampled"),
+        },
+    };
+    Some(Root::of(finding, because, proofs, "Why the program does this is not known from outside: its owner has to look."))
+}
+
+/// `mostly in page faults (handle_mm_fault)`
+fn what_it_does(case: &Case<'_>, finding: &Finding, core: u32, pid: u32) -> Option<String> {
+    let when = finding.ties.when?;
+    let window = Some(Window { from: when.from, to: when.to });
+    let work = case.work?;
+    let of_it = |row: &WorkRow| row.core == core && row.pid == pid;
+    let all = work.time_within(window, of_it);
+    let time_of = |kind: WorkKind| work.time_within(window, |row| of_it(row) && row.kind == kind);
+    let most = WorkKind::ALL.iter().copied().max_by_key(|kind| time_of(*kind))?;
+    let share = time_of(most).as_secs_f64() / all.as_secs_f64().max(1e-9);
+    if all.is_zero() || most == WorkKind::Unnamed {
+        return None;
+    }
+    let (symbol, _) = *work.symbols(|row| of_it(row) && row.kind == most).first()?;
+    Some(format!("{} of its kernel time in {} ({symbol})", percent(share), most.words()))
+}

@@ -1,0 +1,39 @@
+//! A unit or container that starts, ends and starts again.
+
+use super::{Cause, Root};
+use crate::code::Code;
+use crate::finding::{Finding, SubjectKind};
+use crate::verdict::{Case, Proof, Proofs, risk};
+
+pub const CAUSE: Cause =
+    Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, Code::ContainerCrashloop], judge };
+
+fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
+    let name = &finding.subject.name;
+    let dead = case.unit_costs.get(name).and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
+    let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
+    let mut because = format!("{name} ends and is started again and again");
+    if unused.is_some() {
+        because.push_str("; nobody uses it");
+    }
+    let remedy = match unused {
+        Some(unused) => unused.remedy.clone(),
+        None => finding.remedy.clone(),
+    };
+    let not_fixed = match dead {
+        Some(_) => "Stopping it stops the growth and frees nothing: the dead cgroups go when what keeps them goes, or with a reboot.",
+        None if finding.subject.kind == SubjectKind::Unit => "Why it fails is in its own log.",
+        None => "Why it fails is in its own log; the runtime starts it again as long as it is told to.",
+    };
+    Some(Root {
+        because,
+        proofs: Proofs {
+            identity: Proof::shown(format!("{name} itself is what starts again")),
+            order: Proof::shown("its starts were counted"),
+            size: Proof::shown(finding.title.clone()),
+        },
+        remedy,
+        not_fixed: not_fixed.to_owned(),
+        risk: dead.and_then(|_| risk::when_zombies_hurt(case)),
+    })
+}

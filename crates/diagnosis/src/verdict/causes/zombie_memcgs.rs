@@ -1,0 +1,37 @@
+//! Dead cgroups whose maker is not known, or no longer there.
+
+use super::{Cause, Root};
+use crate::code::Code;
+use crate::finding::Finding;
+use crate::verdict::{Case, Proof, Proofs, risk};
+use crate::zombies::Growth;
+
+pub const CAUSE: Cause = Cause { codes: &[Code::ZombieMemcgs], judge };
+
+fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
+    let report = case.zombies.as_ref();
+    let maker = report.and_then(|report| report.groups.first()?.makers.iter().find_map(|share| share.maker.as_ref()));
+    let place = &finding.subject.name;
+    let named = report.is_some_and(|report| report.scan.method.is_bpf());
+    Some(Root {
+        because: match maker {
+            Some(maker) => format!("{}[{}] makes and removes cgroups, and what they leave keeps them", maker.comm, maker.pid),
+            None => format!("cgroups were removed, and what they left keeps them ({place})"),
+        },
+        proofs: Proofs {
+            identity: match named {
+                true => Proof::shown("their names were read"),
+                false => Proof::not_seen("their names could not be read"),
+            },
+            order: match (maker, crate::zombies::growth::growth(case.evidence)) {
+                (Some(maker), _) => Proof::shown(format!("{} was seen making them", maker.comm)),
+                (None, Growth::Steady { .. }) => Proof::shown("they were there before, and did not become more while we watched"),
+                (None, _) => Proof::not_seen("who makes them was not seen"),
+            },
+            size: Proof::shown(finding.title.clone()),
+        },
+        remedy: finding.remedy.clone(),
+        not_fixed: "Stopping who makes them frees none of them.".to_owned(),
+        risk: risk::when_zombies_hurt(case),
+    })
+}

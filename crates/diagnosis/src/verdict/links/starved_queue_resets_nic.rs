@@ -1,0 +1,67 @@
+//! A queue that nobody polls makes its driver reset the device after some seconds.
+
+use super::{LinkRule, Linked};
+use crate::code::Code;
+use crate::finding::Finding;
+use crate::ties::When;
+use crate::verdict::{Case, Proof, Proofs};
+use crate::words::duration_words;
+use std::time::Duration;
+
+/// A driver's watchdog looks every 5 s at most (ENA, the kernel's own for transmit queues) and prints when it does.
+const WATCHDOG: Duration = Duration::from_secs(10);
+
+pub const LINK: LinkRule = LinkRule {
+    from: &[Code::NicCoreStarved, Code::CoreSaturated, Code::CoreMonopolised],
+    to: &[Code::NicReset],
+    examine,
+};
+
+fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+    let core = cause.ties.common_core(&effect.ties);
+    let nic = effect.ties.queues.first()?;
+    let same_nic = cause.ties.common_nic(&effect.ties).is_some();
+    let identity = match core {
+        Some(core) => Proof::shown(format!("{} is served by core {core}, which was taken", nic.name())),
+        None if same_nic && !effect.ties.cores.is_empty() => return None,
+        None if same_nic => Proof::shown(format!("{} in both", nic.nic)),
+        // A device in another namespace, or one whose map is not known.
+        None => return None,
+    };
+    let (before, reset) = (cause.ties.when?, effect.ties.when?);
+    let late = When { to: before.to + WATCHDOG, ..before };
+    if !before.can_precede(&reset) || !late.overlaps(&reset) {
+        return None;
+    }
+    let lasted = before.to.since(before.from);
+    let silent = effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("longest silence"));
+    let silent = silent.map(|ms| Duration::from_millis(ms as u64));
+    Some(Linked {
+        because: format!("the driver of {} waited for a poll that could not run, and reset the device", nic.nic),
+        proofs: Proofs {
+            identity,
+            order: match before.surely_precedes(&reset) {
+                true => Proof::shown("the core was taken before the driver gave up"),
+                false => Proof::not_seen(format!(
+                    "the log's clock may be off by {}, too much to tell which came first",
+                    duration_words(reset.uncertainty)
+                )),
+            },
+            size: match silent {
+                // The core may have been taken before we began to look.
+                Some(silent) if lasted.mul_f64(2.0) >= silent => Proof::shown(format!(
+                    "the poll had not run for {}; the core was seen taken for {}",
+                    duration_words(silent),
+                    duration_words(lasted)
+                )),
+                Some(silent) => Proof::not_seen(format!(
+                    "the poll had not run for {}, but the core was seen taken for {} only",
+                    duration_words(silent),
+                    duration_words(lasted)
+                )),
+                None => Proof::not_seen("the driver did not say how long the poll had not run"),
+            },
+        },
+        evidence: effect.facts_about(&["line", "queue", "core that serves the queue", "time since the poll (NAPI) last ran"]),
+    })
+}

@@ -1,0 +1,26 @@
+//! A core that is taken does not serve the queues that depend on it.
+
+use super::{LinkRule, Linked, while_both};
+use crate::code::Code;
+use crate::verdict::{Proof, Proofs};
+
+pub const LINK: LinkRule = LinkRule {
+    from: &[Code::CoreSaturated, Code::CoreMonopolised, Code::InterruptStorm],
+    to: &[Code::NicCoreStarved],
+    examine: |_, cause, effect| {
+        let core = cause.ties.common_core(&effect.ties)?;
+        let queue = effect.ties.queues.first().map_or_else(|| "a device".to_owned(), |queue| queue.name());
+        Some(Linked {
+            because: format!("core {core} alone polls {queue}, and was taken"),
+            proofs: Proofs {
+                identity: Proof::shown(format!("core {core} in both")),
+                order: while_both(cause, effect)?,
+                size: match effect.ties.common_culprit(&cause.ties) {
+                    Some(owner) => Proof::shown(format!("{} had the core while the queue waited", owner.name())),
+                    None => Proof::not_seen("who had the core while the queue waited cannot be named"),
+                },
+            },
+            evidence: effect.facts_about(&["waited", "queues"]),
+        })
+    },
+};

@@ -1,0 +1,60 @@
+//! What a thread does in the kernel is what fills its core: walking cgroups, reclaim, page tables of others.
+
+use super::{LinkRule, Linked};
+use crate::code::Code;
+use crate::finding::{Fact, Finding};
+use crate::verdict::{Case, Proof, Proofs};
+use crate::words::percent;
+use coroner_evidence::{Window, WorkKind};
+
+/// The work explains a core if it is at least half of what the owner did there.
+const MOST: f64 = 0.5;
+/// With less than this it is something else that fills it.
+const SOME: f64 = 0.2;
+
+pub const LINK: LinkRule = LinkRule {
+    from: &[Code::MemcgWalk, Code::MemoryReclaim, Code::ObserverCost, Code::PageFaults, Code::HugePages],
+    to: &[Code::CoreSaturated, Code::CoreMonopolised],
+    examine,
+};
+
+fn is_of(code: Code, kind: WorkKind) -> bool {
+    match code {
+        Code::MemcgWalk => kind.is_memcg_walk(),
+        Code::MemoryReclaim => kind.is_reclaim(),
+        Code::PageFaults => kind == WorkKind::PageFault,
+        Code::HugePages => kind == WorkKind::HugePages,
+        _ => matches!(kind, WorkKind::PageTables | WorkKind::Kernfs | WorkKind::StatsWalk),
+    }
+}
+
+fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+    let work = case.work?;
+    let core = *effect.ties.cores.first()?;
+    let when = effect.ties.when?;
+    let window = Window { from: when.from, to: when.to };
+    // Reclaim is a cause of many threads; the others name whose work it is.
+    let owner = effect.ties.culprits.first()?;
+    if cause.code != Code::MemoryReclaim && cause.ties.common_culprit(&effect.ties).is_none() {
+        return None;
+    }
+    let of_owner = |row: &coroner_evidence::WorkRow| row.core == core && row.pid == owner.pid;
+    let all = work.time_within(Some(window), of_owner);
+    let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
+    let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
+    if all.is_zero() || share < SOME {
+        return None;
+    }
+    Some(Linked {
+        because: format!("{} of what {} did in the kernel on core {core} was this", percent(share), owner.name()),
+        proofs: Proofs {
+            identity: Proof::shown(format!("{} on core {core} in both", owner.name())),
+            order: Proof::shown("sampled in the same seconds"),
+            size: match share >= MOST {
+                true => Proof::shown(format!("{} of its kernel time there", percent(share))),
+                false => Proof::not_seen(format!("only {} of its kernel time there", percent(share))),
+            },
+        },
+        evidence: vec![Fact::new("of its kernel time on that core", (share * 1000.0).round() / 10.0, "%", "samples of the kernel")],
+    })
+}
