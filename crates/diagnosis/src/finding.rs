@@ -108,7 +108,8 @@ pub struct Finding {
 impl Finding {
     /// Its evidence about these things, by the beginning or the end of what they are called.
     pub fn facts_about(&self, things: &[&str]) -> Vec<Fact> {
-        let about = |fact: &&Fact| things.iter().any(|thing| fact.what.starts_with(thing) || fact.what.ends_with(thing));
+        let about =
+            |fact: &&Fact| things.iter().any(|thing| fact.what.starts_with(thing) || fact.what.ends_with(thing));
         self.evidence.iter().filter(about).cloned().collect()
     }
 

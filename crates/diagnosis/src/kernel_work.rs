@@ -73,7 +73,8 @@ pub fn not_sampled(evidence: &Evidence) -> Answer {
     let unseen: Option<&Unseen> = evidence.why_unseen(probe::KERNEL_SAMPLES);
     Answer::CannotTell {
         because: unseen.map_or_else(|| "the kernel's work was not sampled".to_owned(), |unseen| unseen.why.clone()),
-        how_to_see: unseen.map_or_else(|| "run on the node as root, for some seconds".to_owned(), |unseen| unseen.how_to_see.clone()),
+        how_to_see: unseen
+            .map_or_else(|| "run on the node as root, for some seconds".to_owned(), |unseen| unseen.how_to_see.clone()),
     }
 }
 
@@ -184,7 +185,9 @@ impl Gathered<'_> {
         let (&(tid, comm), _) = self.threads.iter().max_by_key(|(_, time)| **time)?;
         let mut cores: Vec<(u32, Duration)> = self.cores.into_iter().collect();
         cores.sort_by_key(|(core, time)| (Reverse(*time), *core));
-        let share = |(&(from, to), time): (&(Time, Time), &Duration)| time.as_secs_f64() / to.since(from).as_secs_f64().max(SHORTEST);
+        let share = |(&(from, to), time): (&(Time, Time), &Duration)| {
+            time.as_secs_f64() / to.since(from).as_secs_f64().max(SHORTEST)
+        };
         let peak = self.seconds.iter().map(share).fold(0.0, f64::max);
         let mut at_it = self.seconds.iter().filter(|second| share(*second) >= peak / 2.0).map(|(second, _)| second);
         let first = at_it.next()?;

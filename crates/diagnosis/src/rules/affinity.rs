@@ -47,7 +47,12 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         .iter()
         .take(NAMED)
         .map(|(who, share)| {
-            Fact::new(format!("{}, pinned to it, had", who.name()), percent_value(*share), "%", format!("/proc/{}/status", who.tid))
+            Fact::new(
+                format!("{}, pinned to it, had", who.name()),
+                percent_value(*share),
+                "%",
+                format!("/proc/{}/status", who.tid),
+            )
         })
         .collect();
     evidence.push(Fact::new("average of the other cores", percent_value(others), "%", "/proc/stat"));
@@ -55,7 +60,11 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         code: Code::Affinity,
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Core, core.to_string()),
-        title: format!("{} threads are pinned to core {core} and wait for each other, up to {}", who.len(), span(longest)),
+        title: format!(
+            "{} threads are pinned to core {core} and wait for each other, up to {}",
+            who.len(),
+            span(longest)
+        ),
         detail: format!(
             "{} may run on core {core} only. The other cores were {} busy.",
             listed(&names, NAMED),

@@ -31,7 +31,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     if let Some((because, how_to_see)) = cores.waits_hidden() {
         return Answer::CannotTell {
-            because: format!("the cores were {} busy, and whether anybody waited cannot be told: {because}", percent(busy)),
+            because: format!(
+                "the cores were {} busy, and whether anybody waited cannot be told: {because}",
+                percent(busy)
+            ),
             how_to_see,
         };
     }
@@ -47,12 +50,22 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let who: Vec<String> = by_command.iter().map(|(comm, n)| format!("{comm} ({n:.1})")).collect();
     let mut facts = vec![
         Fact::new("average of all cores", percent_value(busy), "%", "/proc/stat"),
-        Fact::new("threads that waited, on average", (waiting * 10.0).round() / 10.0, "", "/proc/PID/task/TID/schedstat"),
+        Fact::new(
+            "threads that waited, on average",
+            (waiting * 10.0).round() / 10.0,
+            "",
+            "/proc/PID/task/TID/schedstat",
+        ),
         Fact::new("cores", number, "", "/proc/stat"),
     ];
     if let Some(us) = evidence.counters.moved(Source::Pressure, "cpu", "some_us") {
         let share = us as f64 / 1e3 / window.length().as_millis().max(1) as f64;
-        facts.push(Fact::new("time in which something waited for a core (some)", percent_value(share), "%", "/proc/pressure/cpu"));
+        facts.push(Fact::new(
+            "time in which something waited for a core (some)",
+            percent_value(share),
+            "%",
+            "/proc/pressure/cpu",
+        ));
     }
     Answer::Findings(vec![Finding {
         code: Code::CpuContention,

@@ -46,7 +46,10 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
         code: Code::MemcgWalk,
         severity: if felt { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Process, name.clone()),
-        title: format!("{name} spent {} going through {over}", walker.share_words(walker.peak.min(1.0).max(walker.share))),
+        title: format!(
+            "{name} spent {} going through {over}",
+            walker.share_words(walker.peak.min(1.0).max(walker.share))
+        ),
         detail: format!(
             "In the kernel {name} went from memory cgroup to memory cgroup{symbol}: {} of one core over what was sampled, {} in its busiest \
              second. Reclaim and statistics visit every cgroup, the dead included.",

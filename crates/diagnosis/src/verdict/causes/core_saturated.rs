@@ -25,7 +25,12 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
             None => Proof::not_seen("what it did there was not sampled"),
         },
     };
-    Some(Root::of(finding, because, proofs, "Why the program does this is not known from outside: its owner has to look."))
+    Some(Root::of(
+        finding,
+        because,
+        proofs,
+        "Why the program does this is not known from outside: its owner has to look.",
+    ))
 }
 
 /// `mostly in page faults (handle_mm_fault)`

@@ -5,8 +5,7 @@ use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
 use crate::verdict::{Case, Proof, Proofs, risk};
 
-pub const CAUSE: Cause =
-    Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, Code::ContainerCrashloop], judge };
+pub const CAUSE: Cause = Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, Code::ContainerCrashloop], judge };
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let name = &finding.subject.name;
@@ -21,7 +20,9 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         None => finding.remedy.clone(),
     };
     let not_fixed = match dead {
-        Some(_) => "Stopping it stops the growth and frees nothing: the dead cgroups go when what keeps them goes, or with a reboot.",
+        Some(_) => {
+            "Stopping it stops the growth and frees nothing: the dead cgroups go when what keeps them goes, or with a reboot."
+        }
         None if finding.subject.kind == SubjectKind::Unit => "Why it fails is in its own log.",
         None => "Why it fails is in its own log; the runtime starts it again as long as it is told to.",
     };

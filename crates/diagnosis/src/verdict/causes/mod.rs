@@ -97,20 +97,25 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> (String, String) {
         Code::NicReset if finding.ties.cores.is_empty() => {
             ("which core serves the queue, and what ran there when it happened", record)
         }
-        Code::NicReset => ("what ran on the core that serves the queue when it happened; it was not watched then", record),
+        Code::NicReset => {
+            ("what ran on the core that serves the queue when it happened; it was not watched then", record)
+        }
         Code::KernelStall => ("what ran on that core before the kernel complained; it was not watched then", record),
         Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => {
             ("who had the core: samples of the kernel, which could not be taken", "coroner diagnose --for 30s, as root")
         }
-        Code::CoreSaturated | Code::NicCoreStarved => {
-            ("who had the core: nobody had most of it while we watched", "coroner record --dir DIR, then `coroner monopolies DIR`")
-        }
-        Code::SoftnetDrop => {
-            ("what held the core, or who sent faster than it can receive", "coroner diagnose --for 30s, while it happens")
-        }
-        Code::SlowMemcgStat => {
-            ("why the read takes so long: neither dead nor leaked cgroups explain it", "perf record -a -g -- cat FILE of that finding")
-        }
+        Code::CoreSaturated | Code::NicCoreStarved => (
+            "who had the core: nobody had most of it while we watched",
+            "coroner record --dir DIR, then `coroner monopolies DIR`",
+        ),
+        Code::SoftnetDrop => (
+            "what held the core, or who sent faster than it can receive",
+            "coroner diagnose --for 30s, while it happens",
+        ),
+        Code::SlowMemcgStat => (
+            "why the read takes so long: neither dead nor leaked cgroups explain it",
+            "perf record -a -g -- cat FILE of that finding",
+        ),
         _ => ("what came before it; it was not watched then", record),
     };
     (needs.to_owned(), command.to_owned())

@@ -15,7 +15,9 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let named = report.is_some_and(|report| report.scan.method.is_bpf());
     Some(Root {
         because: match maker {
-            Some(maker) => format!("{}[{}] makes and removes cgroups, and what they leave keeps them", maker.comm, maker.pid),
+            Some(maker) => {
+                format!("{}[{}] makes and removes cgroups, and what they leave keeps them", maker.comm, maker.pid)
+            }
             None => format!("cgroups were removed, and what they left keeps them ({place})"),
         },
         proofs: Proofs {
@@ -25,7 +27,9 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
             },
             order: match (maker, crate::zombies::growth::growth(case.evidence)) {
                 (Some(maker), _) => Proof::shown(format!("{} was seen making them", maker.comm)),
-                (None, Growth::Steady { .. }) => Proof::shown("they were there before, and did not become more while we watched"),
+                (None, Growth::Steady { .. }) => {
+                    Proof::shown("they were there before, and did not become more while we watched")
+                }
                 (None, _) => Proof::not_seen("who makes them was not seen"),
             },
             size: Proof::shown(finding.title.clone()),

@@ -7,7 +7,8 @@ use crate::verdict::{Case, Proof, Proofs};
 use crate::words::count;
 use crate::zombies::cost::stats_walk;
 
-pub const LINK: LinkRule = LinkRule { from: &[Code::ZombieMemcgs, Code::CgroupLeak], to: &[Code::SlowMemcgStat], examine };
+pub const LINK: LinkRule =
+    LinkRule { from: &[Code::ZombieMemcgs, Code::CgroupLeak], to: &[Code::SlowMemcgStat], examine };
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let (dead, live) = case.memcgs?;

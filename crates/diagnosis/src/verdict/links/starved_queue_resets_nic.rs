@@ -62,6 +62,11 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
                 None => Proof::not_seen("the driver did not say how long the poll had not run"),
             },
         },
-        evidence: effect.facts_about(&["line", "queue", "core that serves the queue", "time since the poll (NAPI) last ran"]),
+        evidence: effect.facts_about(&[
+            "line",
+            "queue",
+            "core that serves the queue",
+            "time since the poll (NAPI) last ran",
+        ]),
     })
 }

@@ -55,6 +55,11 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 false => Proof::not_seen(format!("only {} of its kernel time there", percent(share))),
             },
         },
-        evidence: vec![Fact::new("of its kernel time on that core", (share * 1000.0).round() / 10.0, "%", "samples of the kernel")],
+        evidence: vec![Fact::new(
+            "of its kernel time on that core",
+            (share * 1000.0).round() / 10.0,
+            "%",
+            "samples of the kernel",
+        )],
     })
 }
