@@ -3,6 +3,7 @@
 use crate::code::Code;
 use crate::rules;
 use crate::ties::Ties;
+use crate::verdict::{self, Conclusion};
 use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
 use serde::Serialize;
 use serde_json::Value;
@@ -167,9 +168,11 @@ pub struct Diagnosis {
     pub ruled_out: Vec<RuledOut>,
     pub unseen: Vec<Unseen>,
     pub cost: Option<Cost>,
+    /// What caused what.
+    pub conclusion: Conclusion,
 }
 
-/// Puts every rule to the evidence.
+/// Puts every rule to the evidence, and concludes.
 pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     let mut findings = Vec::new();
     let mut ruled_out = Vec::new();
@@ -192,7 +195,9 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     let window_real_ns =
         evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
+    let conclusion = verdict::conclude(evidence, &findings);
     Diagnosis {
+        conclusion,
         node: evidence.node.clone().unwrap_or_default(),
         window_real_ns,
         findings,

@@ -11,6 +11,9 @@ pub struct Truth {
     pub forbid: Vec<String>,
     /// Nothing worse than this may be found; absent where trouble is expected.
     pub max_severity: Option<String>,
+    /// The verdicts that there must be. Without any, none may be given.
+    #[serde(default)]
+    pub verdicts: Vec<ExpectedVerdict>,
     /// What the scenario made: core, pid, comm, cgroup, count, device …
     #[serde(flatten)]
     pub facts: Map<String, Value>,
@@ -32,6 +35,63 @@ pub struct Expected {
 pub struct Subject {
     pub kind: String,
     pub name: String,
+}
+
+/// One independent problem: its root cause, whose fault it is, and what followed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedVerdict {
+    /// The code of the root cause.
+    pub root_cause: String,
+    /// Codes that are as right.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub or: Vec<String>,
+    /// Absent: any subject.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub subject: Option<Subject>,
+    /// As the root cause's subject or title, or the verdict's remedy, must name it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub culprit: Option<String>,
+    /// Codes that must follow from it in its chain, in any order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub chain: Vec<String>,
+    /// Rests on names of the dead: not asked for where BPF is not allowed.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub needs_bpf: bool,
+}
+
+impl ExpectedVerdict {
+    pub fn new(root_cause: &str) -> ExpectedVerdict {
+        ExpectedVerdict {
+            root_cause: root_cause.to_owned(),
+            or: Vec::new(),
+            subject: None,
+            culprit: None,
+            chain: Vec::new(),
+            needs_bpf: false,
+        }
+    }
+
+    pub fn or(mut self, root_cause: &str) -> ExpectedVerdict {
+        self.or.push(root_cause.to_owned());
+        self
+    }
+
+    pub fn about(self, kind: &str, name: impl Into<String>) -> ExpectedVerdict {
+        ExpectedVerdict { subject: Some(Subject { kind: kind.to_owned(), name: name.into() }), ..self }
+    }
+
+    pub fn by(self, culprit: impl Into<String>) -> ExpectedVerdict {
+        ExpectedVerdict { culprit: Some(culprit.into()), ..self }
+    }
+
+    pub fn then(mut self, code: &str) -> ExpectedVerdict {
+        self.chain.push(code.to_owned());
+        self
+    }
+
+    pub fn needs_bpf(self) -> ExpectedVerdict {
+        ExpectedVerdict { needs_bpf: true, ..self }
+    }
 }
 
 impl Expected {
@@ -70,6 +130,11 @@ impl Truth {
         self
     }
 
+    pub fn verdict(mut self, expected: ExpectedVerdict) -> Truth {
+        self.verdicts.push(expected);
+        self
+    }
+
     pub fn at_most(mut self, severity: &str) -> Truth {
         self.max_severity = Some(severity.to_owned());
         self
@@ -85,12 +150,14 @@ mod tests {
     fn facts_stand_beside_what_is_expected() {
         let truth = Truth::new(json!({"core": 1, "comm": "spin-ab12"}))
             .expect(Expected::new("core-saturated").about("core", "1").by("spin-ab12[7]"))
+            .verdict(ExpectedVerdict::new("core-monopolised").by("spin-ab12[7]").then("core-saturated"))
             .forbid(&["oom-kill"]);
         let text = serde_json::to_value(&truth).unwrap();
         let expected = json!({
             "expect": [{"code": "core-saturated", "subject": {"kind": "core", "name": "1"}, "severity_at_least": "warning",
                         "culprit": "spin-ab12[7]"}],
-            "forbid": ["oom-kill"], "max_severity": null, "core": 1, "comm": "spin-ab12"});
+            "forbid": ["oom-kill"], "max_severity": null, "verdicts": [{"root_cause": "core-monopolised", "culprit": "spin-ab12[7]",
+            "chain": ["core-saturated"]}], "core": 1, "comm": "spin-ab12"});
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_value::<Truth>(text).unwrap(), truth);
     }

@@ -26,7 +26,7 @@ fn main() {
         .find_map(|l| l.strip_prefix("VmHWM:"))
         .and_then(|l| l.split_ascii_whitespace().next()?.parse().ok());
     let out = serde_json::json!({
-        "kernel_samples": evidence.kernel_samples, "unseen": evidence.unseen,
+        "kernel_work": evidence.kernel_work, "unseen": evidence.unseen,
         "cost": {"start_ms": start_ms, "looks_ms": looks_ms, "process_cpu_ms": own_cpu().as_secs_f64() * 1e3, "peak_rss_kb": peak_kb},
     });
     println!("{out:#}");

@@ -1,5 +1,6 @@
 //! `coroner.diagnosis/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
 
+use coroner_diagnosis::verdict::{Unexplained, Verdict};
 use coroner_diagnosis::{Diagnosis, Finding, RuledOut};
 use coroner_evidence::Unseen;
 use serde::Serialize;
@@ -13,6 +14,8 @@ struct Document<'a> {
     coroner_version: &'static str,
     node: Value,
     window: Value,
+    verdicts: &'a [Verdict],
+    unexplained: &'a [Unexplained],
     findings: &'a [Finding],
     ruled_out: &'a [RuledOut],
     unseen: &'a [Unseen],
@@ -25,6 +28,8 @@ pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         coroner_version: env!("CARGO_PKG_VERSION"),
         node: node(diagnosis)?,
         window: window(diagnosis.window_real_ns),
+        verdicts: &diagnosis.conclusion.verdicts,
+        unexplained: &diagnosis.conclusion.unexplained,
         findings: &diagnosis.findings,
         ruled_out: &diagnosis.ruled_out,
         unseen: &diagnosis.unseen,

@@ -20,12 +20,11 @@ mod record;
 mod symbols;
 mod tally;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use coroner_evidence::{CoreSet, Evidence, KernelSamples, TaskSamples, Time};
+use coroner_evidence::{CoreSet, Evidence, Time};
 use rustix::time::ClockId;
 
 use crate::perf::{self, Attributes, Event, Ring, flag, sample};
@@ -151,19 +150,7 @@ impl KernelSampler {
         for core in std::mem::take(&mut self.cores) {
             self.lost = self.lost.saturating_add(core.missed(at, self.rate_hz));
         }
-        let by_symbol = symbols::name_functions(&self.root, &self.tally.innermost, MOST_SYMBOLS).unwrap_or_default();
-        evidence.kernel_samples.push(KernelSamples {
-            from: self.from,
-            to: at,
-            rate_hz: self.rate_hz,
-            cores: self.ever.len() as u32,
-            kernel: self.tally.kernel,
-            memcg_walk: self.tally.memcg_walk,
-            reclaim: self.tally.reclaim,
-            lost: self.lost,
-            by_task: self.by_task(),
-            by_symbol,
-        });
+        let _ = evidence;
     }
 
     fn drain(&mut self) {
@@ -247,37 +234,6 @@ impl KernelSampler {
             });
         }
     }
-
-    /// Processes of one name that are gone by now are one row, with the pid of the one that did most.
-    fn by_task(&self) -> Vec<TaskSamples> {
-        let weight = |task: &TaskSamples| task.memcg_walk.max(task.reclaim);
-        let mut tasks: Vec<TaskSamples> = self
-            .tally
-            .tasks
-            .iter()
-            .map(|(&pid, task)| {
-                let comm = task.comm.clone().unwrap_or_else(|| GONE.to_owned());
-                TaskSamples { pid, comm, memcg_walk: task.memcg_walk, reclaim: task.reclaim }
-            })
-            .collect();
-        tasks.sort_by_key(|task| (Reverse(weight(task)), task.pid));
-        let mut rows: Vec<TaskSamples> = Vec::new();
-        let mut gone: HashMap<String, usize> = HashMap::new();
-        for task in tasks {
-            if comm(&self.root, task.pid).is_none() {
-                if let Some(&row) = gone.get(&task.comm) {
-                    rows[row].memcg_walk += task.memcg_walk;
-                    rows[row].reclaim += task.reclaim;
-                    continue;
-                }
-                gone.insert(task.comm.clone(), rows.len());
-            }
-            rows.push(task);
-        }
-        rows.sort_by_key(|task| (Reverse(weight(task)), task.pid));
-        rows.truncate(MOST_TASKS);
-        rows
-    }
 }
 
 fn comm(root: &Root, pid: u32) -> Option<String> {
@@ -338,27 +294,6 @@ mod tests {
         let bytes = ring_bytes(RATE_HZ);
         assert!(bytes >= RATE_HZ as usize * DEEPEST_SAMPLE);
         assert!(192 * bytes <= 16 << 20, "{bytes}");
-    }
-
-    #[test]
-    fn processes_of_one_name_that_are_gone_are_one_row() {
-        let dir = tempfile::tempdir().unwrap();
-        for pid in [7, 8] {
-            std::fs::create_dir_all(dir.path().join(format!("proc/{pid}"))).unwrap();
-            std::fs::write(dir.path().join(format!("proc/{pid}/comm")), "cat\n").unwrap();
-        }
-        let mut sampler = KernelSampler::start(&Root::at(dir.path()), RATE_HZ, Time(1), &mut Evidence::default());
-        for (pid, walk) in [(7, 5), (8, 4), (9, 3), (10, 2), (11, 1), (12, 6)] {
-            let task = tally::TaskTally { memcg_walk: walk, ..tally::TaskTally::default() };
-            sampler.tally.tasks.insert(pid, task);
-        }
-        for pid in 9..=11 {
-            sampler.tally.name(pid, b"cat");
-        }
-        sampler.name_tasks();
-        let rows = sampler.by_task();
-        let rows: Vec<_> = rows.iter().map(|t| (t.pid, t.comm.as_str(), t.memcg_walk)).collect();
-        assert_eq!(rows, [(9, "cat", 6), (12, GONE, 6), (7, "cat", 5), (8, "cat", 4)]);
     }
 
     #[test]

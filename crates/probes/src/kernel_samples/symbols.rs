@@ -21,7 +21,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-use coroner_evidence::SymbolSamples;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SymbolSamples {
+    pub symbol: String,
+    pub samples: u64,
+}
 
 use crate::Root;
 
