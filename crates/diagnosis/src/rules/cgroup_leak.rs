@@ -6,7 +6,7 @@
 use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
-use crate::ties::{Task, Ties};
+use crate::ties::Ties;
 use crate::words::{count, duration_words, percent};
 use crate::zombies::makers::{self, MakerShare};
 use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
@@ -161,6 +161,7 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>, maker: Option<&
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+    use crate::ties::Task;
     use coroner_evidence::{CgroupChurn, Maker};
 
     fn with(live: u64, empty: Option<u64>) -> Evidence {

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 
 /// The cores have nothing left.
 const FULL: f64 = 0.95;
-/// As many wait as run: everybody gets half of what it wants.
-const WAITING_PER_CORE: f64 = 1.0;
+/// For each thread that runs two wait: everybody gets a third of what it wants. A build or a batch job that starts two processes for
+/// each core is at work; it takes as long as it takes.
+const WAITING_PER_CORE: f64 = 2.0;
 const WORTH_KNOWING: f64 = 0.5;
 const NAMED: usize = 4;
 
@@ -71,7 +72,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
         code: Code::CpuContention,
         severity: if per_core >= WAITING_PER_CORE { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Node, "cpu"),
-        title: format!("too little CPU: {waiting:.1} threads waited for {number} full cores, on average"),
+        title: match per_core >= WAITING_PER_CORE {
+            true => format!("too little CPU: {waiting:.1} threads waited for {number} full cores, on average"),
+            false => format!("all {number} cores are full, and {waiting:.1} threads waited for one, on average"),
+        },
         detail: format!(
             "All cores were full ({} on average), and for each that ran {per_core:.1} others waited. Waiting most: {}. Threads that asked to be served \
              last (nice, SCHED_IDLE, SCHED_BATCH) and those that their quota stops are not counted.",
