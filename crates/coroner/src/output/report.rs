@@ -120,7 +120,7 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
         out.push_str("\n### What follows from it\n\n");
     }
     for step in steps {
-        out.push_str(&link(step.link, &"  ".repeat(step.depth), step.again));
+        out.push_str(&link_text(step.link, &"  ".repeat(step.depth), step.again));
     }
     out.push_str(&timeline(telling::timeline(verdict)));
     for (name, text) in [
@@ -135,7 +135,7 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     out
 }
 
-fn link(link: &Link, margin: &str, again: bool) -> String {
+fn link_text(link: &Link, margin: &str, again: bool) -> String {
     let again = if again { ", as above" } else { "" };
     let certainty = link.certainty.as_str();
     let mut out = format!("{margin}- **{}** (`{}`{again})\n", line(&link.to.title), link.to.code);

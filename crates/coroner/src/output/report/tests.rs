@@ -1,5 +1,5 @@
 use super::*;
-use crate::output::test_diagnosis::*;
+use crate::output::test_diagnosis::{diagnosis, the_incident, unexplained};
 
 fn report_of(diagnosis: &Diagnosis) -> String {
     render(&Report {

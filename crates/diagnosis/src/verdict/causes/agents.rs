@@ -9,7 +9,11 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "it is installed to run on this node, and has no work here",
+            match finding.code {
+                Code::AgentConflict => "each of the two wants this node for itself",
+                Code::UnitDrift => "it is not as in the baseline that was stored when the node was well",
+                _ => "it is installed to run on this node, and has no work here",
+            },
             Proofs {
                 identity: Proof::shown(format!("unit {}", finding.subject.name)),
                 order: Proof::not_seen("what it has cost so far is not known"),

@@ -12,7 +12,7 @@ pub const CAUSE: Cause = Cause {
             finding,
             format!("{} had core {core} for itself while others waited for it", thread.name()),
             measured(finding, format!("{} ran on core {core}, and the others waited for that core", thread.name())),
-            "Who starts the program sets its class and place: it returns with the next start unless that is changed.",
+            "Why the program asks for this class or core is for its owner to say.",
         ))
     },
 };

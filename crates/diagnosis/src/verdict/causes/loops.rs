@@ -11,7 +11,12 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let name = &finding.subject.name;
     let dead = case.unit_costs.get(name).and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
     let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
-    let mut because = format!("{name} ends and is started again and again");
+    // A supervisor is well itself: what it starts is not.
+    let is_churn = finding.code == Code::UnitChurn;
+    let mut because = match is_churn {
+        true => format!("what {name} starts ends again and again, and is started anew"),
+        false => format!("{name} ends and is started again and again"),
+    };
     if unused.is_some() {
         because.push_str("; nobody uses it");
     }
@@ -29,8 +34,11 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     Some(Root {
         because,
         proofs: Proofs {
-            identity: Proof::shown(format!("{name} itself is what starts again")),
-            order: Proof::shown("its starts were counted"),
+            identity: Proof::shown(match is_churn {
+                true => format!("all of it is started by {name}"),
+                false => format!("it is {name} itself that starts again"),
+            }),
+            order: Proof::shown("the starts were counted"),
             size: Proof::shown(finding.title.clone()),
         },
         remedy,

@@ -3,6 +3,7 @@
 use super::{Cause, Root};
 use crate::code::Code;
 use crate::verdict::{Proof, Proofs};
+use crate::words::count;
 
 pub const CAUSE: Cause = Cause {
     codes: &[Code::MemcgWalk],
@@ -16,7 +17,7 @@ pub const CAUSE: Cause = Cause {
                 identity: Proof::shown(format!("{} was sampled in the walk", walker.name())),
                 order: Proof::shown("cause and effect were measured together"),
                 size: match live {
-                    Some(live) => Proof::shown(format!("{live} live memory cgroups to go through")),
+                    Some(live) => Proof::shown(format!("{} live memory cgroups to go through", count(live))),
                     None => Proof::not_seen("how many cgroups there are is not known"),
                 },
             },

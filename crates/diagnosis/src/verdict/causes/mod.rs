@@ -92,7 +92,7 @@ pub fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
 
 /// What is missing to find the cause of this, and the command that gets it.
 pub fn needed(case: &Case<'_>, finding: &Finding) -> (String, String) {
-    let record = "coroner record --dir DIR, then `coroner incidents` when it has happened again";
+    let record = "`coroner record --dir DIR`, then `coroner incidents` when it has happened again";
     let (needs, command) = match finding.code {
         Code::NicReset if finding.ties.cores.is_empty() => {
             ("which core serves the queue, and what ran there when it happened", record)
@@ -101,20 +101,21 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> (String, String) {
             ("what ran on the core that serves the queue when it happened; it was not watched then", record)
         }
         Code::KernelStall => ("what ran on that core before the kernel complained; it was not watched then", record),
-        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => {
-            ("who had the core: samples of the kernel, which could not be taken", "coroner diagnose --for 30s, as root")
-        }
+        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => (
+            "who had the core: samples of the kernel, which could not be taken",
+            "`coroner diagnose --for 30s`, as root",
+        ),
         Code::CoreSaturated | Code::NicCoreStarved => (
             "who had the core: nobody had most of it while we watched",
-            "coroner record --dir DIR, then `coroner monopolies DIR`",
+            "`coroner record --dir DIR`, then `coroner monopolies DIR`",
         ),
         Code::SoftnetDrop => (
             "what held the core, or who sent faster than it can receive",
-            "coroner diagnose --for 30s, while it happens",
+            "`coroner diagnose --for 30s`, while it happens",
         ),
         Code::SlowMemcgStat => (
             "why the read takes so long: neither dead nor leaked cgroups explain it",
-            "perf record -a -g -- cat FILE of that finding",
+            "`perf record -a -g -- cat FILE`, the file of that finding",
         ),
         _ => ("what came before it; it was not watched then", record),
     };

@@ -16,9 +16,12 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     Some(Root {
         because: match maker {
             Some(maker) => {
-                format!("{}[{}] makes and removes cgroups, and what they leave keeps them", maker.comm, maker.pid)
+                format!(
+                    "{}[{}] makes and removes cgroups, and memory that they leave keeps them",
+                    maker.comm, maker.pid
+                )
             }
-            None => format!("cgroups were removed, and what they left keeps them ({place})"),
+            None => format!("cgroups were removed, and memory that they left keeps them ({place})"),
         },
         proofs: Proofs {
             identity: match named {

@@ -46,7 +46,7 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         return None;
     }
     Some(Linked {
-        because: format!("{} of what {} did in the kernel on core {core} was this", percent(share), owner.name()),
+        because: format!("{} of what {} did in the kernel on core {core} was that", percent(share), owner.name()),
         proofs: Proofs {
             identity: Proof::shown(format!("{} on core {core} in both", owner.name())),
             order: Proof::shown("sampled in the same seconds"),
