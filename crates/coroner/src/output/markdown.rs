@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(line("12. item"), r"12\. item");
         assert_eq!(line("a\nb\u{1b}[31m"), "a\u{fffd}b\u{fffd}\\[31m");
         assert_eq!(line("&lt; \\ $x$"), r"\&lt; \\ \$x\$");
-        assert_eq!(line("http://x www.y"), r"http:\//x www\.y");
+        assert_eq!(line("http://x www.y"), r"http\://x www\.y");
         assert_eq!(line("@root getty@tty1.service"), "@\u{200b}root getty@tty1.service");
         assert_eq!(line("memory_reclaim _x_"), r"memory_reclaim \_x\_");
     }
