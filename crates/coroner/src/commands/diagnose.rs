@@ -5,6 +5,7 @@ use super::recorded::{self, Recorded, with_recorder};
 use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
+use crate::output::report::{self, Report};
 use crate::output::{diagnosis_json, diagnosis_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
@@ -15,16 +16,24 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
         print(code.page())?;
         return Ok(Exit::NothingWrong);
     }
+    args.report.check(args.json, args.recorded.from.as_deref())?;
     let (evidence, recorded) = examine(&args)?;
     let diagnosis = diagnose(&evidence);
-    let text = if args.json {
+    let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
+    if args.json {
         let document = with_recorder(diagnosis_json::document(&diagnosis)?, recorded.as_ref());
-        format!("{document:#}\n")
-    } else {
-        let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
-        diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose)
-    };
-    print(&text)?;
+        print(&format!("{document:#}\n"))?;
+    } else if !args.report.is_stdout() {
+        print(&diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose))?;
+    }
+    // Last: a file that cannot be written must not cost what was seen.
+    args.report.write(|command| {
+        let (diagnosis, evidence) = (&diagnosis, &evidence);
+        report::render(&Report { diagnosis, evidence, source: &source, incident: None, command })
+    })?;
+    if !args.json {
+        print(&args.report.told())?;
+    }
     Ok(exit_of(&diagnosis, args.strict))
 }
 

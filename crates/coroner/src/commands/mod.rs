@@ -8,6 +8,7 @@ pub mod mark;
 pub mod profile;
 pub mod record;
 mod recorded;
+mod report;
 pub mod units;
 pub mod zombies;
 
