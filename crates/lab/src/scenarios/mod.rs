@@ -43,6 +43,8 @@ pub enum Need {
     TwoCores,
     /// To mount a file system of its own.
     LoopDevice,
+    /// A small Debian with systemd: it is there, or can be made.
+    SystemdRoot,
     /// A program on the PATH, and the package that has it.
     Program(&'static str, &'static str),
 }
@@ -53,6 +55,7 @@ impl Need {
             Need::Root => "root".to_owned(),
             Need::TwoCores => "two cores".to_owned(),
             Need::LoopDevice => "a loop device".to_owned(),
+            Need::SystemdRoot => "mmdebstrap".to_owned(),
             Need::Program(program, _) => program.to_owned(),
         }
     }
@@ -69,6 +72,9 @@ impl Need {
             }
             Need::LoopDevice if !std::path::Path::new("/dev/loop-control").exists() => {
                 bail!("needs a loop device, and there is no /dev/loop-control")
+            }
+            Need::SystemdRoot if !systemd_root::is_built(&systemd_root::location()?) => {
+                return Need::Program("mmdebstrap", "mmdebstrap").check();
             }
             Need::Program(program, package) if !on_path(program) => bail!("needs {program}: install {package}"),
             _ => {}

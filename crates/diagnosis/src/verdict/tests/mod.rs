@@ -53,7 +53,8 @@ fn told(diagnosis: &Diagnosis) -> String {
 fn is_honest(conclusion: &Conclusion) {
     for verdict in &conclusion.verdicts {
         let proofs = verdict.chain.iter().map(|link| &link.proofs).chain([&verdict.proofs]);
-        let all_shown = proofs.fold(true, |all, p| all && p.identity.is_shown() && p.order.is_shown() && p.size.is_shown());
+        let all_shown =
+            proofs.fold(true, |all, p| all && p.identity.is_shown() && p.order.is_shown() && p.size.is_shown());
         assert_eq!(verdict.certainty == Certainty::Proven, all_shown, "{verdict:#?}");
         assert!(verdict.severity >= Severity::Warning);
         assert!(!verdict.remedy.is_empty() && !verdict.because.is_empty() && !verdict.not_fixed.is_empty());

@@ -7,6 +7,7 @@ use coroner_evidence::{
     CgroupCensus, CoreSet, Evidence, LogLine, MapSource, Nic, NicQueue, Node, QueueKind, Source, StatRead, Unit,
     WorkKind, ZombieScan,
 };
+use std::time::Duration;
 
 pub const SECONDS: f64 = 10.0;
 pub const KUBELET: u32 = 4711;
@@ -96,7 +97,7 @@ pub fn unit(evidence: &mut Evidence, name: &str, restarts: u32) {
             result: Some(if ended { "exit-code" } else { "success" }.to_owned()),
             restarts: Some(if ended { count } else { 0 }),
             invocation_id: Some(if ended { count } else { 0 }.to_string()),
-            main_started: Some(time(if ended { second - 0.2 } else { 0.0 } - 100.0 * f64::from(u8::from(!ended)))),
+            main_started: Some(time(second) - Duration::from_millis(if ended { 200 } else { 500_000 })),
             exit_kind: ended.then(|| "exited".to_owned()),
             exit_status: ended.then_some(5),
             cgroup: Some(format!("/system.slice/{name}")),
@@ -141,6 +142,8 @@ pub fn starving(core: u32) -> Actor {
         .until(99.0, Doing::Sleep)
 }
 
+pub const DONE: &str =
+    "ena 0000:20:03.0: Device reset completed successfully, Driver info: Elastic Network Adapter (ENA) v2.11.0g";
 pub const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6296000 usec. napi scheduled: 1";
 
 /// A line of the kernel whose clock may be off.
@@ -149,7 +152,7 @@ pub fn line(evidence: &mut Evidence, second: f64, uncertainty_ms: u64, text: &st
     if evidence.log.is_empty() {
         let text = "Linux version 5.4.0-216-generic".to_owned();
         evidence.log.push(LogLine {
-            at: time(-900.0),
+            at: time(0.0) - Duration::from_secs(900),
             uncertainty_ns: 0,
             stamp_us: 1,
             sequence: 0,
@@ -189,5 +192,6 @@ pub fn incident() -> Evidence {
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);
     nic(&mut evidence, CORE);
     line(&mut evidence, 8.4, 7, PAUSED);
+    line(&mut evidence, 8.5, 7, DONE);
     evidence
 }

@@ -29,7 +29,10 @@ fn with_real_time(scene: Scene, core: u32, tid: u32) -> Scene {
 #[test]
 fn a_real_time_thread_is_the_root_and_the_full_core_its_effect() {
     let verdict = only(&with_real_time(quiet(), 1, 900).evidence());
-    assert_eq!((verdict.root_cause.code, verdict.root_cause.subject.name.as_str()), (Code::CoreMonopolised, "spin[900]"));
+    assert_eq!(
+        (verdict.root_cause.code, verdict.root_cause.subject.name.as_str()),
+        (Code::CoreMonopolised, "spin[900]")
+    );
     assert_eq!(steps(&verdict), [(Code::CoreMonopolised, Code::CoreSaturated)]);
     assert_eq!(verdict.certainty, Certainty::Proven);
 }
@@ -51,7 +54,10 @@ fn a_real_time_thread_on_the_core_of_a_queue_explains_the_reset() {
     nic(&mut evidence, CORE);
     line(&mut evidence, 8.4, 7, "NETDEV WATCHDOG: eth0 (ena): transmit queue 5 timed out 5164 ms");
     let verdict = only(&evidence);
-    assert_eq!((verdict.root_cause.code, verdict.root_cause.subject.name.as_str()), (Code::CoreMonopolised, "spin[900]"));
+    assert_eq!(
+        (verdict.root_cause.code, verdict.root_cause.subject.name.as_str()),
+        (Code::CoreMonopolised, "spin[900]")
+    );
     let reset = verdict.chain.iter().find(|link| link.to.code == Code::NicReset).unwrap();
     let text = format!("{} {:?}", reset.because, reset.proofs);
     assert!(text.contains("eth0 tx-5") && text.contains("core 3"), "the verdict names core and queue: {text}");
@@ -70,7 +76,8 @@ fn two_independent_problems_are_two_verdicts() {
     roots.sort_unstable();
     assert_eq!(roots, [(Code::CoreMonopolised, "spin[900]"), (Code::UnitCrashloop, "ecs.service")], "{told}");
     for verdict in &conclusion.verdicts {
-        let core = |name: &str| verdict.chain.iter().any(|l| l.to.code == Code::CoreSaturated && l.to.subject.name == name);
+        let core =
+            |name: &str| verdict.chain.iter().any(|l| l.to.code == Code::CoreSaturated && l.to.subject.name == name);
         match verdict.root_cause.code {
             Code::CoreMonopolised => assert!(core("1") && !core("3"), "{told}"),
             _ => assert!(core("3") && !core("1"), "{told}"),
@@ -104,7 +111,7 @@ fn a_busy_node_with_nothing_wrong_gets_no_verdict() {
     unit(&mut evidence, "kubelet.service", 0);
     dead(&mut evidence, "/kubepods/pod", 30, 40);
     nic(&mut evidence, CORE);
-    line(&mut evidence, -100.0, 7, "eth0: link up");
+    line(&mut evidence, 0.1, 7, "eth0: link up");
     assert_eq!(concluded(&evidence), Conclusion::default(), "{}", told(&diagnose(&evidence)));
 }
 
