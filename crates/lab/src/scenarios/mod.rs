@@ -2,16 +2,22 @@
 
 mod admin_restarts;
 mod agents;
+mod cgroup_dir_leak;
 mod cpu_throttle;
 mod crashloop_leak;
 mod failing_oneshot;
 mod furniture;
 mod hanging_bus;
 mod healthy;
+mod ksoftirqd_starved;
 mod many_units;
 mod nic_starved;
+mod observer_smaps;
 mod rt_monopoly;
 mod severed_bus;
+mod short_spikes;
+mod softirq_storm;
+mod steered;
 mod supervised_churn;
 mod systemd_node;
 pub mod systemd_root;
@@ -94,6 +100,10 @@ pub const ALL: &[Scenario] = &[
     zombies::SCENARIO,
     zombies_pinned::SCENARIO,
     nic_starved::SCENARIO,
+    ksoftirqd_starved::SCENARIO,
+    softirq_storm::SCENARIO,
+    observer_smaps::SCENARIO,
+    cgroup_dir_leak::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
     supervised_churn::SCENARIO,
@@ -105,6 +115,7 @@ pub const ALL: &[Scenario] = &[
     many_units::SCENARIO,
     hanging_bus::SCENARIO,
     severed_bus::SCENARIO,
+    short_spikes::SCENARIO,
     healthy::BUSY,
     healthy::ONE_THREAD,
     healthy::IDLE,

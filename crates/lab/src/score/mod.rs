@@ -54,6 +54,8 @@ pub struct Run {
     pub seed: u64,
     /// From the start of `coroner diagnose` to its end.
     pub seconds: f64,
+    /// How busy the cores were before there was any trouble, in percent: what is judged should be the scenario's.
+    pub busy_before: u64,
     pub judgement: Judgement,
 }
 
@@ -148,7 +150,8 @@ fn one(scenario: &Scenario, seed: u64, number: u32, question: &Question, keep: O
     let said = run::run(scenario.name, seed, question)?;
     let asking = Asking { no_bpf: question.no_bpf, earlier: Some(&said.earlier) };
     let judgement = judge(&said.truth, &said.answer, asking)?;
-    let run = Run { scenario: scenario.name, run: number, seed, seconds: said.took.as_secs_f64(), judgement };
+    let seconds = said.took.as_secs_f64();
+    let run = Run { scenario: scenario.name, run: number, seed, seconds, busy_before: said.busy_before, judgement };
     if let Some(dir) = keep.filter(|_| !run.judgement.faults.is_empty()) {
         keep_run(dir, &run, &said)?;
     }

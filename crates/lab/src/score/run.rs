@@ -2,6 +2,7 @@
 
 use crate::draw::Draw;
 use crate::guard::Child;
+use crate::node::CoreTimes;
 use crate::truth::Truth;
 use crate::{HostLock, LiveScenario, interrupt};
 use anyhow::{Context, Result, bail};
@@ -27,6 +28,8 @@ pub struct Said {
     pub answer: Value,
     /// What coroner said before there was any trouble.
     pub earlier: Value,
+    /// How busy the cores were then, in percent.
+    pub busy_before: u64,
     /// From the start of `coroner diagnose` to its end.
     pub took: Duration,
 }
@@ -40,11 +43,14 @@ const HOLD_SECONDS: &str = "600";
 /// One scenario with one seed, alone on the machine among those who use the lab.
 pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
     let _turn = take_turn()?;
+    let cores = CoreTimes::now()?;
     let past = Command::new(&question.coroner)
         .args(["diagnose", "--json", "--for", "500ms", "--trust-user-log"])
         .stdin(Stdio::null())
         .output()
         .with_context(|| question.coroner.display().to_string())?;
+    let busy = CoreTimes::now()?.busy_percent_since(&cores);
+    let busy_before = busy.values().sum::<u64>() / busy.len().max(1) as u64;
     let earlier = parse(&past.stdout)?;
     let live = LiveScenario::start(scenario, &["--seconds", HOLD_SECONDS, "--seed", &seed.to_string()])?;
     let mut command = Command::new(&question.coroner);
@@ -54,7 +60,7 @@ pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
     let took = started.elapsed();
     let truth = live.truth.clone();
     live.stop().with_context(|| format!("{scenario} did not hold"))?;
-    Ok(Said { truth, answer: parse(&text)?, earlier, took })
+    Ok(Said { truth, answer: parse(&text)?, earlier, busy_before, took })
 }
 
 fn take_turn() -> Result<HostLock> {

@@ -149,7 +149,7 @@ mod tests {
     use crate::scenarios;
 
     fn run(scenario: &'static str, seconds: f64, judgement: Judgement) -> Run {
-        Run { scenario, run: 1, seed: 1, seconds, judgement }
+        Run { scenario, run: 1, seed: 1, seconds, busy_before: 0, judgement }
     }
 
     fn asked(right_root_cause: bool, right_culprit: bool) -> Judgement {

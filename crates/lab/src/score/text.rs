@@ -1,19 +1,28 @@
 //! The score for people.
 
+use super::judge::Judgement;
 use super::sums::{ScenarioSums, Sums, Times};
 use super::{NotRun, Run};
 use std::fmt::Write;
 
+/// A node that is this busy before there is any trouble has troubles of its own.
+const BUSY: u64 = 20;
+
 /// One run: `nic-starved 2 (seed 4711): right, 6.1 s`
 pub fn line(run: &Run) -> String {
-    let word = match (run.judgement.faults.as_slice(), run.judgement.right()) {
-        ([], _) if run.judgement.control => "quiet".to_owned(),
-        ([], _) => "right".to_owned(),
-        (faults, true) => format!("right, but {}", faults.join("; ")),
-        (faults, false) => format!("WRONG: {}", faults.join("; ")),
+    let Judgement { asked, faults, .. } = &run.judgement;
+    let word = match faults.as_slice() {
+        [] if run.judgement.control => "quiet".to_owned(),
+        [] => "right".to_owned(),
+        faults if run.judgement.right() && !asked.is_empty() => format!("right, but {}", faults.join("; ")),
+        faults => format!("WRONG: {}", faults.join("; ")),
     };
     let hard = if run.judgement.proven_wrong.is_empty() { "" } else { " (a wrong culprit was called proven)" };
-    format!("{} {} (seed {}): {word}{hard}, {:.1} s", run.scenario, run.run, run.seed, run.seconds)
+    let noise = match run.busy_before {
+        busy if busy >= BUSY => format!(" (the node was {busy} % busy before)"),
+        _ => String::new(),
+    };
+    format!("{} {} (seed {}): {word}{hard}, {:.1} s{noise}", run.scenario, run.run, run.seed, run.seconds)
 }
 
 pub fn table(sums: &Sums, not_run: &[NotRun]) -> String {
