@@ -68,7 +68,7 @@ pub fn want_a_little(comm: &str, core: u32) -> Result<()> {
     }
 }
 
-fn name_this_thread(comm: &str) -> Result<()> {
+pub(super) fn name_this_thread(comm: &str) -> Result<()> {
     let name = CString::new(comm).context("a thread name holds no zero byte")?;
     rustix::thread::set_name(&name).with_context(|| format!("cannot name a thread {comm}"))
 }

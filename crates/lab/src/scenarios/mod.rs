@@ -2,19 +2,25 @@
 
 mod admin_restarts;
 mod agents;
+mod batch_job_ends;
 mod cpu_throttle;
 mod crashloop_leak;
 mod failing_oneshot;
+mod few_zombies;
 mod furniture;
 mod hanging_bus;
 mod healthy;
 mod many_units;
+mod memory_limit_reclaim;
 mod nic_starved;
 mod rt_monopoly;
 mod severed_bus;
 mod supervised_churn;
 mod systemd_node;
 pub mod systemd_root;
+mod the_incident;
+mod two_problems;
+mod zombie_reclaim;
 mod zombies;
 mod zombies_pinned;
 
@@ -88,6 +94,10 @@ pub const ALL: &[Scenario] = &[
     zombies::SCENARIO,
     zombies_pinned::SCENARIO,
     nic_starved::SCENARIO,
+    zombie_reclaim::SCENARIO,
+    the_incident::SCENARIO,
+    memory_limit_reclaim::SCENARIO,
+    two_problems::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
     supervised_churn::SCENARIO,
@@ -99,6 +109,8 @@ pub const ALL: &[Scenario] = &[
     many_units::SCENARIO,
     hanging_bus::SCENARIO,
     severed_bus::SCENARIO,
+    few_zombies::SCENARIO,
+    batch_job_ends::SCENARIO,
     healthy::BUSY,
     healthy::ONE_THREAD,
     healthy::IDLE,
