@@ -1,10 +1,13 @@
 //! The processes that make the trouble: this binary again, with the hidden subcommand `actor`, so that the lab needs neither a
 //! compiler nor a scripting language. They run until they are killed; their parent's death kills them.
 
+mod batch;
+mod dir_leak;
 mod leak;
 mod net;
 mod observer;
 mod packets;
+mod reclaim;
 mod spin;
 mod systemd;
 mod zombies;
@@ -52,6 +55,21 @@ pub enum Actor {
     },
     /// Makes memory cgroups and removes them, each pinned by one page of a file that they share.
     Pin(zombies::Pin),
+    /// The same much faster, for tens of thousands.
+    Leak(leak::Leak),
+    /// Wants a memory cgroup emptied, again and again.
+    Reclaim(reclaim::Reclaim),
+    /// Reads more of a file than its cgroup may keep in memory.
+    Reader(reclaim::Reader),
+    /// One short process after the other, some at a time.
+    Batch(batch::Batch),
+    /// One of them.
+    BatchTask {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        ms: u64,
+    },
     /// Sends UDP packets through a veth device.
     Flood {
         #[arg(long)]
@@ -163,6 +181,11 @@ impl Actor {
             Actor::Victim { comm, core } => spin::want_a_little(&comm, core),
             Actor::Zombies { parent, tmpfs, count } => zombies::make(&parent, &tmpfs, count),
             Actor::Pin(pin) => zombies::pin(&pin),
+            Actor::Leak(leak) => leak::leak(&leak),
+            Actor::Reclaim(reclaim) => reclaim::reclaim(&reclaim),
+            Actor::Reader(reader) => reclaim::read_here_and_there(&reader),
+            Actor::Batch(batch) => batch::batch(&batch),
+            Actor::BatchTask { comm, ms } => batch::task(&comm, ms),
             Actor::Flood { netns, device, to, rate } => net::flood(&netns, &device, to, rate),
             Actor::Sink { netns, device, port } => net::sink(&netns, &device, port),
             Actor::Stream { comm, netns, to, rate } => packets::stream(&comm, &netns, to, rate),
@@ -175,7 +198,7 @@ impl Actor {
             Actor::HoldMemory { comm, bytes } => observer::hold_memory(&comm, bytes),
             Actor::Observe { comm, core, target } => observer::observe(&comm, core, target),
             Actor::LeakCgroups { comm, parent, prefix, count, every_ms } => {
-                leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
+                dir_leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
             }
             Actor::Enter { join, command } => enter(&join, &command),
             Actor::Systemd { lower, scratch, hostname } => systemd::boot(&lower, &scratch, &hostname),

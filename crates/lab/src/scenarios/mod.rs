@@ -2,15 +2,18 @@
 
 mod admin_restarts;
 mod agents;
+mod batch_job_ends;
 mod cgroup_dir_leak;
 mod cpu_throttle;
 mod crashloop_leak;
 mod failing_oneshot;
+mod few_zombies;
 mod furniture;
 mod hanging_bus;
 mod healthy;
 mod ksoftirqd_starved;
 mod many_units;
+mod memory_limit_reclaim;
 mod nic_starved;
 mod observer_smaps;
 mod rt_monopoly;
@@ -21,6 +24,9 @@ mod steered;
 mod supervised_churn;
 mod systemd_node;
 pub mod systemd_root;
+mod the_incident;
+mod two_problems;
+mod zombie_reclaim;
 mod zombies;
 mod zombies_pinned;
 
@@ -104,6 +110,10 @@ pub const ALL: &[Scenario] = &[
     softirq_storm::SCENARIO,
     observer_smaps::SCENARIO,
     cgroup_dir_leak::SCENARIO,
+    zombie_reclaim::SCENARIO,
+    the_incident::SCENARIO,
+    memory_limit_reclaim::SCENARIO,
+    two_problems::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
     supervised_churn::SCENARIO,
@@ -116,6 +126,8 @@ pub const ALL: &[Scenario] = &[
     hanging_bus::SCENARIO,
     severed_bus::SCENARIO,
     short_spikes::SCENARIO,
+    few_zombies::SCENARIO,
+    batch_job_ends::SCENARIO,
     healthy::BUSY,
     healthy::ONE_THREAD,
     healthy::IDLE,

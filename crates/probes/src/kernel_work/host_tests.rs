@@ -132,9 +132,8 @@ fn a_thread_that_touches_new_memory_is_found() {
         std::hint::black_box(vec![1u8; 1 << 20]);
     });
     let work = sample_until("toucher", Naming::Always, |work| {
-        samples(work, |row| {
-            row.tid == toucher.tid && matches!(row.kind, WorkKind::PageFault | WorkKind::HugePages)
-        }) >= 20
+        samples(work, |row| row.tid == toucher.tid && matches!(row.kind, WorkKind::PageFault | WorkKind::HugePages))
+            >= 20
     });
     let symbol = top_symbol(&work, |row| row.tid == toucher.tid);
     assert!(!symbol.is_empty());
