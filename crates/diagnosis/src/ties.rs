@@ -18,6 +18,8 @@ pub struct Ties {
     /// Paths in the cgroup tree: of the memory controller, if it is about memory.
     pub cgroups: Vec<String>,
     pub units: Vec<String>,
+    /// By their uid.
+    pub pods: Vec<String>,
     pub queues: Vec<Queue>,
     pub when: Option<When>,
 }

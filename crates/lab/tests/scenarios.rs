@@ -220,6 +220,31 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
             assert_eq!(node::comm_of(napi).as_deref(), truth["napi"]["comm"].as_str());
             assert!(truth["netns_path"].as_str().is_some_and(|path| fs::exists(path).unwrap()));
         }
+        "ksoftirqd-starved" => {
+            assert_eq!((stat().policy, u64::from(stat().core)), (1, truth["core"].as_u64().unwrap()));
+            let ksoftirqd = truth["ksoftirqd"].as_u64().unwrap() as u32;
+            assert_eq!(node::comm_of(ksoftirqd), Some(format!("ksoftirqd/{}", truth["core"])));
+        }
+        "softirq-storm" => {
+            let senders = &truth["senders"];
+            for (pid, comm) in senders["pids"].as_array().unwrap().iter().zip(senders["comms"].as_array().unwrap()) {
+                assert_eq!(node::comm_of(pid.as_u64().unwrap() as u32).as_deref(), comm.as_str());
+            }
+        }
+        "observer-smaps" => {
+            let target = truth["target"]["pid"].as_u64().unwrap();
+            let status = fs::read_to_string(format!("/proc/{target}/status")).unwrap();
+            let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")).unwrap();
+            assert!(resident.parse::<u64>().unwrap() << 10 >= truth["target"]["bytes"].as_u64().unwrap(), "{truth}");
+        }
+        "cgroup-dir-leak" => {
+            let hierarchy = coroner_lab::Hierarchy::with("memory").unwrap();
+            let parent = hierarchy.mount_point.join(truth["cgroup"].as_str().unwrap().trim_start_matches('/'));
+            assert!(directories_below(&parent) as u64 >= truth["count"].as_u64().unwrap(), "{truth}");
+            let example = parent.join(format!("{}0", truth["prefix"].as_str().unwrap()));
+            assert_eq!(fs::read_to_string(example.join("cgroup.procs")).unwrap(), "", "nobody is in it");
+        }
+        "short-spikes" => assert_eq!(stat().policy == 1, truth["real_time"].as_bool().unwrap()),
         "zombies" => {
             if let (Some(before), Some(now)) = (truth["tracked_before"].as_u64(), truth["tracked"].as_u64()) {
                 // Others remove cgroups meanwhile, but not hundreds.
@@ -307,6 +332,17 @@ fn assert_measured(scenario: &str, measured: &Value) {
             assert!(number("packets_dropped") > 0, "{measured}");
             assert!(number("napi_waited_ms") >= 100, "{measured}");
         }
+        "ksoftirqd-starved" => {
+            assert!(number("packets_dropped") > 0, "{measured}");
+            assert!(number("ksoftirqd_waited_ms") >= 100, "{measured}");
+        }
+        "softirq-storm" => assert!(number("softirq_percent") >= 50 && number("packets_received") > 0, "{measured}"),
+        "observer-smaps" => {
+            assert!(number("agent_system_ticks") > 9 * number("agent_user_ticks"), "{measured}");
+            assert!(number("agent_ran_ms") >= 100, "{measured}");
+        }
+        "cgroup-dir-leak" => assert!(number("grew_by") >= 1, "{measured}"),
+        "short-spikes" => assert!(number("spiker_ran_ms") <= 700 && number("victim_ran_ms") >= 1, "{measured}"),
         "crashloop-leak" => assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}"),
         "crashloop-reset" => {
             assert!(number("resets") >= 1 && number("memcgs_leaked") >= 1, "{measured}");
@@ -370,7 +406,16 @@ fn failure_and_panic_half_way_clean_up() {
 #[test]
 fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let names = ["cpu-throttle", "zombies", "zombies-pinned", "nic-starved", "crashloop-leak", "hanging-bus"];
+    let names = [
+        "cpu-throttle",
+        "zombies",
+        "zombies-pinned",
+        "nic-starved",
+        "softirq-storm",
+        "cgroup-dir-leak",
+        "crashloop-leak",
+        "hanging-bus",
+    ];
     for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
         run.ready();

@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Tells why this Linux node starves or kills its jobs: in seconds, with evidence, naming the culprit and the safe fix.
 ///
 /// Without a command it does what `coroner diagnose` does: it watches this node for five seconds, or reads the last ten minutes of
-/// the recorder that runs here, and prints what is wrong, on which core, whose fault it is, what to do, and what could not be
-/// seen. It changes nothing. Best run as root.
+/// the recorder that runs here, and prints its verdict: the root cause, what follows from it and how that was shown, what to do, what
+/// was ruled out, and what could not be seen. It changes nothing. Best run as root.
 ///
 /// Exit codes: 0 nothing wrong in what was seen, 1 a finding of severity warning or worse, 2 could not examine.
 #[derive(Debug, Parser)]
@@ -85,17 +85,26 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show the evidence under each finding and why everything else was ruled out (JSON always has both).
+    /// Show the findings that the verdict rests on, with their evidence, and why everything else was ruled out (JSON and reports
+    /// always have all of it).
     #[arg(long, short)]
     pub verbose: bool,
 
+    #[command(flatten)]
+    pub report: ReportArgs,
+
     /// Print the page about a finding, e.g. core-saturated, and exit.
-    #[arg(long, value_name = "CODE", value_parser = parse_code, conflicts_with_all = ["from", "json", "strict", "verbose"])]
+    #[arg(long, value_name = "CODE", value_parser = parse_code, conflicts_with_all = ["from", "json", "report", "strict", "verbose"])]
     pub explain: Option<Code>,
 
     /// Exit with 2 if anything could not be seen.
     #[arg(long)]
     pub strict: bool,
+
+    /// Use no BPF: dead cgroups are counted and added up from the cgroup files, without names; whose children fail is not seen.
+    /// The kernel is sampled all the same.
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub no_bpf: bool,
 
     /// Compare the units on disk with those that `coroner units --baseline FILE` stored.
     /// [default: /etc/coroner/baseline.json if it exists]
@@ -244,6 +253,15 @@ pub struct RecordedArgs {
     /// Watch this node also if a recorder runs here.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_recorder: bool,
+}
+
+/// A copy for others.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct ReportArgs {
+    /// Also write a report in Markdown to this file, to paste into a ticket: the verdict with its proofs, what was ruled out, all
+    /// evidence. `-` prints it instead.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// Which agents are known.

@@ -1,5 +1,6 @@
 //! The command line of the commands that speak of a recorder's incidents.
 
+use super::ReportArgs;
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
 
@@ -33,9 +34,13 @@ pub struct ShowIncidentArgs {
     #[arg(value_name = "N")]
     pub number: u64,
 
-    /// Show the evidence under each finding and why everything else was ruled out (JSON always has both).
+    /// Show the findings that the verdict rests on, with their evidence, and why everything else was ruled out (JSON and reports
+    /// always have all of it).
     #[arg(long, short)]
     pub verbose: bool,
+
+    #[command(flatten)]
+    pub report: ReportArgs,
 }
 
 #[derive(Debug, ClapArgs)]

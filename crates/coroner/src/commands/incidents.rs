@@ -5,6 +5,7 @@ use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
 use crate::output::incidents_text::Listed;
+use crate::output::report::{self as markdown, Report as MarkdownReport};
 use crate::output::{incidents_json, incidents_text, print, warn};
 use crate::recorder::config::Config;
 use crate::recorder::incident::{Incident, State};
@@ -20,11 +21,10 @@ use std::path::{Path, PathBuf};
 
 pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
     let directory = directory_of(&args.directory)?;
-    let text = match &args.command {
-        None => list(&directory, args.json)?,
+    match &args.command {
+        None => print(&list(&directory, args.json)?)?,
         Some(IncidentsCommand::Show(show)) => one(&directory, show, args.json)?,
-    };
-    print(&text)?;
+    }
     Ok(Exit::NothingWrong)
 }
 
@@ -109,7 +109,8 @@ pub struct Read {
     pub risers: Vec<RiserRow>,
 }
 
-fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<String> {
+fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<()> {
+    show.report.check(json, Some(&files::recording(directory, show.number)))?;
     let incident = find(directory, show.number)?;
     let listed = Listed::new(directory, incident);
     let read = match &listed.file {
@@ -121,7 +122,29 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         }),
     };
     let report = Report { directory: directory.to_owned(), listed, read, verbose: show.verbose };
-    if json { incidents_json::report(&report) } else { Ok(incidents_text::report(&report)) }
+    if json {
+        print(&incidents_json::report(&report)?)?;
+    } else if !show.report.is_stdout() {
+        print(&incidents_text::report(&report))?;
+    }
+    write_report(&report, show)?;
+    if !json {
+        print(&show.report.told())?;
+    }
+    Ok(())
+}
+
+fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> {
+    let read = match (&report.read, &show.report.report) {
+        (_, None) => return Ok(()),
+        (Ok(read), _) => read,
+        (Err(why), _) => bail!("no report of incident {}: {why}", show.number),
+    };
+    let (diagnosis, evidence) = (&read.diagnosis, &read.evidence);
+    let incident = incidents_text::plain_head(report);
+    show.report.write(|command| {
+        markdown::render(&MarkdownReport { diagnosis, evidence, source: "", incident: Some(&incident), command })
+    })
 }
 
 fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {

@@ -1,6 +1,7 @@
 //! `coroner.diagnosis/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
 
-use coroner_diagnosis::verdict::{Unexplained, Verdict};
+use super::telling::Outcome;
+use coroner_diagnosis::verdict::{Moment, Unexplained, Verdict};
 use coroner_diagnosis::{Diagnosis, Finding, RuledOut};
 use coroner_evidence::Unseen;
 use serde::Serialize;
@@ -14,7 +15,9 @@ struct Document<'a> {
     coroner_version: &'static str,
     node: Value,
     window: Value,
-    verdicts: &'a [Verdict],
+    /// What it comes to, in a word.
+    conclusion: &'static str,
+    verdicts: Vec<Value>,
     unexplained: &'a [Unexplained],
     findings: &'a [Finding],
     ruled_out: &'a [RuledOut],
@@ -28,7 +31,8 @@ pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         coroner_version: env!("CARGO_PKG_VERSION"),
         node: node(diagnosis)?,
         window: window(diagnosis.window_real_ns),
-        verdicts: &diagnosis.conclusion.verdicts,
+        conclusion: Outcome::of(diagnosis).as_str(),
+        verdicts: diagnosis.conclusion.verdicts.iter().map(verdict).collect::<serde_json::Result<_>>()?,
         unexplained: &diagnosis.conclusion.unexplained,
         findings: &diagnosis.findings,
         ruled_out: &diagnosis.ruled_out,
@@ -36,6 +40,18 @@ pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         cost: serde_json::to_value(diagnosis.cost)?,
     };
     serde_json::to_value(&document)
+}
+
+fn verdict(verdict: &Verdict) -> serde_json::Result<Value> {
+    let mut document = serde_json::to_value(verdict)?;
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("timeline".into(), verdict.timeline.iter().map(moment).collect());
+    }
+    Ok(document)
+}
+
+fn moment(moment: &Moment) -> Value {
+    json!({ "at": timestamp(moment.real_ns), "uncertainty_ms": moment.uncertainty_ms, "what": moment.what })
 }
 
 pub fn window(real_ns: Option<(u64, u64)>) -> Value {

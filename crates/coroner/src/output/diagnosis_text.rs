@@ -1,10 +1,12 @@
 //! A diagnosis for people.
 
 use super::diagnosis_json::timestamp;
-use super::terminal::{bold, by_severity, dim, good, printable, width, wrap};
+use super::telling::{self, Outcome, sentence};
+use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
+use super::verdict_text;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
-use coroner_diagnosis::{Diagnosis, Fact, Finding, Severity};
+use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};
 use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use serde_json::Value;
 use std::time::Duration;
@@ -20,41 +22,100 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     }
     out.push('\n');
 
-    if diagnosis.findings.is_empty() {
-        out.push_str(&good("Nothing wrong in what was seen."));
-        out.push('\n');
+    let outcome = Outcome::of(diagnosis);
+    out.push_str(&match outcome {
+        Outcome::NothingWrong => format!("{}\n", good("Nothing wrong in what was seen.")),
+        Outcome::NoCauseFound => format!("{}\n", bold("No cause found for what hurts:")),
+        Outcome::CauseFound => verdict_text::render(&diagnosis.conclusion.verdicts, width, verbose),
+    });
+    out.push_str(&others_text(diagnosis, outcome, width, verbose));
+    if verbose {
+        out.push_str(&findings_text(diagnosis, width));
     }
-    for (i, finding) in diagnosis.findings.iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        let remedy = verbose || finding.severity > Severity::Info;
-        out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy }));
-    }
-
-    if !diagnosis.ruled_out.is_empty() {
-        out.push('\n');
-        if verbose {
-            out.push_str(&bold("Ruled out"));
-            out.push('\n');
-            for ruled_out in &diagnosis.ruled_out {
-                out.push_str(&wrap(&format!("{}: {}", ruled_out.code, printable(&ruled_out.why)), width, 2));
-            }
-        } else {
-            let codes: Vec<&str> = diagnosis.ruled_out.iter().map(|r| r.code.as_str()).collect();
-            out.push_str(&wrap(&format!("Ruled out (-v says why): {}.", codes.join(", ")), width, 0));
-        }
-    }
-
+    out.push_str(&ruled_out_text(diagnosis, outcome, width, verbose));
     out.push_str(&unseen_text(&diagnosis.unseen, width));
 
     out.push('\n');
-    if let Some(finding) = diagnosis.findings.first() {
-        out.push_str(&dim(&format!("More about a finding: coroner diagnose --explain {}\n", finding.code)));
+    let root = diagnosis.conclusion.verdicts.first().map(|verdict| verdict.root_cause.code);
+    if let Some(code) = root.or(diagnosis.findings.first().map(|finding| finding.code)) {
+        out.push_str(&dim(&format!("More about a finding: coroner --explain {code}\n")));
     }
     if let Some(cost) = diagnosis.cost {
         let watched = diagnosis.window_real_ns.map(|(from, to)| Duration::from_nanos(to.saturating_sub(from)));
         out.push_str(&dim(&cost_line(cost, watched)));
+    }
+    out
+}
+
+/// What is part of no verdict.
+fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: bool) -> String {
+    let mut out = String::new();
+    let unexplained = telling::unexplained(diagnosis);
+    if !unexplained.is_empty() && outcome == Outcome::CauseFound {
+        out.push_str(&format!("\n{}\n", bold("Other problems, whose cause was not found")));
+    }
+    for (i, (finding, unexplained)) in unexplained.into_iter().enumerate() {
+        if i > 0 || outcome != Outcome::CauseFound {
+            out.push('\n');
+        }
+        out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy: true }));
+        let needs = format!("To name its cause we need {}.", unexplained.needs.trim_end_matches('.'));
+        let how = format!("To get that: {}", sentence(&unexplained.command));
+        out.push_str(&wrap(&printable(&format!("{needs} {how}")), width, 2));
+    }
+    let worth_knowing = telling::worth_knowing(diagnosis);
+    if !worth_knowing.is_empty() {
+        out.push_str(&format!("\n{}\n", bold("Worth knowing")));
+    }
+    for finding in worth_knowing {
+        if verbose {
+            out.push_str(&finding_text(finding, width, &Told { evidence: true, remedy: true }));
+        } else {
+            out.push_str(&wrap_hanging(&format!("- {} ({})", printable(&finding.title), finding.code), width, 2, 4));
+        }
+    }
+    out
+}
+
+/// The findings of the verdicts with all that is known of them.
+fn findings_text(diagnosis: &Diagnosis, width: usize) -> String {
+    let findings = telling::in_verdicts(diagnosis);
+    let mut out = String::new();
+    if !findings.is_empty() {
+        out.push_str(&format!("\n{}\n", bold("What the verdict rests on")));
+    }
+    for (i, finding) in findings.into_iter().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        out.push_str(&finding_text(finding, width, &Told { evidence: true, remedy: true }));
+    }
+    out
+}
+
+/// Where something is wrong, the dead ends come with their reasons: they are where people look first.
+fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: bool) -> String {
+    if diagnosis.ruled_out.is_empty() {
+        return String::new();
+    }
+    let codes = |ruled_out: &[&RuledOut]| ruled_out.iter().map(|r| r.code.as_str()).collect::<Vec<_>>().join(", ");
+    if outcome == Outcome::NothingWrong && !verbose {
+        let all: Vec<&RuledOut> = diagnosis.ruled_out.iter().collect();
+        return format!("\n{}", wrap(&format!("Ruled out (-v says why): {}.", codes(&all)), width, 0));
+    }
+    let mut out = format!("\n{}\n", bold("Ruled out"));
+    let line = |name: &str, why: &str| wrap_hanging(&format!("- {name}: {}", printable(why)), width, 2, 4);
+    let (dead_ends, rest) = telling::ruled_out(diagnosis);
+    for (name, ruled_out) in dead_ends {
+        let name = if verbose { format!("{name} ({})", ruled_out.code) } else { name.to_owned() };
+        out.push_str(&line(&name, &ruled_out.why));
+    }
+    if verbose {
+        for ruled_out in rest {
+            out.push_str(&line(ruled_out.code.as_str(), &ruled_out.why));
+        }
+    } else if !rest.is_empty() {
+        out.push_str(&wrap_hanging(&format!("- also (-v says why): {}", codes(&rest)), width, 2, 4));
     }
     out
 }
@@ -64,20 +125,8 @@ pub fn unseen_text(unseen: &[Unseen], width: usize) -> String {
         return String::new();
     }
     let mut out = format!("\n{}\n", bold("Not seen"));
-    // One reason may hide several things; it is told once.
-    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    for Unseen { what, why, how_to_see, .. } in unseen {
-        match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
-            Some((_, _, whats)) => whats.push(what),
-            None => reasons.push((why, how_to_see, vec![what])),
-        }
-    }
-    for (why, how_to_see, whats) in reasons {
-        let mut text = format!("{}: {}.", whats.join("; "), why.trim_end_matches('.'));
-        if !how_to_see.is_empty() {
-            text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
-        }
-        out.push_str(&wrap(&format!("- {}", printable(&text)), width, 2));
+    for text in telling::unseen(unseen) {
+        out.push_str(&wrap_hanging(&format!("- {}", printable(&text)), width, 2, 4));
     }
     out
 }
@@ -103,7 +152,7 @@ pub fn node_line(node: &Node) -> String {
     parts.join(" · ")
 }
 
-fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
+pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     let mut line = String::new();
     if let Some((from, to)) = diagnosis.window_real_ns {
         let seconds = Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
@@ -153,6 +202,11 @@ pub fn finding_text(finding: &Finding, width: usize, told: &Told) -> String {
 }
 
 fn fact_text(fact: &Fact) -> String {
+    format!("{}: {}  ({})", fact.what, value_text(fact), fact.source)
+}
+
+/// `97.2 %`
+pub fn value_text(fact: &Fact) -> String {
     let value = match &fact.value {
         Value::String(text) => text.clone(),
         Value::Number(number) => match number.as_f64() {
@@ -161,8 +215,7 @@ fn fact_text(fact: &Fact) -> String {
         },
         other => other.to_string(),
     };
-    let unit = if fact.unit.is_empty() { String::new() } else { format!(" {}", fact.unit) };
-    format!("{}: {value}{unit}  ({})", fact.what, fact.source)
+    if fact.unit.is_empty() { value } else { format!("{value} {}", fact.unit) }
 }
 
 pub fn cost_line(cost: Cost, watched: Option<Duration>) -> String {
@@ -177,3 +230,6 @@ pub fn cost_line(cost: Cost, watched: Option<Duration>) -> String {
         cost.peak_rss_bytes as f64 / 1e6
     )
 }
+
+#[cfg(test)]
+mod tests;

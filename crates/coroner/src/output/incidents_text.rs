@@ -101,10 +101,26 @@ pub fn report(report: &Report) -> String {
 }
 
 fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usize) -> String {
+    let mut lines = head_lines(incident, seen, is_live).into_iter();
+    let mut out = format!("{}\n", bold(&printable(&lines.next().unwrap_or_default())));
+    for line in lines {
+        out.push_str(&wrap(&printable(&line), width, 2));
+    }
+    out
+}
+
+/// What triggered it and when, a line each, for a report.
+pub fn plain_head(report: &Report) -> String {
+    let seen = report.read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
+    let lines = head_lines(&report.listed.incident, seen, directory::is_live(&report.directory));
+    // Each stays one line.
+    lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> Vec<String> {
     let subject = if incident.subject.is_empty() { String::new() } else { format!(", {}", incident.subject) };
     let title = format!("Incident {}: {}{subject} ({})", incident.number, incident.code, incident.state.as_str());
-    let mut out = format!("{}\n", bold(&printable(&title)));
-    out.push_str(&wrap(&printable(&incident.text), width, 2));
+    let mut lines = vec![title, incident.text.clone()];
     let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
     let trigger = incident.triggered_real_ns;
     let mut window = format!(
@@ -121,29 +137,28 @@ fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usi
     if let Some(frozen) = incident.frozen_real_ns {
         window.push_str(&format!("; frozen {:.1} s after the trigger", seconds(trigger, frozen)));
     }
-    out.push_str(&wrap(&window, width, 2));
+    lines.push(window);
     if incident.state == State::Open {
         let open = match is_live {
             true => "It is still open: its last seconds, the findings and the risers are to come.",
             false => "It is not complete, and no recorder runs: the next one completes it.",
         };
-        out.push_str(&wrap(open, width, 2));
+        lines.push(open.to_owned());
     }
     if incident.repeats > 0 {
         let last = incident.last_repeat_real_ns.map(|at| format!(", last at {}", timestamp(at))).unwrap_or_default();
-        out.push_str(&wrap(&format!("{} since{last}", plural(incident.repeats, "repeat", "repeats")), width, 2));
+        lines.push(format!("{} since{last}", plural(incident.repeats, "repeat", "repeats")));
     }
     for also in &incident.also {
-        let text = format!("meanwhile {}: {} ({})", timestamp(also.real_ns), also.text, also.code);
-        out.push_str(&wrap(&printable(&text), width, 2));
+        lines.push(format!("meanwhile {}: {} ({})", timestamp(also.real_ns), also.text, also.code));
     }
     if incident.also_more > 0 {
-        out.push_str(&wrap(&format!("and {} more of such", incident.also_more), width, 2));
+        lines.push(format!("and {} more of such", incident.also_more));
     }
     if let Some(error) = &incident.error {
-        out.push_str(&wrap(&format!("while it was frozen: {}", printable(error)), width, 2));
+        lines.push(format!("while it was frozen: {error}"));
     }
-    out
+    lines
 }
 
 /// What the sampler could not see.

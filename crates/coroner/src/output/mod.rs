@@ -5,11 +5,17 @@ pub mod diagnosis_json;
 pub mod diagnosis_text;
 pub mod incidents_json;
 pub mod incidents_text;
+pub mod markdown;
 pub mod profile;
 pub mod progress;
+pub mod report;
+pub mod telling;
 pub mod terminal;
+#[cfg(test)]
+mod test_diagnosis;
 pub mod units_json;
 pub mod units_text;
+pub mod verdict_text;
 pub mod zombies_json;
 pub mod zombies_text;
 

@@ -84,28 +84,55 @@ pub fn printable(text: &str) -> String {
 
 /// Wraps words to `width` columns; every line begins with `indent` spaces. Newlines in the text are kept.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
-    let room = width.saturating_sub(indent).max(20);
+    wrap_hanging(text, width, indent, indent)
+}
+
+/// As [`wrap`], but each first line begins with `first` spaces.
+pub fn wrap_hanging(text: &str, width: usize, first: usize, indent: usize) -> String {
+    let room = |indent: usize| width.saturating_sub(indent).max(20);
     let mut out = String::new();
     for line in text.lines() {
-        let mut used = 0;
-        for word in line.split_whitespace() {
+        let (mut used, mut margin) = (0, first);
+        for word in words(line, room(indent)) {
             let len = word.chars().count();
-            if used > 0 && used + 1 + len > room {
+            if used > 0 && used + 1 + len > room(margin) {
                 out.push('\n');
-                used = 0;
+                (used, margin) = (0, indent);
             }
             if used == 0 {
-                out.push_str(&" ".repeat(indent));
+                out.push_str(&" ".repeat(margin));
             } else {
                 out.push(' ');
                 used += 1;
             }
-            out.push_str(word);
+            out.push_str(&word);
             used += len;
         }
         out.push('\n');
     }
     out
+}
+
+/// The words of a line. A command between backticks is one word where it fits, so that it can be copied.
+fn words(line: &str, room: usize) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut rest = line.split_whitespace();
+    while let Some(word) = rest.next() {
+        let mut whole = word.to_owned();
+        let mut ahead = rest.clone();
+        while whole.matches('`').count() % 2 == 1 && whole.chars().count() < room {
+            let Some(next) = ahead.next() else { break };
+            whole.push(' ');
+            whole.push_str(next);
+        }
+        if whole.matches('`').count() % 2 == 0 && whole.chars().count() <= room {
+            words.push(whole);
+            rest = ahead;
+        } else {
+            words.push(word.to_owned());
+        }
+    }
+    words
 }
 
 #[cfg(test)]
@@ -116,6 +143,14 @@ mod tests {
     fn wrapping_keeps_words_and_lines() {
         assert_eq!(wrap("a bb ccc\ndddd", 22, 2), "  a bb ccc\n  dddd\n");
         assert_eq!(wrap("one two three four five six", 24, 4), "    one two three four\n    five six\n");
+        assert_eq!(wrap_hanging("one two three four five six", 24, 0, 4), "one two three four five\n    six\n");
+    }
+
+    #[test]
+    fn a_command_is_broken_only_if_it_does_not_fit() {
+        assert_eq!(wrap("To do it now: `echo 0 > f`.", 22, 0), "To do it now:\n`echo 0 > f`.\n");
+        assert_eq!(wrap("`echo a very long command > f`", 20, 0), "`echo a very long\ncommand > f`\n");
+        assert_eq!(wrap("a ` that stands alone", 20, 0), "a ` that stands\nalone\n");
     }
 
     #[test]

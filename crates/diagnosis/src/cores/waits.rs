@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A victim waited at least this long in the window. Several NIC rings overflow in less; people notice.
 pub const VICTIM_WAITED_NS: u64 = 100_000_000;
+/// Over a long window waits add up that nobody noticed: if no single one is that long, they are at least this part of it, as
+/// they are over the five seconds of a usual look.
+const VICTIM_WAITED_PART: f64 = 0.02;
 /// A single wait of this length is not taking turns among a few: a slice of the fair scheduler is 3 ms (kernel/sched/fair.c,
 /// sysctl_sched_base_slice), with tuned's throughput profile 10 to 15 ms.
 pub const LONG_WAIT_NS: u64 = 20_000_000;
@@ -198,11 +201,12 @@ impl Waits {
             if ns < VICTIM_WAITED_NS {
                 continue;
             }
+            let enough = VICTIM_WAITED_NS.max((VICTIM_WAITED_PART * length) as u64);
             let thread = &threads.lines[line];
             if self.throttled_ns(thread) as f64 >= THROTTLED_PART * ns as f64 {
                 continue;
             }
-            let harm = if long_ns >= VICTIM_WAITED_NS {
+            let harm = if total.longest_ns >= VICTIM_WAITED_NS || long_ns >= enough {
                 Harm::Starved
             } else if !thread.is_kernel()
                 && thread.only_core() == Some(core)

@@ -7,7 +7,8 @@ use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
-use crate::words::{count, percent};
+use crate::words::{count, duration_words, percent};
+use crate::zombies::makers::{self, MakerShare};
 use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
 
 /// A large node has some 100 pods and a few hundred cgroups that are empty by design (slices, parents of containers); this is
@@ -35,11 +36,11 @@ pub fn examine(evidence: &Evidence) -> Answer {
     };
     let ids_near = census.live as f64 >= IDS_NEARLY_GONE * IDS as f64;
     if ids_near {
-        return found(census, Severity::Critical);
+        return found(evidence, census, Severity::Critical);
     }
     match census.empty {
         Some(empty) if empty >= MANY_EMPTY && empty as f64 > MOST * census.live as f64 => {
-            found(census, Severity::Warning)
+            found(evidence, census, Severity::Warning)
         }
         Some(empty) => Answer::Fine(format!("{} live cgroups, {} of them empty", count(census.live), count(empty))),
         None if census.live < MANY_EMPTY => {
@@ -55,11 +56,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
 }
 
-fn found(census: &CgroupCensus, severity: Severity) -> Answer {
+fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answer {
     let at_least = if census.truncated { "at least " } else { "" };
     let live = count(census.live);
     // The parent with most empty children; with most children where emptiness is unknown.
     let parent = census.crowded.iter().max_by_key(|p| (p.empty.unwrap_or(0), p.children));
+    let maker = parent.and_then(|parent| leaking(evidence, &parent.path));
     let share = census.live as f64 / IDS as f64;
     let title = match (severity, census.empty) {
         (Severity::Critical, _) => {
@@ -81,6 +83,15 @@ fn found(census: &CgroupCensus, severity: Severity) -> Answer {
         let example = parent.example.as_ref().map(|e| format!(", such as {e}")).unwrap_or_default();
         detail.push_str(&format!("Most crowded: {} with {} children{example}.", parent.path, count(parent.children)));
     }
+    if let (Some(maker), Some(churn)) = (&maker, makers::churn(evidence)) {
+        detail.push_str(&format!(
+            " {} made {} of them in the {} we watched, and removed {}.",
+            maker.name(),
+            count(maker.born),
+            duration_words(churn.over()),
+            count(maker.removed)
+        ));
+    }
     let mut facts = vec![Fact::new(format!("{at_least}live cgroups"), census.live, "", census.mount_point.clone())];
     if let Some(empty) = census.empty {
         facts.push(Fact::new("of these empty", empty, "", "/proc/PID/cgroup of all processes"));
@@ -91,20 +102,36 @@ fn found(census: &CgroupCensus, severity: Severity) -> Answer {
             facts.push(Fact::new("one of them", example.clone(), "", census.mount_point.clone()));
         }
     }
+    if let Some(maker) = &maker {
+        facts.push(Fact::new(format!("made by {}", maker.name()), maker.born, "", "births of cgroups (tracepoints)"));
+        facts.push(Fact::new("removed by it", maker.removed, "", "births of cgroups (tracepoints)"));
+    }
     facts.push(Fact::new("ids that memory cgroups have", IDS, "", "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
     Answer::Findings(vec![Finding {
         code: Code::CgroupLeak,
-        ties: Ties::default(),
+        ties: Ties {
+            cgroups: parent.map(|p| p.path.clone()).into_iter().collect(),
+            ..maker.as_ref().map(MakerShare::ties).unwrap_or_default()
+        },
         severity,
         subject: Subject::new(SubjectKind::Cgroup, parent.map_or_else(|| "/".to_owned(), |p| p.path.clone())),
         title,
         detail,
         evidence: facts,
-        remedy: remedy(census, parent),
+        remedy: remedy(census, parent, maker.as_ref()),
     }])
 }
 
-fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>) -> String {
+/// Who made most of what stays below this parent, and removed less than half of it.
+fn leaking(evidence: &Evidence, parent: &str) -> Option<MakerShare> {
+    let below = |path: &str| path == parent || path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('/'));
+    makers::shares(evidence)
+        .into_iter()
+        .filter(|share| share.maker.is_some() && below(&share.parent) && share.removed < share.born / 2)
+        .max_by_key(|share| share.born - share.removed)
+}
+
+fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>, maker: Option<&MakerShare>) -> String {
     let scope =
         parent.and_then(|p| p.example.as_deref()).is_some_and(|e| e.ends_with(".scope") && e.starts_with("run-"));
     if scope {
@@ -120,8 +147,12 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>) -> String {
     let dir = format!("{}{}", census.mount_point.trim_end_matches('/'), parent.path);
     let who =
         CgroupOwner::of_path(&parent.path).unit.map(|unit| format!(" (they lie below {unit})")).unwrap_or_default();
+    let first = match maker {
+        Some(maker) => format!("Stop {}, which makes them", maker.name()),
+        None => format!("Find who makes them{who}"),
+    };
     format!(
-        "Find who makes them{who}. On a drained node remove the empty ones; the kernel refuses where a process is left: \
+        "{first}. On a drained node remove the empty ones; the kernel refuses where a process is left: \
          `find {dir} -mindepth 1 -depth -type d -exec rmdir {{}} + 2>/dev/null`. Fix who leaks, or they return."
     )
 }
@@ -130,6 +161,8 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+    use crate::ties::Task;
+    use coroner_evidence::{CgroupChurn, Maker};
 
     fn with(live: u64, empty: Option<u64>) -> Evidence {
         let census = CgroupCensus {
@@ -155,6 +188,35 @@ mod tests {
             took_ns: 1,
         };
         Evidence { cgroup_censuses: vec![census], ..watched(5) }
+    }
+
+    #[test]
+    fn who_makes_them_and_removes_none_is_named() {
+        let mut evidence = with(2_400, Some(2_100));
+        let row = |pid, comm: &str, born, removed| CgroupChurn {
+            from: evidence.clocks[0].at,
+            to: END,
+            parent: "/system.slice".into(),
+            pattern: "job-*".into(),
+            example: "job-1".into(),
+            born,
+            removed,
+            freed: 0,
+            maker: Some(Maker {
+                pid,
+                comm: comm.into(),
+                via: None,
+                processes: 1,
+                command: None,
+                parent_pid: Some(1),
+                parent_comm: None,
+                cgroup: None,
+            }),
+        };
+        evidence.cgroup_churn = vec![row(70, "leaker", 30, 1), row(71, "tidy", 400, 400)];
+        let f = one(examine(&evidence));
+        assert_eq!(f.ties.culprits.iter().map(Task::name).collect::<Vec<_>>(), ["leaker[70]"]);
+        assert!(f.detail.contains("leaker[70] made 30 of them in the"), "{}", f.detail);
     }
 
     #[test]

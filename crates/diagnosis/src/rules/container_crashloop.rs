@@ -113,7 +113,7 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     );
     Finding {
         code: Code::ContainerCrashloop,
-        ties: Ties::default(),
+        ties: Ties { pods: c.pod_uid.clone().into_iter().collect(), ..Ties::default() },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Container, name),
         title,

@@ -416,6 +416,26 @@ mod tests {
     }
 
     #[test]
+    fn short_waits_of_minutes_do_not_add_up_to_starvation() {
+        let waits = |seconds: f64, every: f64| {
+            let mut worker = Actor::kernel(31, "kworker/1:1", 1);
+            for n in 0..(seconds / every) as u32 {
+                let at = f64::from(n) * every + 0.5;
+                worker = worker.until(at, Doing::Sleep).until(at + 0.033, Doing::Wait).until(at + 0.034, Doing::Run);
+            }
+            Scene::new(2, seconds)
+                .load(1, 0.0, seconds, Kind::User, 1.0)
+                .with(Actor::new(4711, "stress-ng-cpu", 1).until(999.0, Doing::Run))
+                .with(worker.until(999.0, Doing::Sleep))
+                .evidence()
+        };
+        // Waits of 33 ms: the same part of the time is the same harm, however long one looks.
+        assert_eq!(findings(&waits(150.0, 8.0)), []);
+        assert_eq!(findings(&waits(150.0, 1.0)).len(), 1);
+        assert_eq!(findings(&waits(5.0, 1.0)).len(), 1);
+    }
+
+    #[test]
     fn total_starvation_is_seen_while_it_lasts() {
         // sched_rt_runtime_us = -1: the victim never gets to run, so its wait is in no counter.
         let evidence = Scene::new(2, 5.0)

@@ -9,7 +9,7 @@ use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, Report, cost};
+use crate::zombies::{self, Growth, MakerShare, Report, cost};
 use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
 use std::time::Duration;
 
@@ -211,7 +211,7 @@ fn finding(
     let most = || parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone());
     Finding {
         code: Code::ZombieMemcgs,
-        ties: Ties::default(),
+        ties: ties(report),
         severity,
         subject: report.and_then(named::subject).unwrap_or_else(|| Subject::new(SubjectKind::Node, most())),
         title: format!(
@@ -223,6 +223,17 @@ fn finding(
         evidence: facts,
         remedy: report.and_then(named::remedy).unwrap_or_else(|| REMEDY.to_owned()),
     }
+}
+
+/// Of the largest group: where they were, of which unit, and who was seen making them.
+fn ties(report: Option<&Report<'_>>) -> Ties {
+    let Some(group) = report.and_then(|report| report.groups.first()) else { return Ties::default() };
+    let mut ties = group.makers.iter().find(|share| share.maker.is_some()).map(MakerShare::ties).unwrap_or_default();
+    ties.cgroups.push(group.parent.clone());
+    if let Some(unit) = &group.unit {
+        ties.units = vec![unit.clone()];
+    }
+    ties
 }
 
 const REMEDY: &str = "First stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. Stopping it stops \

@@ -3,6 +3,7 @@
 use super::Group;
 use super::folding::{covers, covers_path};
 use super::groups::join_path;
+use crate::ties::{Task, Ties};
 use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, name_pattern};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -48,6 +49,17 @@ impl MakerShare {
             name.push_str(&format!(" of {unit}"));
         }
         name
+    }
+
+    /// The one to blame: the unit that the cgroups are made for comes before systemd, which makes them.
+    pub fn ties(&self) -> Ties {
+        let task = |maker: &Maker| Task { tid: maker.pid, pid: maker.pid, comm: maker.comm.clone() };
+        let unit = self.made_unit.as_ref().or(self.unit.as_ref());
+        Ties {
+            culprits: self.maker.iter().map(task).collect(),
+            units: unit.cloned().into_iter().collect(),
+            ..Ties::default()
+        }
     }
 }
 

@@ -19,8 +19,7 @@ use zbus::blocking::{Connection, Proxy, connection};
 use zbus::proxy::CacheProperties;
 use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 
-pub const NEEDS: &[Need] =
-    &[Need::Root, Need::Program("mmdebstrap", "mmdebstrap"), Need::Program("unshare", "util-linux")];
+pub const NEEDS: &[Need] = &[Need::Root, Need::SystemdRoot, Need::Program("unshare", "util-linux")];
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";

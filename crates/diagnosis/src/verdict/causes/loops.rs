@@ -9,7 +9,8 @@ pub const CAUSE: Cause = Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, 
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let name = &finding.subject.name;
-    let dead = case.unit_costs.get(name).and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
+    let cost = case.unit_costs.get(name);
+    let dead = cost.and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
     let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
     let mut because = format!("{name} ends and is started again and again");
     if unused.is_some() {
@@ -35,6 +36,6 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         },
         remedy,
         not_fixed: not_fixed.to_owned(),
-        risk: dead.and_then(|_| risk::when_zombies_hurt(case)),
+        risk: dead.and_then(|_| risk::when_zombies_hurt(case, cost?.zombies_per_hour)),
     })
 }

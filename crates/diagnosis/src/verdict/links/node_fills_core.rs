@@ -2,6 +2,8 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
+use crate::cores::threads::is_napi;
+use crate::ties::Task;
 use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule {
@@ -9,9 +11,12 @@ pub const LINK: LinkRule = LinkRule {
     to: &[Code::CoreSaturated],
     examine: |_, cause, effect| {
         let core = cause.ties.common_core(&effect.ties)?;
-        // A thread that owns the core explains it better.
-        let by_thread = cause.code != Code::Affinity && !effect.ties.culprits.is_empty();
-        if by_thread {
+        // A thread that owns the core explains it better, unless it does the work of interrupts.
+        let does_their_work = |task: &Task| {
+            cause.code == Code::InterruptStorm && (task.comm.starts_with("ksoftirqd/") || is_napi(&task.comm))
+        };
+        let by_thread = effect.ties.culprits.iter().any(|task| !does_their_work(task));
+        if cause.code != Code::Affinity && by_thread {
             return None;
         }
         let what = match cause.code {

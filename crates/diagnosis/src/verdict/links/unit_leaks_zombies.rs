@@ -3,9 +3,9 @@
 use super::{LinkRule, Linked};
 use crate::code::Code;
 use crate::finding::{Fact, Finding, SubjectKind};
-use crate::units::cost::UnitCost;
 use crate::verdict::{Case, Proof, Proofs};
 use crate::words::{count, percent, rate};
+use coroner_evidence::CgroupOwner;
 use std::time::Duration;
 
 /// With so few, and so small a part of all, somebody else is to blame.
@@ -20,17 +20,40 @@ pub const LINK: LinkRule = LinkRule {
     examine,
 };
 
+/// What one unit or pod left behind.
+struct Left {
+    /// `None` if the dead have no names here.
+    own: Option<u64>,
+    per_hour: Option<f64>,
+}
+
 fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
     let (dead, _) = case.memcgs?;
-    match cause.subject.kind {
-        SubjectKind::Unit => of_unit(case.unit_costs.get(&cause.subject.name)?, cause, dead),
-        _ => None,
+    let left = match cause.subject.kind {
+        SubjectKind::Unit => {
+            let cost = case.unit_costs.get(&cause.subject.name)?;
+            Left { own: cost.zombies, per_hour: cost.zombies_per_hour }
+        }
+        _ => of_pod(case, cause.ties.pods.first()?),
+    };
+    examine_left(&left, cause, dead)
+}
+
+fn of_pod(case: &Case<'_>, uid: &str) -> Left {
+    let named = case.zombies.as_ref().filter(|report| report.scan.method.is_bpf());
+    let is_its = |path: &str| CgroupOwner::of_path(path).pod_uid.as_deref() == Some(uid);
+    Left {
+        own: named.map(|report| report.scan.zombies.iter().filter(|zombie| is_its(&zombie.path)).count() as u64),
+        per_hour: case.zombies.as_ref().and_then(|report| {
+            let group = report.groups.iter().find(|group| group.pod_uid.as_deref() == Some(uid))?;
+            Some(group.per_hour?.value)
+        }),
     }
 }
 
-fn of_unit(cost: &UnitCost, cause: &Finding, dead: u64) -> Option<Linked> {
+fn examine_left(left: &Left, cause: &Finding, dead: u64) -> Option<Linked> {
     let unit = &cause.subject.name;
-    let Some(own) = cost.zombies else {
+    let Some(own) = left.own else {
         return Some(Linked {
             because: format!("{unit} starts again and again, and each start makes a cgroup"),
             proofs: Proofs {
@@ -45,7 +68,7 @@ fn of_unit(cost: &UnitCost, cause: &Finding, dead: u64) -> Option<Linked> {
     if own < A_FEW && part < PART {
         return None;
     }
-    let per_hour = cost.zombies_per_hour.filter(|per_hour| *per_hour > 0.0);
+    let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
     let mut evidence = vec![Fact::new(format!("dead cgroups of {unit}"), own, "", "names of the dead")];
     if let Some(per_hour) = per_hour {
         evidence.push(Fact::new("more of them", per_hour.round() as u64, "/h", "names of the dead"));

@@ -82,8 +82,14 @@ impl Table {
             table.add(debug, &sections, &[SYMTAB], most)?;
         }
         table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] }, most)?;
-        // Stable: those that begin alike stay in the order of the files.
-        table.symbols.sort_by_key(|symbol| symbol.start);
+        // Stable: those that begin alike stay in the order of the files. By digits: comparing took a fifth of an import.
+        let base = table.symbols.iter().map(|symbol| symbol.start).min().unwrap_or(0);
+        let span = table.symbols.iter().map(|symbol| symbol.start - base).max().unwrap_or(0);
+        if u32::try_from(span).is_ok() {
+            radsort::sort_by_key(&mut table.symbols, |symbol| (symbol.start - base) as u32);
+        } else {
+            radsort::sort_by_key(&mut table.symbols, |symbol| symbol.start);
+        }
         table.longest = table.symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         Some(table)
     }
@@ -103,6 +109,7 @@ impl Table {
             self.tables.push((self.images.len(), section.clone(), strings.clone()));
             let named = |section: &Section, part: &str| memchr::memmem::find(&section.name, part.as_bytes()).is_some();
             let code: Vec<bool> = sections.iter().map(|at| named(at, "text") || named(at, "data")).collect();
+            self.symbols.reserve((section.size / 24) as usize);
             let mut buffer = vec![0; CHUNK];
             for at in (0..section.size).step_by(CHUNK) {
                 let want = CHUNK.min((section.size - at) as usize);

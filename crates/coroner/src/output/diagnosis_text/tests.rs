@@ -1,0 +1,180 @@
+use super::*;
+use crate::output::test_diagnosis::*;
+use coroner_diagnosis::verdict::{Conclusion, FindingRef, Proof, Proofs};
+use coroner_diagnosis::{Code, Severity, SubjectKind};
+
+fn text(diagnosis: &Diagnosis, verbose: bool) -> String {
+    render(diagnosis, &Evidence::default(), "", verbose)
+}
+
+/// Each of these, one after the other.
+fn in_order(text: &str, parts: &[&str]) {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut rest = flat.as_str();
+    for part in parts {
+        let at = rest.find(part).unwrap_or_else(|| panic!("no {part:?}, or not here, in:\n{text}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+#[test]
+fn the_root_cause_comes_first_and_each_link_after_its_cause() {
+    let told = text(&the_incident(), false);
+    in_order(
+        &told,
+        &[
+            "VERDICT critical, likely: not all of it could be seen",
+            "Likely root cause: ecs.service crashloops: 4.0 restarts per minute (unit-crashloop)",
+            "ecs.service ends and is started again and again.",
+            "Also: ecs.service has no work here (agent-unused)",
+            "→ 68,440 dead memory cgroups (zombie-memcgs) because each start leaves one proven: the same core · it came first · 6.6 s",
+            "→ kubelet[812] walked memory cgroups",
+            "→ core 39 was 100 % busy for 6.6 s",
+            "→ eth0 was reset",
+            "likely: the same core · not seen: the log's clock may be off by 2.0 s · 6.6 s",
+            "22:13:20.000Z core 39",
+            "22:13:26.000Z ± 2.0 s eth0 was reset",
+            "What to do: Switch it off: `systemctl disable --now ecs.service`, then reboot.",
+            "That does not fix: Disabling alone frees nothing.",
+            "If nothing is done: It happens again",
+            "Ruled out - huge pages: 0.1 % of the kernel's time - also (-v says why): oom-kill",
+            "Not seen - whether there is gpu-xid",
+            "coroner --explain unit-crashloop",
+        ],
+    );
+    assert!(!told.contains("Detail of"), "findings of the chain are told in full only with -v:\n{told}");
+    assert!(told.lines().count() < 45, "{told}");
+}
+
+#[test]
+fn verbose_has_the_findings_their_evidence_and_all_reasons() {
+    let told = text(&the_incident(), true);
+    in_order(
+        &told,
+        &[
+            "VERDICT",
+            "What the verdict rests on",
+            "Detail of nic-reset.",
+            "fact of nic-reset: 42 ms",
+            "Detail of agent-unused.",
+        ],
+    );
+    in_order(&told, &["huge pages (huge-pages): 0.1 %", "oom-kill: no kill since boot"]);
+}
+
+#[test]
+fn what_is_only_possible_says_so() {
+    let mut diagnosis = the_incident();
+    let hidden = || Proof::not_seen("their names are needed");
+    let link = &mut diagnosis.conclusion.verdicts[0].chain[0];
+    link.proofs = Proofs { identity: hidden(), order: hidden(), size: hidden() };
+    link.certainty = link.proofs.certainty();
+    diagnosis.conclusion.verdicts[0].certainty = link.certainty;
+    in_order(
+        &text(&diagnosis, false),
+        &[
+            "VERDICT critical, only possible: too little could be seen to be sure",
+            "Possible root cause: ecs.service",
+            "possible: not seen: their names are needed",
+        ],
+    );
+}
+
+#[test]
+fn a_cause_with_two_effects_tells_each_once_below_it() {
+    let mut diagnosis = the_incident();
+    let drops = finding(Code::SoftnetDrop, Severity::Warning, SubjectKind::Core, "39", "core 39 dropped 9 packets");
+    let core = diagnosis.findings[1].clone();
+    let reset = diagnosis.findings[0].clone();
+    let chain = &mut diagnosis.conclusion.verdicts[0].chain;
+    chain.push(link(&core, &drops, "its backlog was full", shown()));
+    chain.push(link(&drops, &reset, "for the test", shown()));
+    diagnosis.findings.push(drops);
+    let told = text(&diagnosis, false);
+    in_order(
+        &told,
+        &[
+            "→ eth0 was reset",
+            "→ core 39 dropped 9 packets",
+            "→ eth0 was reset: queue 5 was paused for 6.6 s (nic-reset, as above)",
+        ],
+    );
+    let depth = |start: &str| told.lines().find(|line| line.trim_start().starts_with(start)).unwrap().find('→');
+    assert_eq!(depth("→ eth0 was reset"), depth("→ core 39 dropped"));
+}
+
+#[test]
+fn two_causes_are_two_verdicts() {
+    let mut diagnosis = the_incident();
+    let quota =
+        finding(Code::CpuThrottled, Severity::Warning, SubjectKind::Cgroup, "/job", "/job is stopped by its quota");
+    let mut second = verdict(&quota, Vec::new());
+    second.severity = Severity::Warning;
+    diagnosis.conclusion.verdicts.push(second);
+    diagnosis.findings.push(quota);
+    in_order(
+        &text(&diagnosis, false),
+        &[
+            "VERDICT 1 of 2 critical",
+            "VERDICT 2 of 2 warning, proven",
+            "Root cause: /job is stopped by its quota (cpu-throttled)",
+        ],
+    );
+}
+
+#[test]
+fn without_a_cause_it_says_what_is_needed() {
+    in_order(
+        &text(&unexplained(), false),
+        &[
+            "No cause found for what hurts:",
+            "CRITICAL nic-reset nic eth0",
+            "What to do: Remedy of nic-reset.",
+            "To name its cause we need what ran on the core that serves the queue. To get that: `coroner record --dir DIR`.",
+            "huge pages: 0.1 %",
+        ],
+    );
+}
+
+#[test]
+fn other_problems_stand_below_the_verdict() {
+    let mut both = the_incident();
+    let other = finding(Code::GpuXid, Severity::Warning, SubjectKind::Gpu, "0", "GPU 0 reported Xid 79");
+    both.conclusion.unexplained.push(coroner_diagnosis::verdict::Unexplained {
+        finding: FindingRef::to(&other),
+        needs: "what ran on it".to_owned(),
+        command: "`coroner record`".to_owned(),
+    });
+    both.findings.push(other);
+    in_order(
+        &text(&both, false),
+        &["VERDICT", "Other problems, whose cause was not found", "WARNING gpu-xid gpu 0", "Ruled out"],
+    );
+}
+
+#[test]
+fn a_healthy_node_gets_few_words() {
+    let mild = finding(Code::SoftnetDrop, Severity::Info, SubjectKind::Core, "1", "core 1 dropped 3 packets");
+    let told = text(&diagnosis(vec![mild], Conclusion::default()), false);
+    in_order(
+        &told,
+        &[
+            "Nothing wrong in what was seen.",
+            "Worth knowing - core 1 dropped 3 packets (softnet-drop)",
+            "Ruled out (-v says why): oom-kill, huge-pages.",
+        ],
+    );
+    assert!(!told.contains("No cause found") && !told.contains("Detail of"), "{told}");
+}
+
+#[test]
+fn names_of_the_node_cannot_drive_the_terminal() {
+    let mut diagnosis = the_incident();
+    let verdict = &mut diagnosis.conclusion.verdicts[0];
+    verdict.because = "a\u{1b}[2J\nCRITICAL".to_owned();
+    verdict.root_cause.title = "b\u{1b}]0;x\u{7}".to_owned();
+    verdict.chain[0].because = "c\u{1b}[31m".to_owned();
+    verdict.timeline[0].what = "d\u{1b}[31m".to_owned();
+    let told = text(&diagnosis, true);
+    assert!(!told.contains('\u{1b}') && !told.contains("\nCRITICAL\n"), "{told}");
+}

@@ -1,0 +1,219 @@
+//! What is told of a diagnosis, and in which order: the same on a terminal and in a report.
+
+use coroner_diagnosis::verdict::{FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
+use coroner_evidence::Unseen;
+
+/// What it comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// No finding of severity warning or worse.
+    NothingWrong,
+    NoCauseFound,
+    /// At least one verdict; how sure it is, it says itself.
+    CauseFound,
+}
+
+impl Outcome {
+    pub fn of(diagnosis: &Diagnosis) -> Outcome {
+        match (diagnosis.conclusion.verdicts.is_empty(), diagnosis.worst() >= Some(Severity::Warning)) {
+            (false, _) => Outcome::CauseFound,
+            (true, true) => Outcome::NoCauseFound,
+            (true, false) => Outcome::NothingWrong,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::NothingWrong => "nothing wrong",
+            Outcome::NoCauseFound => "no cause found",
+            Outcome::CauseFound => "cause found",
+        }
+    }
+}
+
+/// A link of a chain, and how far it is from the root.
+pub struct Step<'a> {
+    pub depth: usize,
+    pub link: &'a Link,
+    /// Another cause led there, too: what follows from it was told there.
+    pub again: bool,
+}
+
+/// The chain from its root on, each effect right after its cause.
+pub fn steps(verdict: &Verdict) -> Vec<Step<'_>> {
+    let mut steps = Vec::new();
+    follow(verdict, &verdict.root_cause, 0, &mut Vec::new(), &mut steps);
+    steps
+}
+
+fn follow<'a>(
+    verdict: &'a Verdict,
+    from: &'a FindingRef,
+    depth: usize,
+    told: &mut Vec<&'a FindingRef>,
+    steps: &mut Vec<Step<'a>>,
+) {
+    told.push(from);
+    for link in verdict.chain.iter().filter(|link| is_same(&link.from, from)) {
+        let again = told.iter().any(|before| is_same(before, &link.to));
+        steps.push(Step { depth, link, again });
+        if !again {
+            follow(verdict, &link.to, depth + 1, told, steps);
+        }
+    }
+}
+
+fn is_same(one: &FindingRef, other: &FindingRef) -> bool {
+    one.code == other.code && one.subject == other.subject
+}
+
+/// What a proof is called.
+pub fn named(proofs: &Proofs) -> [(&'static str, &Proof); 3] {
+    [("same thing", &proofs.identity), ("order in time", &proofs.order), ("size", &proofs.size)]
+}
+
+pub fn finding_of<'a>(diagnosis: &'a Diagnosis, told: &FindingRef) -> Option<&'a Finding> {
+    diagnosis.findings.iter().find(|finding| is_about(told, finding))
+}
+
+fn is_about(told: &FindingRef, finding: &Finding) -> bool {
+    told.code == finding.code && told.subject == finding.subject
+}
+
+/// The findings of all verdicts, worst first.
+pub fn in_verdicts(diagnosis: &Diagnosis) -> Vec<&Finding> {
+    diagnosis.findings.iter().filter(|finding| is_in_a_verdict(diagnosis, finding)).collect()
+}
+
+fn is_in_a_verdict(diagnosis: &Diagnosis, finding: &Finding) -> bool {
+    diagnosis.conclusion.verdicts.iter().any(|verdict| {
+        let effects = verdict.chain.iter().map(|link| &link.to);
+        let mut all = effects.chain(&verdict.context).chain([&verdict.root_cause]);
+        all.any(|told| is_about(told, finding))
+    })
+}
+
+/// What hurts, with what its cause would need.
+pub fn unexplained(diagnosis: &Diagnosis) -> Vec<(&Finding, &Unexplained)> {
+    let all = diagnosis.conclusion.unexplained.iter();
+    all.filter_map(|unexplained| Some((finding_of(diagnosis, &unexplained.finding)?, unexplained))).collect()
+}
+
+/// What hurts nobody, and is part of no verdict.
+pub fn worth_knowing(diagnosis: &Diagnosis) -> Vec<&Finding> {
+    let mild = diagnosis.findings.iter().filter(|finding| finding.severity < Severity::Warning);
+    mild.filter(|finding| !is_in_a_verdict(diagnosis, finding)).collect()
+}
+
+/// The moments of a verdict, if they say more than the chain does: not where all was seen at once.
+pub fn timeline(verdict: &Verdict) -> &[Moment] {
+    const APART_NS: u64 = 1_000_000_000;
+    match (verdict.timeline.first(), verdict.timeline.last()) {
+        (Some(first), Some(last)) if last.real_ns.saturating_sub(first.real_ns) >= APART_NS => &verdict.timeline,
+        _ => &[],
+    }
+}
+
+/// Where people look first, and for weeks, when a node is slow.
+pub const DEAD_ENDS: &[(Code, &str)] = &[
+    (Code::HugePages, "huge pages"),
+    (Code::PageFaults, "page faults, the allocator"),
+    (Code::Affinity, "CPU affinity"),
+    (Code::MemoryReclaim, "memory pressure"),
+    (Code::CpuThrottled, "CPU quotas"),
+    (Code::CpuSteal, "steal by the hypervisor"),
+    (Code::CpuContention, "too few cores"),
+];
+
+/// Dead ends that were ruled out, with their names; and the rest.
+pub fn ruled_out(diagnosis: &Diagnosis) -> (Vec<(&'static str, &RuledOut)>, Vec<&RuledOut>) {
+    let of = |code: Code| diagnosis.ruled_out.iter().find(|ruled_out| ruled_out.code == code);
+    let dead_ends = DEAD_ENDS.iter().filter_map(|(code, name)| Some((*name, of(*code)?))).collect();
+    let is_dead_end = |code: Code| DEAD_ENDS.iter().any(|(dead_end, _)| *dead_end == code);
+    let rest = diagnosis.ruled_out.iter().filter(|ruled_out| !is_dead_end(ruled_out.code)).collect();
+    (dead_ends, rest)
+}
+
+/// What could not be seen for one reason, in a sentence.
+pub fn unseen(all: &[Unseen]) -> Vec<String> {
+    // One reason may hide several things; it is told once.
+    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for Unseen { what, why, how_to_see, .. } in all {
+        match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
+            Some((_, _, whats)) => whats.push(what),
+            None => reasons.push((why, how_to_see, vec![what])),
+        }
+    }
+    let sentences = reasons.into_iter().map(|(why, how_to_see, whats)| {
+        let mut text = format!("{}: {}.", things(&whats), why.trim_end_matches('.'));
+        if !how_to_see.is_empty() {
+            text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
+        }
+        text
+    });
+    sentences.collect()
+}
+
+/// `which containers restart; whether there is unit-churn or agent-unused`
+fn things(whats: &[&str]) -> String {
+    const WHETHER: &str = "whether there is ";
+    let (codes, mut told): (Vec<&str>, Vec<String>) =
+        whats.iter().fold((Vec::new(), Vec::new()), |(mut codes, mut told), what| {
+            match what.strip_prefix(WHETHER) {
+                Some(code) => codes.push(code),
+                None => told.push((*what).to_owned()),
+            }
+            (codes, told)
+        });
+    match codes.split_last() {
+        Some((last, [])) => told.push(format!("{WHETHER}{last}")),
+        Some((last, first)) => told.push(format!("{WHETHER}{} or {last}", first.join(", "))),
+        None => {}
+    }
+    told.join("; ")
+}
+
+/// A sentence, whatever the words came without.
+pub fn sentence(text: &str) -> String {
+    let mut out = text.trim().to_owned();
+    if !out.is_empty() && !out.ends_with(['.', '!', '?', '…']) {
+        out.push('.');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_reason_hides_is_told_once() {
+        let unseen_one = |what: &str, why: &str| Unseen {
+            probe: "p".to_owned(),
+            what: what.to_owned(),
+            why: why.to_owned(),
+            how_to_see: "as root".to_owned(),
+        };
+        let all = [
+            unseen_one("whether there is unit-churn", "no bus"),
+            unseen_one("the log", "not allowed."),
+            unseen_one("units", "no bus"),
+            unseen_one("whether there is unit-drift", "no bus"),
+        ];
+        assert_eq!(
+            unseen(&all),
+            [
+                "units; whether there is unit-churn or unit-drift: no bus. To see it: as root.",
+                "the log: not allowed. To see it: as root."
+            ]
+        );
+    }
+
+    #[test]
+    fn dead_ends_are_codes_that_some_rule_can_rule_out() {
+        for (code, _) in DEAD_ENDS {
+            assert!(coroner_diagnosis::rules::ALL.iter().any(|rule| rule.code == *code), "{code}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Diagnoses for the tests of texts.
+
+use coroner_diagnosis::verdict::{
+    Certainty, Conclusion, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict,
+};
+use coroner_diagnosis::{Code, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind};
+use coroner_evidence::{Node, Unseen};
+
+pub fn finding(code: Code, severity: Severity, kind: SubjectKind, name: &str, title: &str) -> Finding {
+    Finding {
+        code,
+        severity,
+        subject: Subject::new(kind, name),
+        title: title.to_owned(),
+        detail: format!("Detail of {code}."),
+        evidence: vec![Fact::new(format!("fact of {code}"), 42, "ms", "/proc/stat")],
+        remedy: format!("Remedy of {code}."),
+        ties: Default::default(),
+    }
+}
+
+pub fn shown() -> Proofs {
+    Proofs {
+        identity: Proof::shown("the same core"),
+        order: Proof::shown("it came first"),
+        size: Proof::shown("6.6 s"),
+    }
+}
+
+pub fn link(from: &Finding, to: &Finding, because: &str, proofs: Proofs) -> Link {
+    Link {
+        from: FindingRef::to(from),
+        to: FindingRef::to(to),
+        because: because.to_owned(),
+        certainty: proofs.certainty(),
+        proofs,
+        evidence: vec![Fact::new("fact of the link", 7, "", "/proc/cgroups")],
+    }
+}
+
+pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
+    let certainty = chain.iter().map(|link| link.certainty).fold(Certainty::Proven, Certainty::min);
+    Verdict {
+        root_cause: FindingRef::to(root),
+        certainty,
+        severity: Severity::Critical,
+        story: String::new(),
+        chain,
+        context: Vec::new(),
+        because: format!("{} ends and is started again and again", root.subject.name),
+        proofs: Proofs { size: Proof::shown(root.title.clone()), ..shown() },
+        timeline: Vec::new(),
+        remedy: "Switch it off: `systemctl disable --now ecs.service`, then reboot".to_owned(),
+        not_fixed: "Disabling alone frees nothing".to_owned(),
+        risk: None,
+    }
+}
+
+pub fn diagnosis(findings: Vec<Finding>, conclusion: Conclusion) -> Diagnosis {
+    Diagnosis {
+        node: Node { host: Some("gpu-17".to_owned()), cores: Some(96), ..Node::default() },
+        window_real_ns: Some((1_700_000_000_000_000_000, 1_700_000_005_000_000_000)),
+        findings,
+        ruled_out: vec![
+            RuledOut { code: Code::OomKill, why: "no kill since boot".to_owned() },
+            RuledOut { code: Code::HugePages, why: "0.1 % of the kernel's time".to_owned() },
+        ],
+        unseen: vec![Unseen {
+            probe: "gpu".to_owned(),
+            what: "whether there is gpu-xid".to_owned(),
+            why: "the log is closed to us".to_owned(),
+            how_to_see: "run as root".to_owned(),
+        }],
+        cost: None,
+        conclusion,
+    }
+}
+
+/// A unit that nobody uses leaks, kubelet walks what it leaked, the core is full, the NIC that needs it is reset.
+pub fn the_incident() -> Diagnosis {
+    use Severity::{Critical, Warning};
+    let reset =
+        finding(Code::NicReset, Critical, SubjectKind::Nic, "eth0", "eth0 was reset: queue 5 was paused for 6.6 s");
+    let core = finding(Code::CoreSaturated, Critical, SubjectKind::Core, "39", "core 39 was 100 % busy for 6.6 s");
+    let walk = finding(
+        Code::MemcgWalk,
+        Warning,
+        SubjectKind::Process,
+        "kubelet[812]",
+        "kubelet[812] walked memory cgroups for 6.5 s",
+    );
+    let dead = finding(Code::ZombieMemcgs, Warning, SubjectKind::Node, "gpu-17", "68,440 dead memory cgroups");
+    let unit = finding(
+        Code::UnitCrashloop,
+        Warning,
+        SubjectKind::Unit,
+        "ecs.service",
+        "ecs.service crashloops: 4.0 restarts per minute",
+    );
+    let unused = finding(Code::AgentUnused, Warning, SubjectKind::Unit, "ecs.service", "ecs.service has no work here");
+    let off = Proofs { order: Proof::not_seen("the log's clock may be off by 2.0 s"), ..shown() };
+    let chain = vec![
+        link(&unit, &dead, "each start leaves one", shown()),
+        link(&dead, &walk, "the kernel goes through all of them", shown()),
+        link(&walk, &core, "98 % of its kernel time was this", shown()),
+        link(&core, &reset, "the driver waited for a poll that could not run", off),
+    ];
+    let mut verdict = verdict(&unit, chain);
+    verdict.context = vec![FindingRef::to(&unused)];
+    verdict.risk = Some("It happens again with the next read of statistics.".to_owned());
+    let moment = |secs: u64, uncertainty_ms: u64, finding: &Finding| Moment {
+        real_ns: (1_700_000_000 + secs) * 1_000_000_000,
+        uncertainty_ms,
+        what: finding.title.clone(),
+    };
+    verdict.timeline = vec![moment(0, 0, &core), moment(6, 2000, &reset)];
+    diagnosis(
+        vec![reset, core, walk, dead, unit, unused],
+        Conclusion { verdicts: vec![verdict], unexplained: Vec::new() },
+    )
+}
+
+/// Something hurts, and nobody knows why.
+pub fn unexplained() -> Diagnosis {
+    let reset = finding(Code::NicReset, Severity::Critical, SubjectKind::Nic, "eth0", "eth0 was reset");
+    let unexplained = Unexplained {
+        finding: FindingRef::to(&reset),
+        needs: "what ran on the core that serves the queue".to_owned(),
+        command: "`coroner record --dir DIR`".to_owned(),
+    };
+    diagnosis(vec![reset], Conclusion { verdicts: Vec::new(), unexplained: vec![unexplained] })
+}
