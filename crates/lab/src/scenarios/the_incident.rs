@@ -108,7 +108,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
                 .then("nic-reset")
                 .needs_bpf(),
         )
-        .forbid(&["cpu-throttled", "memory-reclaim", "oom-kill", "unit-churn"]);
+        .forbid(&["cpu-throttled", "memory-reclaim", "unit-churn"]);
     stage.ready(&truth)?;
     let before = (wire.traffic()?, walker.times()?, node.restarts(&unit)?, CoreTimes::now()?);
     stage.hold(|| {

@@ -56,7 +56,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
                 .then("core-saturated")
                 .needs_bpf(),
         )
-        .forbid(&["cpu-throttled", "nic-core-starved", "memory-reclaim", "oom-kill", "unit-crashloop"]);
+        .forbid(&["cpu-throttled", "nic-core-starved", "memory-reclaim", "unit-crashloop"]);
     stage.ready(&truth)?;
     let (before, cores_before) = (walker.times()?, CoreTimes::now()?);
     stage.hold(|| walker.child.expect_running())?;
