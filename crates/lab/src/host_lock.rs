@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
 
 pub const LOCK_FILE: &str = "/tmp/coroner-host-tests.lock";
 
@@ -17,13 +17,18 @@ pub struct HostLock {
 impl HostLock {
     /// Waits for its turn.
     pub fn take() -> Result<HostLock> {
-        let path = Path::new(LOCK_FILE);
-        // Reading is enough for flock, and works on a file that another user made.
-        let file = File::open(path)
-            .or_else(|_| OpenOptions::new().create(true).append(true).open(path))
-            .with_context(|| path.display().to_string())?;
-        flock(&file, FlockOperation::LockExclusive).with_context(|| path.display().to_string())?;
+        let file = open()?;
+        flock(&file, FlockOperation::LockExclusive).context(LOCK_FILE)?;
         Ok(HostLock { _file: file })
+    }
+
+    /// `None` while somebody else has it.
+    pub fn try_take() -> Result<Option<HostLock>> {
+        let file = open()?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            taken => taken.context(LOCK_FILE).map(|()| Some(HostLock { _file: file })),
+        }
     }
 
     /// The machine for this test alone; `None`, and a word about it, where the test cannot run because we are not root.
@@ -37,6 +42,11 @@ impl HostLock {
             Err(error) => panic!("the lock of the host tests: {error:#}"),
         }
     }
+}
+
+fn open() -> Result<File> {
+    // Reading is enough for flock, and works on a file that another user made.
+    File::open(LOCK_FILE).or_else(|_| OpenOptions::new().create(true).append(true).open(LOCK_FILE)).context(LOCK_FILE)
 }
 
 /// Says that the test of this thread cannot run here. `./check` names these at the end, and in CI they are a failure.

@@ -17,6 +17,7 @@ pub mod live;
 pub mod node;
 pub mod run_id;
 pub mod scenarios;
+pub mod score;
 pub mod stage;
 mod syscalls;
 pub mod truth;

@@ -1,8 +1,11 @@
 //! A scenario running beside a test.
 
 use crate::guard::Child;
+use crate::interrupt;
 use crate::truth::Truth;
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -25,6 +28,7 @@ impl LiveScenario {
         command.args(["run", scenario]).args(args).stdout(Stdio::piped());
         let (child, stdout) = Child::spawn_with_stdout(format!("coroner-lab run {scenario}"), &mut command)?;
         let mut live = LiveScenario { child, lines: BufReader::new(stdout), truth: Truth::default() };
+        live.await_words()?;
         let ready =
             live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} could not make its trouble"))?;
         live.truth = serde_json::from_value(ready["truth"].clone()).with_context(|| ready.to_string())?;
@@ -33,6 +37,20 @@ impl LiveScenario {
 
     pub fn pid(&self) -> u32 {
         self.child.pid()
+    }
+
+    /// Until it says something; an error on Ctrl-C, for its trouble may take long to make.
+    fn await_words(&self) -> Result<()> {
+        let slice = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        loop {
+            let mut ready = [PollFd::new(self.lines.get_ref(), PollFlags::IN)];
+            match poll(&mut ready, Some(&slice)) {
+                Ok(0) | Err(Errno::INTR) if interrupt::requested() => bail!("interrupted"),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error).context("poll"),
+            }
+        }
     }
 
     fn next_line(&mut self) -> Result<Option<Value>> {

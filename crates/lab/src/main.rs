@@ -1,10 +1,11 @@
-//! `coroner-lab list | run NAME | clean`
+//! `coroner-lab list | run NAME | score | clean`
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use coroner_lab::actors::Actor;
 use coroner_lab::crowd::{self, Crowd};
 use coroner_lab::scenarios::{self, Scenario, systemd_root};
+use coroner_lab::score::{self, Outcome, Score};
 use coroner_lab::stage::Stage;
 use coroner_lab::{interrupt, leftovers};
 use serde_json::json;
@@ -42,6 +43,10 @@ enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Runs all scenarios blind: asks coroner what is wrong, holds its answers against the truth, and says whether they are good enough.
+    ///
+    /// Exit code 0: every bar is reached; 1: below one; 2: usage, or not every run could be made.
+    Score(Score),
     /// Removes what earlier runs left whose runner was killed.
     Clean,
     /// Makes the root file system that scenarios with systemd need, if it is not there, and prints where it is.
@@ -93,6 +98,7 @@ fn perform(command: Command) -> ExitCode {
             let seed = seed.unwrap_or_else(any_seed);
             exit_code(run(scenario, Stage::new(scenario.name, seed, Duration::from_secs(seconds), count)))
         }
+        Command::Score(args) => score(&args),
         Command::Clean => clean(),
         Command::Root => exit_code(systemd_root::build().map(|root| println!("{}", root.display()))),
         Command::Crowd(crowd) => {
@@ -100,6 +106,19 @@ fn perform(command: Command) -> ExitCode {
             exit_code(crowd::gather(crowd))
         }
         Command::Actor { actor } => exit_code(actor.perform()),
+    }
+}
+
+fn score(args: &Score) -> ExitCode {
+    clean();
+    match score::score(args, args.seed.unwrap_or_else(any_seed)) {
+        Ok(Outcome::Reached) => ExitCode::SUCCESS,
+        Ok(Outcome::Below) => ExitCode::from(1),
+        Ok(Outcome::NotShown) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("coroner-lab: {error:#}");
+            ExitCode::from(2)
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -192,6 +192,23 @@ pub fn set_offload(socket: BorrowedFd<'_>, device: &str, offload: Offload, on: b
     // SAFETY: the kernel reads and writes one `ethtool_value` behind ifr_data for these commands (net/ethtool/ioctl.c); both
     // structures outlive the call.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Lets the kernel cut what one call sends into datagrams of `bytes` each.
+pub fn segment_datagrams(socket: impl AsFd, bytes: i32) -> io::Result<()> {
+    // linux/udp.h
+    const UDP_SEGMENT: libc::c_int = 103;
+    // SAFETY: the kernel reads one int, which outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_UDP,
+            UDP_SEGMENT,
+            (&raw const bytes).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// Forks a child that runs `body` and then sleeps until it is killed; it dies with its parent. Returns the child's pid.

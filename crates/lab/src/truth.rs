@@ -11,9 +11,10 @@ pub struct Truth {
     pub forbid: Vec<String>,
     /// Nothing worse than this may be found; absent where trouble is expected.
     pub max_severity: Option<String>,
-    /// The verdicts that there must be. Without any, none may be given.
-    #[serde(default)]
-    pub verdicts: Vec<ExpectedVerdict>,
+    /// The verdicts that there must be; if the list is empty, none may be given. Absent in truths that were told before there were
+    /// verdicts: then they are not judged.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdicts: Option<Vec<ExpectedVerdict>>,
     /// What the scenario made: core, pid, comm, cgroup, count, device …
     #[serde(flatten)]
     pub facts: Map<String, Value>,
@@ -71,6 +72,11 @@ impl ExpectedVerdict {
         }
     }
 
+    /// Whether this is the code of the root cause, or as right.
+    pub fn is(&self, code: &str) -> bool {
+        self.root_cause == code || self.or.iter().any(|or| or == code)
+    }
+
     pub fn or(mut self, root_cause: &str) -> ExpectedVerdict {
         self.or.push(root_cause.to_owned());
         self
@@ -117,7 +123,7 @@ impl Truth {
     /// `facts` must be a JSON object.
     pub fn new(facts: Value) -> Truth {
         let facts = if let Value::Object(facts) = facts { facts } else { Map::new() };
-        Truth { facts, ..Truth::default() }
+        Truth { facts, verdicts: Some(Vec::new()), ..Truth::default() }
     }
 
     pub fn expect(mut self, expected: Expected) -> Truth {
@@ -131,7 +137,7 @@ impl Truth {
     }
 
     pub fn verdict(mut self, expected: ExpectedVerdict) -> Truth {
-        self.verdicts.push(expected);
+        self.verdicts.get_or_insert_default().push(expected);
         self
     }
 

@@ -9,7 +9,7 @@ fn main() {
     let seconds = arguments.next().unwrap_or(20);
     let telling = Duration::from_secs(arguments.next().unwrap_or(600));
     let begun = Instant::now();
-    let mut watch = Watch::start_endless(Root::live(), Options { kernel_samples: false, ..Options::default() });
+    let mut watch = Watch::start_endless(Root::live(), Options { kernel_work: false, ..Options::default() });
     let rows = watch.next_turn().map_or(0, |first| rows(&first));
     println!("first look: {:?}, {rows} rows; {}", begun.elapsed(), memory());
     // The first seconds also wait for what other threads read at first.

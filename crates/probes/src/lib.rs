@@ -18,7 +18,7 @@ pub mod image;
 pub mod interrupts;
 pub mod journal;
 pub mod kernel_log;
-pub mod kernel_samples;
+pub mod kernel_work;
 pub mod memory;
 pub mod nic;
 pub mod packages;

@@ -101,6 +101,11 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub strict: bool,
 
+    /// Use no BPF: dead cgroups are counted and added up from the cgroup files, without names; whose children fail is not seen.
+    /// The kernel is sampled all the same.
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub no_bpf: bool,
+
     /// Compare the units on disk with those that `coroner units --baseline FILE` stored.
     /// [default: /etc/coroner/baseline.json if it exists]
     #[arg(long, value_name = "FILE")]

@@ -9,7 +9,8 @@ use crate::output::report::{self, Report};
 use crate::output::{diagnosis_json, diagnosis_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
-use coroner_probes::watch::NameZombies;
+use coroner_probes::watch::{NameZombies, Options};
+use coroner_probes::zombies::Bpf;
 
 pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     if let Some(code) = args.explain {
@@ -40,9 +41,12 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
 /// The evidence, and where it comes from if it was recorded.
 fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> {
     let known = Known::read(&args.catalogue)?;
-    let Some(mut recorded) = recorded::read(&args.recorded, args.duration.is_some() || args.node.is_asked())? else {
+    let is_watch = args.duration.is_some() || args.no_bpf || args.node.is_asked();
+    let Some(mut recorded) = recorded::read(&args.recorded, is_watch)? else {
         let baseline = read_baseline(args.baseline.as_deref())?;
-        let options = args.node.watch_options(NameZombies::IfMany, Some(known.audit_options(baseline.clone())));
+        let audit = Some(known.audit_options(baseline.clone()));
+        let bpf = if args.no_bpf { Bpf::No } else { Bpf::Best };
+        let options = Options { bpf, ..args.node.watch_options(NameZombies::IfMany, audit) };
         let mut evidence = watch(args.node.root(), options, args.duration.unwrap_or(WATCH_FOR))?;
         // Also where the files that it is compared with could not be read: then that is said.
         evidence.baseline = baseline;

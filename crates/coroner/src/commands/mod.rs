@@ -41,7 +41,8 @@ impl NodeArgs {
     }
 
     pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
-        Options { zombies, bus: self.bus.clone(), pretend_kernel_log: self.trust_user_log, audit, kernel_samples: true }
+        let (bus, pretend_kernel_log) = (self.bus.clone(), self.trust_user_log);
+        Options { zombies, bus, pretend_kernel_log, audit, ..Options::default() }
     }
 }
 

@@ -65,7 +65,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
 
     let audit = Known::read(&Default::default())?.audit_options(read_baseline(None)?);
     // The stack samples say more of the kernel than its own sampler.
-    let options = Options { kernel_samples: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
+    let options = Options { kernel_work: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
     let mut watch = Watch::start_endless(node.root(), options);
     let mut rings = match sampler {
         Some(sampler) => Some(Rings::start(sampler, to_store.clone(), Arc::clone(&status))?),

@@ -5,6 +5,7 @@
 pub mod recorder;
 
 use coroner_lab::LiveScenario;
+use coroner_lab::score::judge::{Asking, judge};
 use coroner_lab::truth::Truth;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -77,8 +78,10 @@ const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "
 pub fn without_the_past(diagnosis: &mut Value, earlier: &Value) {
     let told = |f: &Value| findings(earlier).iter().any(|e| e["code"] == f["code"]);
     let is_past = |f: &Value| CODES_WITH_A_PAST.iter().any(|c| f["code"] == *c) && told(f);
-    if let Some(findings) = diagnosis["findings"].as_array_mut() {
-        findings.retain(|f| !is_past(f));
+    for (list, finding_of) in [("findings", ""), ("verdicts", "/root_cause")] {
+        if let Some(list) = diagnosis[list].as_array_mut() {
+            list.retain(|entry| !is_past(entry.pointer(finding_of).unwrap()));
+        }
     }
 }
 
@@ -89,35 +92,10 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
     }
 }
 
-/// What a diagnosis says otherwise than the scenario.
+/// What a diagnosis says otherwise than the scenario: findings, and verdicts if the truth tells of any.
 pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
-    for expected in &truth.expect {
-        let found = findings(diagnosis).iter().find(|f| {
-            f["code"] == expected.code.as_str()
-                && expected
-                    .subject
-                    .as_ref()
-                    .is_none_or(|s| f["subject"]["kind"] == s.kind.as_str() && f["subject"]["name"] == s.name.as_str())
-        });
-        let Some(found) = found else { return Some(format!("not found: {expected:?}\nin {diagnosis:#}")) };
-        if rank(found["severity"].as_str().unwrap()) < rank(&expected.severity_at_least) {
-            return Some(format!("too mild: {found:#}\nexpected {expected:?}"));
-        }
-        if let Some(culprit) = &expected.culprit
-            && !found.to_string().contains(culprit.as_str())
-        {
-            return Some(format!("{culprit} is not named in {found:#}"));
-        }
-    }
-    for code in &truth.forbid {
-        if findings(diagnosis).iter().any(|f| f["code"] == code.as_str()) {
-            return Some(format!("{code} was found:\n{diagnosis:#}"));
-        }
-    }
-    let most = truth.max_severity.as_ref()?;
-    let worse: Vec<_> =
-        findings(diagnosis).iter().filter(|f| rank(f["severity"].as_str().unwrap()) > rank(most)).collect();
-    (!worse.is_empty()).then(|| format!("worse than {most}: {worse:#?}"))
+    let judgement = judge(truth, diagnosis, Asking::default()).unwrap_or_else(|e| panic!("{e:#}\n{diagnosis:#}"));
+    (!judgement.faults.is_empty()).then(|| format!("{}\nin {diagnosis:#}", judgement.faults.join("\n")))
 }
 
 pub fn assert_unseen(diagnosis: &Value, probe: &str) {

@@ -87,3 +87,59 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+    use crate::rules::test_evidence::{fact, fine, one};
+
+    const HALF: Doing = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
+
+    /// Two jobs that both begin to count their cores at 0.
+    fn both_on_core_0() -> Scene {
+        Scene::new(4, 5.0)
+            .load(0, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(60, "rank-0", 0).pinned().until(99.0, HALF))
+            .with(Actor::new(61, "rank-1", 0).pinned().until(99.0, HALF))
+    }
+
+    #[test]
+    fn two_that_are_pinned_to_one_core_are_named_with_what_each_had() {
+        let f = one(examine(&both_on_core_0().evidence()));
+        assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "0"));
+        assert!(f.title.contains("2 threads are pinned to core 0"), "{}", f.title);
+        for word in ["rank-0[60] 50 %", "rank-1[61] 50 %", "The other cores were 0 % busy"] {
+            assert!(f.detail.contains(word), "{word}: {}", f.detail);
+        }
+        assert_eq!(fact(&f, "rank-0[60], pinned to it"), 50.0);
+        assert_eq!(f.ties.culprits.len(), 2);
+    }
+
+    #[test]
+    fn those_who_could_go_elsewhere_are_not_crowded_by_pinning() {
+        let scene = Scene::new(4, 5.0)
+            .load(0, 0.0, 5.0, Kind::User, 1.0)
+            .with(Actor::new(60, "a", 0).until(99.0, HALF))
+            .with(Actor::new(61, "b", 0).until(99.0, HALF));
+        assert_eq!(fine(examine(&scene.evidence())), "no thread is pinned to a core");
+    }
+
+    #[test]
+    fn one_pinned_thread_on_each_core_is_how_it_should_be() {
+        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        for core in 0..2 {
+            scene = scene.with(Actor::new(60 + core, "rank", core).pinned().until(99.0, Doing::Run));
+        }
+        assert!(fine(examine(&scene.evidence())).starts_with("2 threads are pinned"));
+    }
+
+    #[test]
+    fn pinned_to_all_cores_alike_is_a_full_node() {
+        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        for n in 0..4 {
+            scene = scene.with(Actor::new(60 + n, "rank", n % 2).pinned().until(99.0, HALF));
+        }
+        fine(examine(&scene.evidence()));
+    }
+}

@@ -101,7 +101,10 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
     detail.push_str(&verdict);
     Finding {
         code: Code::AgentConflict,
-        ties: Ties::default(),
+        ties: Ties {
+            units: [Some(side), other].into_iter().flatten().map(|j| j.unit.clone()).collect(),
+            ..Ties::default()
+        },
         severity: if owners || harm { Severity::Warning } else { Severity::Info },
         subject: subject(side),
         title,

@@ -106,3 +106,60 @@ fn waiting(cores: &Cores, watched_ns: f64) -> (f64, Vec<(String, f64)>) {
     most.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     (all, most)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one};
+
+    /// Two full cores and so many threads on each, that take equal turns.
+    fn crowd(threads: u32, nice: i8) -> Evidence {
+        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        let run = 1.0 / f64::from(threads);
+        for n in 0..2 * threads {
+            let turns = Doing::Turns { run, wait: 1.0 - run, slices: 100.0 };
+            scene = scene.with(Actor::new(100 + n, "train", n % 2).nice(nice).until(99.0, turns));
+        }
+        scene.evidence()
+    }
+
+    #[test]
+    fn who_gets_a_third_of_what_it_wants_lacks_cpu() {
+        // On each core one of four runs, and three wait.
+        let f = one(examine(&crowd(4, 0)));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.title.starts_with("too little CPU: 6.0 threads waited for 2 full cores"), "{}", f.title);
+        assert!(f.detail.contains("train (6.0)"), "{}", f.detail);
+        assert_eq!(fact(&f, "threads that waited"), 6.0);
+        assert!(f.remedy.contains("OMP_NUM_THREADS"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn a_build_with_two_processes_a_core_is_at_work() {
+        assert_eq!(one(examine(&crowd(2, 0))).severity, Severity::Info);
+        assert!(fine(examine(&crowd(1, 0))).contains("0.0 threads waited"));
+    }
+
+    #[test]
+    fn those_who_asked_to_be_served_last_do_not_count() {
+        assert!(fine(examine(&crowd(8, 10))).contains("0.0 threads waited"));
+    }
+
+    #[test]
+    fn waits_on_a_node_with_room_are_something_else() {
+        let turns = Doing::Turns { run: 0.2, wait: 0.8, slices: 100.0 };
+        let mut scene = Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 1.0);
+        for tid in 100..105 {
+            scene = scene.with(Actor::new(tid, "train", 1).pinned().until(99.0, turns));
+        }
+        assert!(fine(examine(&scene.evidence())).contains("50 % busy"));
+    }
+
+    #[test]
+    fn a_full_node_whose_waits_are_hidden_is_not_called_fine() {
+        let mut evidence = crowd(4, 0);
+        evidence.threads.retain(|thread| !thread.kernel);
+        assert!(cannot_tell(examine(&evidence)).0.contains("100 % busy"));
+    }
+}

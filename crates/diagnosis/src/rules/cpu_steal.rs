@@ -65,3 +65,56 @@ pub fn examine(evidence: &Evidence) -> Answer {
 fn part(shares: &Shares) -> f64 {
     shares.steal / shares.busy().max(1e-9)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
+    use coroner_evidence::{CoreTicks, CoreTimes};
+    use std::time::Duration;
+
+    /// Four seconds of two cores: so much of the time wanted and had, and wanted and stolen.
+    fn node(had: f64, stolen: f64) -> Evidence {
+        let mut evidence = watched(4);
+        evidence.core_times = (0..=8u64)
+            .map(|look| {
+                let ticks = |share: f64| 1000 + (share * 50.0 * look as f64).round() as u64;
+                let core = |core| CoreTicks {
+                    core,
+                    user: ticks(had),
+                    steal: ticks(stolen),
+                    idle: ticks(1.0 - had - stolen),
+                    ..CoreTicks::default()
+                };
+                CoreTimes { at: start(4) + Duration::from_millis(500 * look), cores: vec![core(0), core(1)] }
+            })
+            .collect();
+        evidence
+    }
+
+    #[test]
+    fn a_neighbour_that_takes_half_of_the_time_is_critical() {
+        let f = one(examine(&node(0.5, 0.5)));
+        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(f.title, "the hypervisor took 50 % of the CPU time that this node wanted");
+        assert_eq!(fact(&f, "of the time that was wanted"), 50.0);
+        assert_eq!(f.ties.cores, [0, 1]);
+    }
+
+    #[test]
+    fn it_is_a_part_of_what_was_wanted_not_of_all_time() {
+        // 12 % of all time, but a third of what was wanted.
+        assert_eq!(one(examine(&node(0.24, 0.12))).severity, Severity::Warning);
+        assert_eq!(one(examine(&node(0.9, 0.1))).severity, Severity::Info);
+        assert!(fine(examine(&node(0.96, 0.04))).contains("4 %"));
+        // Who wants nothing loses nothing.
+        fine(examine(&node(0.08, 0.08)));
+    }
+
+    #[test]
+    fn a_moment_cannot_tell() {
+        let mut evidence = node(0.5, 0.5);
+        evidence.core_times.truncate(1);
+        cannot_tell(examine(&evidence));
+    }
+}

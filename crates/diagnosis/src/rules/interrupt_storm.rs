@@ -147,3 +147,75 @@ fn remedy(cores: &Cores, full: &FullCore, queues: &[String], sender: Option<&Tas
     }
     steps.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use crate::kernel_work::test_work::{row, second};
+    use crate::rules::test_evidence::{fact, fine, one};
+
+    /// Softirqs have core 1 from second 1 to 4, and NET_RX is what is raised.
+    fn storm(share: f64) -> Evidence {
+        let mut evidence = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::Softirq, share).evidence();
+        for (name, n) in [("NET_RX", 90_000), ("TIMER", 200_000)] {
+            evidence.counters.push(Source::Softirqs, "cpu1", name, time(0.0), 10);
+            evidence.counters.push(Source::Softirqs, "cpu1", name, time(5.0), n);
+        }
+        evidence
+    }
+
+    #[test]
+    fn packets_that_leave_a_core_to_nobody_are_told_with_their_kind() {
+        let f = one(examine(&storm(0.97)));
+        assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "1"));
+        assert!(f.title.contains("NET_RX took 9") && f.title.contains("of core 1 for 3.0 s"), "{}", f.title);
+        assert!(f.remedy.contains("RPS"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn it_is_critical_if_packets_are_lost() {
+        let mut evidence = storm(0.97);
+        evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(0.0), 0);
+        evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(5.0), 7_000);
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Critical);
+        assert!(f.detail.contains("dropped 7000 packets"), "{}", f.detail);
+    }
+
+    #[test]
+    fn who_runs_while_packets_are_handled_is_who_sends_them() {
+        let mut evidence = storm(0.97);
+        for s in 1..4u32 {
+            let rows =
+                vec![row(1, 77, "flood", WorkKind::Network, 70), row(1, 22, "ksoftirqd/1", WorkKind::Network, 25)];
+            evidence.kernel_work.push(second(time(f64::from(s)), rows));
+        }
+        let f = one(examine(&evidence));
+        assert_eq!(f.ties.culprits[0].name(), "flood[77]");
+        assert!(f.detail.contains("flood[77]") && f.remedy.contains("flood[77]"), "{} {}", f.detail, f.remedy);
+    }
+
+    #[test]
+    fn interrupts_that_leave_room_are_fine() {
+        assert!(fine(examine(&storm(0.45))).contains("worst core 1 at 45 %"));
+    }
+
+    #[test]
+    fn a_core_that_a_thread_fills_is_no_storm() {
+        let scene = Scene::new(4, 5.0)
+            .load(1, 1.0, 4.0, Kind::System, 0.9)
+            .load(1, 1.0, 4.0, Kind::Softirq, 0.08)
+            .with(Actor::new(60, "kubelet", 1).in_kernel().until(1.0, Doing::Sleep).until(4.0, Doing::Run));
+        fine(examine(&scene.evidence()));
+    }
+
+    #[test]
+    fn a_napi_thread_that_fills_its_core_is_one() {
+        let napi = Actor::kernel(300, "napi/eth0-8193", 1).until(1.0, Doing::Sleep).until(4.0, Doing::Run);
+        let scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 0.98).with(napi.until(99.0, Doing::Sleep));
+        let f = one(examine(&scene.evidence()));
+        assert!(f.title.contains("napi/eth0-8193"), "{}", f.title);
+        assert_eq!(fact(&f, "core"), 1);
+    }
+}

@@ -65,3 +65,59 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
         ties: walker.ties(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_work::test_work::{row, second};
+    use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
+    use crate::zombies::test_scan::scan;
+    use std::time::Duration;
+
+    /// For five seconds kubelet has so many samples of a hundred in the walk, over so many dead cgroups and 50 live ones.
+    fn walking(dead: usize, samples: &[u64]) -> Evidence {
+        let mut evidence = watched(5);
+        evidence.zombie_scans = vec![scan(vec!["/system.slice/ecs.service"; dead])];
+        let walk = |samples| vec![row(1, 4711, "kubelet", WorkKind::StatsWalk, samples)];
+        evidence.kernel_work =
+            (0..).zip(samples).map(|(i, &n)| second(start(5) + Duration::from_secs(i), walk(n))).collect();
+        evidence
+    }
+
+    #[test]
+    fn who_walks_over_thousands_is_named_with_core_and_function() {
+        let f = one(examine(&walking(5_000, &[90; 5])));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Process, "kubelet[4711]"));
+        assert_eq!(f.title, "kubelet[4711] spent 90 % of core 1 going through 5,000 dead and 50 live memory cgroups");
+        assert_eq!(fact(&f, "mostly in"), "stats_walk_fn");
+        assert_eq!((f.ties.cores.as_slice(), f.ties.culprits[0].tid), (&[1][..], 4711));
+    }
+
+    #[test]
+    fn one_second_of_it_is_felt_and_a_little_all_the_time_is_worth_knowing() {
+        assert_eq!(one(examine(&walking(5_000, &[0, 0, 50, 0, 0]))).severity, Severity::Warning);
+        assert_eq!(one(examine(&walking(5_000, &[20; 5]))).severity, Severity::Warning);
+        assert_eq!(one(examine(&walking(5_000, &[19; 5]))).severity, Severity::Info);
+        assert!(fine(examine(&walking(5_000, &[4; 5]))).contains("4.0 %"));
+    }
+
+    #[test]
+    fn reclaim_that_steps_through_a_few_cgroups_is_no_walk() {
+        assert!(fine(examine(&walking(949, &[100; 5]))).contains("over 999 memory cgroups"));
+        one(examine(&walking(950, &[100; 5])));
+    }
+
+    #[test]
+    fn where_nobody_counted_them_the_walk_itself_tells() {
+        let mut evidence = walking(0, &[80; 5]);
+        evidence.zombie_scans.clear();
+        assert!(one(examine(&evidence)).title.ends_with("going through all memory cgroups"));
+    }
+
+    #[test]
+    fn without_samples_it_cannot_tell() {
+        let (because, how) = cannot_tell(examine(&walking(5_000, &[])));
+        assert!(because.contains("not sampled") && !how.is_empty(), "{because}");
+    }
+}

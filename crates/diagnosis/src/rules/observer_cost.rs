@@ -78,3 +78,53 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
         ties: process.ties(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_work::test_work::{row, second};
+    use crate::rules::test_evidence::{cannot_tell, fine, one, start, watched};
+    use std::time::Duration;
+
+    /// For ten seconds a process has so many samples of a hundred at this.
+    fn watching(comm: &str, kind: WorkKind, samples: &[u64]) -> Evidence {
+        let mut evidence = watched(10);
+        let rows = |samples| vec![row(1, 800, comm, kind, samples)];
+        evidence.kernel_work =
+            (0..).zip(samples).map(|(i, &n)| second(start(10) + Duration::from_secs(i), rows(n))).collect();
+        evidence
+    }
+
+    #[test]
+    fn a_tenth_of_a_core_for_page_tables_of_others_is_no_longer_watching() {
+        let f = one(examine(&watching("cadvisor", WorkKind::PageTables, &[10; 10])));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(f.subject.name, "cadvisor[800]");
+        assert!(f.remedy.contains("referenced_memory"), "{}", f.remedy);
+        assert_eq!(one(examine(&watching("cadvisor", WorkKind::PageTables, &[9; 10]))).severity, Severity::Info);
+        assert!(fine(examine(&watching("cadvisor", WorkKind::PageTables, &[4; 10]))).contains("4.0 % of one core"));
+    }
+
+    #[test]
+    fn a_second_of_it_now_and_then_hurts_who_is_looked_at() {
+        let once = [0, 0, 0, 60, 0, 0, 0, 0, 0, 0];
+        assert_eq!(one(examine(&watching("cadvisor", WorkKind::PageTables, &once))).severity, Severity::Warning);
+    }
+
+    #[test]
+    fn files_of_cgroups_are_others_work_too_and_need_more() {
+        assert_eq!(one(examine(&watching("kubelet", WorkKind::Kernfs, &[24; 10]))).severity, Severity::Info);
+        assert_eq!(one(examine(&watching("kubelet", WorkKind::Kernfs, &[25; 10]))).severity, Severity::Warning);
+        fine(examine(&watching("systemd", WorkKind::Kernfs, &[12; 10])));
+    }
+
+    #[test]
+    fn we_are_not_the_patient() {
+        fine(examine(&watching("coroner", WorkKind::PageTables, &[90; 10])));
+    }
+
+    #[test]
+    fn without_samples_it_cannot_tell() {
+        cannot_tell(examine(&watched(10)));
+    }
+}

@@ -62,3 +62,35 @@ fn finding(process: &ProcessWork, kind: WorkKind) -> Finding {
         ties: process.ties(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_work::test_work::{row, second};
+    use crate::rules::test_evidence::{cannot_tell, fine, one, start, watched};
+
+    fn at_work(kind: WorkKind, samples: u64) -> Evidence {
+        let mut evidence = watched(1);
+        evidence.kernel_work = vec![second(start(1), vec![row(0, 70, "train", kind, samples)])];
+        evidence
+    }
+
+    /// The dead ends that cost weeks: they are told, and never a warning.
+    #[test]
+    fn faults_and_huge_pages_are_told_and_never_warned_of() {
+        let faults = one(page_faults(&at_work(WorkKind::PageFault, 95)));
+        assert_eq!((faults.code, faults.severity), (Code::PageFaults, Severity::Info));
+        assert!(faults.title.contains("train[70] spent 95 % of core 0 in page faults"), "{}", faults.title);
+        let huge = one(huge_pages(&at_work(WorkKind::HugePages, 95)));
+        assert_eq!((huge.code, huge.severity), (Code::HugePages, Severity::Info));
+        assert!(huge.detail.contains("symptom rather than a cause"), "{}", huge.detail);
+    }
+
+    #[test]
+    fn little_of_it_is_ruled_out_with_its_number() {
+        assert!(fine(page_faults(&at_work(WorkKind::PageFault, 19))).contains("19 %"));
+        assert!(fine(huge_pages(&at_work(WorkKind::HugePages, 9))).contains("9.0 %"));
+        assert!(fine(huge_pages(&at_work(WorkKind::PageFault, 95))).contains("0 %"), "one is not the other");
+        cannot_tell(page_faults(&watched(1)));
+    }
+}

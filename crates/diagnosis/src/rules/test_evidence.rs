@@ -82,4 +82,4 @@ pub fn fact<'f>(finding: &'f Finding, what: &str) -> &'f serde_json::Value {
     &found.unwrap_or_else(|| panic!("no fact about {what:?} in {:#?}", finding.evidence)).value
 }
 
-mod any;
+pub mod any;

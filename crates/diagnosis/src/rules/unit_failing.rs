@@ -162,7 +162,7 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let word = shell_word(name);
     Finding {
         code: Code::UnitFailing,
-        ties: Ties::default(),
+        ties: Ties::of_unit(name, None),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Unit, name.clone()),
         title,

@@ -3,6 +3,7 @@
 use super::causes::{self, Root};
 use super::links::{self, Linked};
 use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
+use crate::code::Code;
 use crate::finding::{Finding, Severity};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -18,9 +19,15 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
     let roots: Vec<Option<Root>> = case.findings.iter().map(|finding| causes::judge(case, finding)).collect();
     let mut explained: BTreeSet<usize> = BTreeSet::new();
     let mut verdicts = Vec::new();
-    for (root, judged) in roots.iter().enumerate() {
+    // What only says more about a unit comes last: by then it is known whether the unit has a verdict.
+    let mut order: Vec<usize> = (0..case.findings.len()).collect();
+    order.sort_by_key(|&i| is_remark(case.findings[i].code));
+    for root in order {
         // What has a cause of its own here is no root.
-        let (Some(judged), false) = (judged, edges.iter().any(|edge| edge.to == root)) else { continue };
+        let (Some(judged), false) = (&roots[root], edges.iter().any(|edge| edge.to == root)) else { continue };
+        if verdicts.iter().any(|verdict| says_more(&case.findings[root], verdict, case)) {
+            continue;
+        }
         let reached = reached_from(root, &edges);
         let worst = reached.iter().map(|&i| case.findings[i].severity).max().unwrap_or(Severity::Info);
         if worst < Severity::Warning {
@@ -143,10 +150,14 @@ fn story(findings: &[&Finding]) -> String {
     titles.join(" ← ")
 }
 
+/// About a unit as it was set up, not about what it does to the node.
+pub(super) fn is_remark(code: Code) -> bool {
+    matches!(code, Code::AgentUnused | Code::AgentConflict | Code::UnitFailing | Code::UnitDrift)
+}
+
 /// It is about the unit that a verdict blames, and says why it should go.
 fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
-    use crate::code::Code;
-    if !matches!(finding.code, Code::AgentUnused | Code::AgentConflict | Code::UnitFailing | Code::UnitDrift) {
+    if !is_remark(finding.code) {
         return false;
     }
     let root =

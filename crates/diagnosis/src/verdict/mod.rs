@@ -136,3 +136,6 @@ pub fn conclude(evidence: &Evidence, findings: &[Finding]) -> Conclusion {
     }
     chain::conclude(&Case::new(evidence, findings))
 }
+
+#[cfg(test)]
+mod tests;

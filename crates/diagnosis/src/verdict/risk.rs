@@ -16,8 +16,9 @@ const RECLAIM_EACH: Duration = Duration::from_micros(270);
 /// Nobody plans further ahead.
 const FURTHEST: f64 = 366.0 * 24.0;
 
-/// When dead cgroups that cost nothing yet will be felt, at the rate at which they grow. `None` if they are felt already, or do not grow.
-pub fn when_zombies_hurt(case: &Case<'_>) -> Option<String> {
+/// When dead cgroups that cost nothing yet will be felt, at the rate at which they grow: that of who makes them, if it is known, else of all.
+/// `None` if they are felt already, or do not grow.
+pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<String> {
     if case.findings_of(Code::MemcgWalk).next().is_some() || case.findings_of(Code::SlowMemcgStat).next().is_some() {
         return None;
     }
@@ -35,7 +36,8 @@ pub fn when_zombies_hurt(case: &Case<'_>) -> Option<String> {
             count(dead)
         ));
     }
-    let per_hour = case.zombies.as_ref()?.per_hour.filter(|rate| rate.value > 0.0)?.value;
+    let of_all = || case.zombies.as_ref()?.per_hour.map(|rate| rate.value);
+    let per_hour = own_per_hour.or_else(of_all).filter(|per_hour| *per_hour > 0.0)?;
     let hours = (hurts - dead) as f64 / per_hour;
     if hours > FURTHEST {
         return None;

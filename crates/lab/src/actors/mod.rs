@@ -1,7 +1,13 @@
 //! The processes that make the trouble: this binary again, with the hidden subcommand `actor`, so that the lab needs neither a
 //! compiler nor a scripting language. They run until they are killed; their parent's death kills them.
 
+mod batch;
+mod dir_leak;
+mod leak;
 mod net;
+mod observer;
+mod packets;
+mod reclaim;
 mod spin;
 mod systemd;
 mod zombies;
@@ -14,6 +20,7 @@ use std::net::SocketAddrV4;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub enum Actor {
@@ -48,6 +55,21 @@ pub enum Actor {
     },
     /// Makes memory cgroups and removes them, each pinned by one page of a file that they share.
     Pin(zombies::Pin),
+    /// The same much faster, for tens of thousands.
+    Leak(leak::Leak),
+    /// Wants a memory cgroup emptied, again and again.
+    Reclaim(reclaim::Reclaim),
+    /// Reads more of a file than its cgroup may keep in memory.
+    Reader(reclaim::Reader),
+    /// One short process after the other, some at a time.
+    Batch(batch::Batch),
+    /// One of them.
+    BatchTask {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        ms: u64,
+    },
     /// Sends UDP packets through a veth device.
     Flood {
         #[arg(long)]
@@ -67,6 +89,72 @@ pub enum Actor {
         device: String,
         #[arg(long)]
         port: u16,
+    },
+    /// Sends UDP packets in bursts that the kernel cuts up.
+    Stream {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        netns: PathBuf,
+        #[arg(long)]
+        to: SocketAddrV4,
+        #[arg(long)]
+        rate: u64,
+    },
+    /// Steers what a device receives to one core, and listens.
+    Receive {
+        #[arg(long)]
+        netns: PathBuf,
+        #[arg(long)]
+        device: String,
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        steer_to: u32,
+        #[arg(long)]
+        sockets: u32,
+    },
+    /// Burns user time on a core for a moment, again and again.
+    Spike {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        core: u32,
+        #[arg(long)]
+        fifo: Option<i32>,
+        #[arg(long)]
+        busy_ms: u64,
+        #[arg(long)]
+        every_ms: u64,
+    },
+    /// Holds memory in small pages.
+    HoldMemory {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        bytes: usize,
+    },
+    /// Reads smaps and clears clear_refs of a process without pause.
+    Observe {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        core: u32,
+        #[arg(long)]
+        target: u32,
+    },
+    /// Makes cgroups and never removes them.
+    LeakCgroups {
+        #[arg(long)]
+        comm: String,
+        #[arg(long)]
+        parent: PathBuf,
+        #[arg(long)]
+        prefix: String,
+        #[arg(long)]
+        count: u64,
+        #[arg(long)]
+        every_ms: u64,
     },
     /// Joins cgroups, then becomes the command.
     Enter {
@@ -93,8 +181,25 @@ impl Actor {
             Actor::Victim { comm, core } => spin::want_a_little(&comm, core),
             Actor::Zombies { parent, tmpfs, count } => zombies::make(&parent, &tmpfs, count),
             Actor::Pin(pin) => zombies::pin(&pin),
+            Actor::Leak(leak) => leak::leak(&leak),
+            Actor::Reclaim(reclaim) => reclaim::reclaim(&reclaim),
+            Actor::Reader(reader) => reclaim::read_here_and_there(&reader),
+            Actor::Batch(batch) => batch::batch(&batch),
+            Actor::BatchTask { comm, ms } => batch::task(&comm, ms),
             Actor::Flood { netns, device, to, rate } => net::flood(&netns, &device, to, rate),
             Actor::Sink { netns, device, port } => net::sink(&netns, &device, port),
+            Actor::Stream { comm, netns, to, rate } => packets::stream(&comm, &netns, to, rate),
+            Actor::Receive { netns, device, port, steer_to, sockets } => {
+                packets::receive(&netns, &device, port, steer_to, sockets)
+            }
+            Actor::Spike { comm, core, fifo, busy_ms, every_ms } => {
+                spin::spike(&comm, core, fifo, Duration::from_millis(busy_ms), Duration::from_millis(every_ms))
+            }
+            Actor::HoldMemory { comm, bytes } => observer::hold_memory(&comm, bytes),
+            Actor::Observe { comm, core, target } => observer::observe(&comm, core, target),
+            Actor::LeakCgroups { comm, parent, prefix, count, every_ms } => {
+                dir_leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
+            }
             Actor::Enter { join, command } => enter(&join, &command),
             Actor::Systemd { lower, scratch, hostname } => systemd::boot(&lower, &scratch, &hostname),
         }

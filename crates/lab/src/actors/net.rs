@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-fn enter(netns: &Path) -> Result<()> {
+pub(super) fn enter(netns: &Path) -> Result<()> {
     let file = File::open(netns).with_context(|| netns.display().to_string())?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .with_context(|| format!("cannot enter {}", netns.display()))

@@ -36,6 +36,22 @@ pub fn spin(comm: &str, cores: &[u32], fifo: Option<i32>, join: Option<&Path>) -
     burn_for_ever()
 }
 
+/// Burns for a moment, and again and again.
+pub fn spike(comm: &str, core: u32, fifo: Option<i32>, busy: Duration, every: Duration) -> Result<()> {
+    name_this_thread(comm)?;
+    node::pin(None, &[core])?;
+    if let Some(priority) = fifo {
+        preempt_everyone(priority)?;
+    }
+    loop {
+        let start = Instant::now();
+        while start.elapsed() < busy {
+            black_box(());
+        }
+        std::thread::sleep(every.saturating_sub(start.elapsed()));
+    }
+}
+
 /// With CONFIG_RT_GROUP_SCHED a child cpu cgroup has no real-time budget unless it was given one, and SCHED_FIFO fails there with
 /// EPERM (sched_rt_can_attach and __sched_setscheduler in the kernel): the root cgroup has it all.
 fn preempt_everyone(priority: i32) -> Result<()> {
@@ -68,7 +84,7 @@ pub fn want_a_little(comm: &str, core: u32) -> Result<()> {
     }
 }
 
-fn name_this_thread(comm: &str) -> Result<()> {
+pub(super) fn name_this_thread(comm: &str) -> Result<()> {
     let name = CString::new(comm).context("a thread name holds no zero byte")?;
     rustix::thread::set_name(&name).with_context(|| format!("cannot name a thread {comm}"))
 }

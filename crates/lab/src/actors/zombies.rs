@@ -80,7 +80,7 @@ fn members(cgroup: &Path) -> Result<File> {
 }
 
 /// A cgroup that was just left may be busy for a moment.
-fn remove(dir: &Path) -> Result<()> {
+pub(super) fn remove(dir: &Path) -> Result<()> {
     let limit = Instant::now() + Duration::from_secs(5);
     while let Err(error) = fs::remove_dir(dir) {
         if error.kind() != ErrorKind::ResourceBusy || Instant::now() > limit {

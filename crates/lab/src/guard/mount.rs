@@ -51,8 +51,9 @@ pub struct Ext4Mount {
 impl Ext4Mount {
     /// Needs mke2fs and mount.
     pub fn with_file(what: &str, name: &str, contents: &[u8]) -> Result<Ext4Mount> {
-        // For the file itself and for the image with it; the file system's own blocks are few.
-        let size = contents.len() as u64 + (2 << 20);
+        // For the file itself and for the image with it; the file system's own blocks are few, but more for a larger file.
+        let bytes = contents.len() as u64;
+        let size = bytes + bytes / 16 + (2 << 20);
         let scratch = TmpfsMount::create(&format!("{what}-image"), 2 * size, 16)?;
         let (source, image) = (scratch.dir().join("source"), scratch.dir().join("image"));
         fs::create_dir(&source).and_then(|()| fs::write(source.join(name), contents)).context("the file for ext4")?;

@@ -6,7 +6,7 @@
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
 use crate::stage::Stage;
-use crate::truth::{Expected, Truth};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
         furniture.spool("ecs")?;
         // One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
         furniture.script("/usr/libexec/ecs-agent", "echo $$ > /var/lib/ecs/f.$$\nexit 1\n")?;
-        furniture.enabled_service(UNIT, ECS_SERVICE)?;
+        furniture.enabled_service(UNIT, &restarting_service("ecs", 100, ""))?;
         furniture.package(PACKAGE, &version, UNIT)
     })?;
     stage.until("the unit was restarted again and again", PATIENCE, || {
@@ -57,6 +57,7 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
     }))?;
     let truth = Truth::new(facts)
         .expect(Expected::new("unit-crashloop").about("unit", UNIT))
+        .verdict(ExpectedVerdict::new("unit-crashloop").about("unit", UNIT).by(UNIT))
         .forbid(&["core-monopolised", "nic-core-starved"]);
     // From the first look on the count is small.
     let mut last_reset = Instant::now();
@@ -88,16 +89,10 @@ fn leaked(node: &SystemdNode) -> Result<u64> {
     node.files_in("/var/lib/ecs")
 }
 
-const ECS_SERVICE: &str = "\
-[Unit]
-Description=Amazon Elastic Container Service - container agent (of the lab)
-StartLimitIntervalSec=0
-[Service]
-Type=simple
-MemoryAccounting=yes
-ExecStart=/usr/libexec/ecs-agent
-Restart=always
-RestartSec=100ms
-[Install]
-WantedBy=multi-user.target
-";
+/// A service that is started again `delay_ms` after it ended; `more` goes into its [Service].
+pub(super) fn restarting_service(agent: &str, delay_ms: u64, more: &str) -> String {
+    format!(
+        "[Unit]\nDescription=Container agent (of the lab)\nStartLimitIntervalSec=0\n[Service]\nType=simple\nMemoryAccounting=yes\n\
+         ExecStart=/usr/libexec/{agent}-agent\nRestart=always\nRestartSec={delay_ms}ms\n{more}[Install]\nWantedBy=multi-user.target\n"
+    )
+}

@@ -7,7 +7,7 @@ use crate::node::{self, CoreTimes};
 use crate::stage::Stage;
 use crate::truth::Truth;
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub const BUSY: Scenario = Scenario {
     name: "busy-healthy",
@@ -46,12 +46,18 @@ pub const IDLE: Scenario = Scenario {
 };
 
 /// Whatever else goes on, these are what a busy or idle node is mistaken for.
-fn all_is_well(facts: serde_json::Value) -> Truth {
+pub(super) fn all_is_well(facts: Value) -> Truth {
     let mistaken = ["core-monopolised", "nic-core-starved", "cpu-throttled", "kernel-stall", "unit-crashloop"];
     Truth::new(facts).forbid(&mistaken).at_most("info")
 }
 
 fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
+    let measured = hold_busy(stage, cores, |facts| facts)?;
+    stage.ended(measured)
+}
+
+/// One busy thread on each of these cores while the scenario is held; what it measured.
+pub(super) fn hold_busy(stage: &mut Stage, cores: &[u32], more_facts: impl FnOnce(Value) -> Value) -> Result<Value> {
     let comm = format!("train-{}", stage.draw.tag());
     let list: Vec<String> = cores.iter().map(u32::to_string).collect();
     let mut command = actors::command("spin");
@@ -66,11 +72,11 @@ fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
     if let [core] = cores {
         facts["core"] = json!(core);
     }
-    stage.ready(&all_is_well(facts))?;
+    stage.ready(&all_is_well(more_facts(facts)))?;
     let before = (CoreTimes::now()?, total(&threads)?);
     stage.hold(|| job.expect_running())?;
     let after = total(&threads)?;
-    stage.ended(json!({
+    Ok(json!({
         "busy_percent": CoreTimes::now()?.busy_percent_since(&before.0),
         "ran_ms": super::ms(after.0 - before.1.0),
         "waited_ms": super::ms(after.1 - before.1.1),

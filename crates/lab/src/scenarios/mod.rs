@@ -2,19 +2,31 @@
 
 mod admin_restarts;
 mod agents;
+mod batch_job_ends;
+mod cgroup_dir_leak;
 mod cpu_throttle;
 mod crashloop_leak;
 mod failing_oneshot;
+mod few_zombies;
 mod furniture;
 mod hanging_bus;
 mod healthy;
+mod ksoftirqd_starved;
 mod many_units;
+mod memory_limit_reclaim;
 mod nic_starved;
+mod observer_smaps;
 mod rt_monopoly;
 mod severed_bus;
+mod short_spikes;
+mod softirq_storm;
+mod steered;
 mod supervised_churn;
 mod systemd_node;
 pub mod systemd_root;
+mod the_incident;
+mod two_problems;
+mod zombie_reclaim;
 mod zombies;
 mod zombies_pinned;
 
@@ -43,6 +55,8 @@ pub enum Need {
     TwoCores,
     /// To mount a file system of its own.
     LoopDevice,
+    /// A small Debian with systemd: it is there, or can be made.
+    SystemdRoot,
     /// A program on the PATH, and the package that has it.
     Program(&'static str, &'static str),
 }
@@ -53,6 +67,7 @@ impl Need {
             Need::Root => "root".to_owned(),
             Need::TwoCores => "two cores".to_owned(),
             Need::LoopDevice => "a loop device".to_owned(),
+            Need::SystemdRoot => "mmdebstrap".to_owned(),
             Need::Program(program, _) => program.to_owned(),
         }
     }
@@ -69,6 +84,9 @@ impl Need {
             }
             Need::LoopDevice if !std::path::Path::new("/dev/loop-control").exists() => {
                 bail!("needs a loop device, and there is no /dev/loop-control")
+            }
+            Need::SystemdRoot if !systemd_root::is_built(&systemd_root::location()?) => {
+                return Need::Program("mmdebstrap", "mmdebstrap").check();
             }
             Need::Program(program, package) if !on_path(program) => bail!("needs {program}: install {package}"),
             _ => {}
@@ -88,6 +106,14 @@ pub const ALL: &[Scenario] = &[
     zombies::SCENARIO,
     zombies_pinned::SCENARIO,
     nic_starved::SCENARIO,
+    ksoftirqd_starved::SCENARIO,
+    softirq_storm::SCENARIO,
+    observer_smaps::SCENARIO,
+    cgroup_dir_leak::SCENARIO,
+    zombie_reclaim::SCENARIO,
+    the_incident::SCENARIO,
+    memory_limit_reclaim::SCENARIO,
+    two_problems::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
     supervised_churn::SCENARIO,
@@ -99,6 +125,9 @@ pub const ALL: &[Scenario] = &[
     many_units::SCENARIO,
     hanging_bus::SCENARIO,
     severed_bus::SCENARIO,
+    short_spikes::SCENARIO,
+    few_zombies::SCENARIO,
+    batch_job_ends::SCENARIO,
     healthy::BUSY,
     healthy::ONE_THREAD,
     healthy::IDLE,

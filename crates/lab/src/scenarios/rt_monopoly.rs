@@ -3,11 +3,11 @@
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node::{self, CoreTimes, ThreadTimes};
 use crate::stage::Stage;
-use crate::truth::{Expected, Truth};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "rt-monopoly",
@@ -19,42 +19,80 @@ pub const SCENARIO: Scenario = Scenario {
 
 fn perform(stage: &mut Stage) -> Result<()> {
     let core = super::take_core(&mut stage.draw)?;
-    let (spin_comm, victim_comm) = (format!("spin-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
-
-    let mut command = actors::command("victim");
-    let mut victim = Child::spawn(&victim_comm, command.args(["--comm", &victim_comm, "--core", &core.to_string()]))?;
-    stage.until("the victim has run", PATIENCE, || {
-        victim.expect_running()?;
-        let named = node::comm_of(victim.pid()).as_deref() == Some(&victim_comm);
-        Ok((named && node::thread_times(victim.pid())?.ran_ns >= 2_000_000).then_some(()))
-    })?;
-    let mut spinner = super::start_fifo_spinner(stage, spin_comm.clone(), core)?;
-    super::await_fifo_spinner(stage, &mut spinner, core)?;
-    let start = node::thread_times(victim.pid())?;
-    stage.until("the victim waits for its core", PATIENCE, || {
-        spinner.expect_running()?;
-        victim.expect_running()?;
-        Ok((node::thread_times(victim.pid())?.waited_ns - start.waited_ns >= REAL_NS).then_some(()))
-    })?;
-
-    let culprit = spinner.label();
-    let facts = json!({
-        "core": core, "pid": spinner.pid(), "comm": spin_comm, "policy": "SCHED_FIFO", "priority": FIFO_PRIORITY,
-        "victim": {"pid": victim.pid(), "comm": victim_comm},
-    });
-    let truth = Truth::new(facts)
-        .expect(Expected::new("core-saturated").about("core", core.to_string()).by(&culprit))
-        .expect(Expected::new("core-monopolised").about("process", &culprit).by(&culprit))
-        .forbid(&["cpu-throttled", "nic-reset", "memory-reclaim"]);
-    stage.ready(&truth)?;
-    let (spinner_before, victim_before) = (node::thread_times(spinner.pid())?, node::thread_times(victim.pid())?);
+    let mut monopoly = Monopoly::start(stage, core)?;
+    let mut truth = Truth::new(monopoly.facts()).verdict(monopoly.verdict());
+    truth.expect = monopoly.expected();
+    stage.ready(&truth.forbid(&["cpu-throttled", "nic-reset", "memory-reclaim"]))?;
+    let before = (monopoly.spinner_times()?, monopoly.victim_times()?);
     let cores_before = CoreTimes::now()?;
-    stage.hold(|| spinner.expect_running().and_then(|()| victim.expect_running()))?;
-    let (spinner_after, victim_after) = (node::thread_times(spinner.pid())?, node::thread_times(victim.pid())?);
+    stage.hold(|| monopoly.expect_running())?;
+    let (spinner, victim) = (monopoly.spinner_times()?, monopoly.victim_times()?);
     stage.ended(json!({
-        "spinner_ran_ms": ms(spinner_after.ran_ns - spinner_before.ran_ns),
-        "victim_ran_ms": ms(victim_after.ran_ns - victim_before.ran_ns),
-        "victim_waited_ms": ms(victim_after.waited_ns - victim_before.waited_ns),
+        "spinner_ran_ms": ms(spinner.ran_ns - before.0.ran_ns),
+        "victim_ran_ms": ms(victim.ran_ns - before.1.ran_ns),
+        "victim_waited_ms": ms(victim.waited_ns - before.1.waited_ns),
         "busy_percent": CoreTimes::now()?.busy_percent_since(&cores_before),
     }))
+}
+
+/// A real-time spinner on a core, and an ordinary thread that is bound to it.
+pub(super) struct Monopoly {
+    spinner: Child,
+    victim: Child,
+    core: u32,
+}
+
+impl Monopoly {
+    /// Returns when the victim has to wait.
+    pub fn start(stage: &mut Stage, core: u32) -> Result<Monopoly> {
+        let (spin_comm, victim_comm) = (format!("spin-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
+        let mut command = actors::command("victim");
+        command.args(["--comm", &victim_comm, "--core", &core.to_string()]);
+        let mut victim = Child::spawn(&victim_comm, &mut command)?;
+        stage.until("the victim has run", PATIENCE, || {
+            victim.expect_running()?;
+            let named = node::comm_of(victim.pid()).as_deref() == Some(&victim_comm);
+            Ok((named && node::thread_times(victim.pid())?.ran_ns >= 2_000_000).then_some(()))
+        })?;
+        let mut spinner = super::start_fifo_spinner(stage, spin_comm, core)?;
+        super::await_fifo_spinner(stage, &mut spinner, core)?;
+        let mut monopoly = Monopoly { spinner, victim, core };
+        let start = monopoly.victim_times()?;
+        stage.until("the victim waits for its core", PATIENCE, || {
+            monopoly.expect_running()?;
+            Ok((monopoly.victim_times()?.waited_ns - start.waited_ns >= REAL_NS).then_some(()))
+        })?;
+        Ok(monopoly)
+    }
+
+    pub fn expect_running(&mut self) -> Result<()> {
+        self.spinner.expect_running().and_then(|()| self.victim.expect_running())
+    }
+
+    pub fn spinner_times(&self) -> Result<ThreadTimes> {
+        node::thread_times(self.spinner.pid())
+    }
+
+    pub fn victim_times(&self) -> Result<ThreadTimes> {
+        node::thread_times(self.victim.pid())
+    }
+
+    pub fn facts(&self) -> Value {
+        json!({
+            "core": self.core, "pid": self.spinner.pid(), "comm": self.spinner.name(), "policy": "SCHED_FIFO",
+            "priority": FIFO_PRIORITY, "victim": {"pid": self.victim.pid(), "comm": self.victim.name()},
+        })
+    }
+
+    pub fn expected(&self) -> Vec<Expected> {
+        let culprit = self.spinner.label();
+        vec![
+            Expected::new("core-saturated").about("core", self.core.to_string()).by(&culprit),
+            Expected::new("core-monopolised").about("process", &culprit).by(&culprit),
+        ]
+    }
+
+    pub fn verdict(&self) -> ExpectedVerdict {
+        ExpectedVerdict::new("core-monopolised").by(self.spinner.label()).then("core-saturated")
+    }
 }

@@ -4,7 +4,7 @@
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
 use crate::stage::Stage;
-use crate::truth::{Expected, Truth};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result};
 use serde_json::json;
 
@@ -44,11 +44,10 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "unit": unit, "unit_cgroup": node.cgroup_of(&unit)?, "supervisor": format!("{supervisor}[{pid}]"), "child": child,
         "exit_status": EXIT_STATUS, "pause_ms": pause_ms, "leaked": born(&node)?,
     }))?;
-    let truth = Truth::new(facts).expect(Expected::new("unit-churn").about("unit", &unit)).forbid(&[
-        "unit-crashloop",
-        "core-monopolised",
-        "nic-core-starved",
-    ]);
+    let truth = Truth::new(facts)
+        .expect(Expected::new("unit-churn").about("unit", &unit))
+        .verdict(ExpectedVerdict::new("unit-churn").about("unit", &unit).by(&unit))
+        .forbid(&["unit-crashloop", "core-monopolised", "nic-core-starved"]);
     stage.ready(&truth)?;
     let before = born(&node)?;
     stage.hold(|| node.expect_running())?;

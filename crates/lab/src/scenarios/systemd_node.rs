@@ -11,6 +11,7 @@ use crate::stage::Stage;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zbus::blocking::proxy::Builder;
@@ -18,8 +19,7 @@ use zbus::blocking::{Connection, Proxy, connection};
 use zbus::proxy::CacheProperties;
 use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 
-pub const NEEDS: &[Need] =
-    &[Need::Root, Need::Program("mmdebstrap", "mmdebstrap"), Need::Program("unshare", "util-linux")];
+pub const NEEDS: &[Need] = &[Need::Root, Need::SystemdRoot, Need::Program("unshare", "util-linux")];
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
@@ -107,6 +107,23 @@ impl SystemdNode {
     /// The memory cgroup of a service of the system, as the host names it.
     pub fn cgroup_of(&self, unit: &str) -> Result<String> {
         Ok(format!("{}/system.slice/{unit}", memory_group(&self.groups)?.path()))
+    }
+
+    /// The node's own memory cgroup, as the host reaches it.
+    pub fn memory_dir(&self) -> Result<&Path> {
+        Ok(memory_group(&self.groups)?.dir())
+    }
+
+    /// The memory cgroup of a slice, as the host names it.
+    pub fn cgroup_of_slice(&self, slice: &str) -> Result<String> {
+        Ok(format!("{}/{slice}", memory_group(&self.groups)?.path()))
+    }
+
+    /// As `systemctl enable` of a unit that a package brought; it does not start it.
+    pub fn enable(&self, unit: &str, target: &str) -> Result<()> {
+        let wants = self.root().join(format!("etc/systemd/system/{target}.wants"));
+        fs::create_dir_all(&wants).with_context(|| wants.display().to_string())?;
+        symlink(format!("/usr/lib/systemd/system/{unit}"), wants.join(unit)).with_context(|| unit.to_owned())
     }
 
     /// The pid of a process that PID 1 started, as the host counts.

@@ -4,11 +4,12 @@ use super::{Need, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child, TmpfsMount};
 use crate::stage::Stage;
-use crate::truth::{Expected, Truth};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -25,49 +26,96 @@ const LIMIT_EACH: Duration = Duration::from_millis(50);
 fn perform(stage: &mut Stage) -> Result<()> {
     let count = stage.count.unwrap_or_else(|| stage.draw.number(500, 700));
     ensure!((1..=200_000).contains(&count), "--count must be from 1 to 200000");
-    let page = rustix::param::page_size() as u64;
-    let tracked_before = tracked_memcgs();
-
-    let parent = Cgroup::with_controller("memory", &format!("agent-{}", stage.draw.tag()))?;
-    let version = parent.hierarchy().version;
-    parent.hierarchy().enable(parent.dir(), "memory")?;
-    // Before 5.11 v1 counts children only if told so; later kernels always do, and may lack the switch.
-    let _ = parent.write("memory.use_hierarchy", "1");
-    let home = parent.child("home")?;
-    // Drops run backwards: the tmpfs goes, then the zombies are awaited, then their parent is removed.
-    let _freed = AwaitFreed { parent: parent.dir().to_owned(), version, tracked_before };
-    let tmpfs = TmpfsMount::create("pins", (count + 16) * page, count + 16)?;
+    let graveyard = Graveyard::open(&format!("agent-{}", stage.draw.tag()), count, count)?;
+    let home = graveyard.parent.child("home")?;
     let mut command = actors::command("zombies");
-    command.arg("--parent").arg(parent.dir()).arg("--tmpfs").arg(tmpfs.dir()).args(["--count", &count.to_string()]);
-    let mut maker = Child::spawn("zombie maker", &mut command)?;
+    command.arg("--parent").arg(graveyard.parent.dir()).arg("--tmpfs").arg(graveyard.tmpfs.dir());
     let started = Instant::now();
+    await_maker(stage, command.args(["--count", &count.to_string()]), count)?;
+    let made_in = started.elapsed();
+    drop(home);
+    graveyard.await_pinned(stage, count)?;
+
+    let parent = &graveyard.parent;
+    let facts = graveyard.facts(json!({"count": count, "tmpfs": graveyard.tmpfs.dir()}));
+    let truth = Truth::new(facts)
+        .expect(Expected::new("zombie-memcgs"))
+        .verdict(ExpectedVerdict::new("zombie-memcgs").by(parent.path()).needs_bpf())
+        .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
+    stage.ready(&truth)?;
+    stage.hold(|| Ok(()))?;
+    stage.ended(json!({"pinned": graveyard.pinned()?, "made_in_ms": made_in.as_millis() as u64}))
+}
+
+/// A live cgroup whose children die, and the tmpfs whose pages keep them. Its drop frees them and waits until they are gone.
+pub(super) struct Graveyard {
+    // Dropped in this order: the pages go, then the dead are awaited, then their parent is removed.
+    pub tmpfs: TmpfsMount,
+    freed: AwaitFreed,
+    pub parent: Cgroup,
+    page: u64,
+}
+
+impl Graveyard {
+    /// With room for so many pages and files.
+    pub fn open(what: &str, pages: u64, files: u64) -> Result<Graveyard> {
+        let page = rustix::param::page_size() as u64;
+        let tracked_before = tracked_memcgs();
+        let parent = Cgroup::with_controller("memory", what)?;
+        let version = parent.hierarchy().version;
+        parent.hierarchy().enable(parent.dir(), "memory")?;
+        // Before 5.11 v1 counts children only if told so; later kernels always do, and may lack the switch.
+        let _ = parent.write("memory.use_hierarchy", "1");
+        let freed = AwaitFreed { parent: parent.dir().to_owned(), version, tracked_before };
+        let tmpfs = TmpfsMount::create("pins", (pages + 16) * page, files + 16)?;
+        Ok(Graveyard { tmpfs, freed, parent, page })
+    }
+
+    /// Makes `NAME-0` and so on below the parent, and removes them; each keeps a page of one file in the tmpfs.
+    pub fn fill(&self, stage: &Stage, name: &str, count: u64) -> Result<()> {
+        let home = self.parent.child("home")?;
+        let mut command = actors::command("leak");
+        command.arg("--parent").arg(self.parent.dir()).arg("--home").arg(home.dir()).args(["--name", name]);
+        command.arg("--file").arg(self.tmpfs.dir().join("pages")).args(["--numbered", "--count", &count.to_string()]);
+        await_maker(stage, &mut command, count)?;
+        drop(home);
+        self.await_pinned(stage, count)
+    }
+
+    pub fn await_pinned(&self, stage: &Stage, count: u64) -> Result<()> {
+        stage
+            .until(
+                "as many zombies are pinned",
+                Duration::from_secs(10),
+                || Ok((self.pinned()? >= count).then_some(())),
+            )
+            .context("this kernel frees removed cgroups although pages stay")
+    }
+
+    pub fn pinned(&self) -> Result<u64> {
+        pinned(&self.parent, self.page)
+    }
+
+    /// What every scenario with a graveyard tells of it, and these facts.
+    pub fn facts(&self, mut facts: Value) -> Value {
+        facts["cgroup"] = json!(self.parent.path());
+        facts["cgroup_version"] = json!(self.freed.version);
+        facts["tracked_before"] = json!(self.freed.tracked_before);
+        facts["tracked"] = json!(tracked_memcgs());
+        facts
+    }
+}
+
+/// Runs an actor that makes so many dead cgroups, and waits until it is through.
+pub(super) fn await_maker(stage: &Stage, command: &mut Command, count: u64) -> Result<()> {
+    let mut maker = Child::spawn("zombie maker", command)?;
     stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + Duration::from_secs(10), || {
         match maker.ended()? {
             Some(status) if status.success() => Ok(Some(())),
             Some(status) => bail!("the zombie maker failed: {status}"),
             None => Ok(None),
         }
-    })?;
-    let made_in = started.elapsed();
-    drop(home);
-    stage
-        .until("as many zombies are pinned", Duration::from_secs(10), || {
-            Ok((pinned(&parent, page)? >= count).then_some(()))
-        })
-        .context("this kernel frees removed cgroups although pages stay")?;
-
-    let facts = json!({
-        "count": count, "cgroup": parent.path(), "cgroup_version": version, "tmpfs": tmpfs.dir(),
-        "tracked_before": tracked_before, "tracked": tracked_memcgs(),
-    });
-    let truth = Truth::new(facts).expect(Expected::new("zombie-memcgs")).forbid(&[
-        "core-monopolised",
-        "cpu-throttled",
-        "nic-core-starved",
-    ]);
-    stage.ready(&truth)?;
-    stage.hold(|| Ok(()))?;
-    stage.ended(json!({"pinned": pinned(&parent, page)?, "made_in_ms": made_in.as_millis() as u64}))
+    })
 }
 
 /// How many removed children of `parent` are still there. v2 counts them; on v1 each holds one page that is not the kernel's, and
@@ -114,7 +162,8 @@ impl AwaitFreed {
 
 impl Drop for AwaitFreed {
     fn drop(&mut self) {
-        let limit = Instant::now() + Duration::from_secs(15);
+        // 60,000 take 3 s on a quiet node.
+        let limit = Instant::now() + Duration::from_secs(60);
         while !self.done() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }

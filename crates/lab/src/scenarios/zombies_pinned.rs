@@ -3,14 +3,14 @@
 //! Each keeps exactly one page, so that what a diagnosis must say is known to the byte: parent, names, count, bytes of each kind,
 //! and each file with what it keeps.
 
-use super::zombies::{AwaitFreed, pinned, tracked_memcgs};
+use super::zombies::{AwaitFreed, await_maker, pinned, tracked_memcgs};
 use super::{Need, Scenario};
 use crate::actors;
-use crate::guard::{Cgroup, Child, Ext4Mount, TmpfsMount};
+use crate::guard::{Cgroup, Ext4Mount, TmpfsMount};
 use crate::stage::Stage;
 use crate::syscalls::{Mapping, drain_lru_batches};
-use crate::truth::{Expected, Truth};
-use anyhow::{Context, Result, bail, ensure};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -93,11 +93,10 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "ext4_pages_on_nodes": mapping.nodes().ok(),
         "tracked_before": tracked_before, "tracked": tracked_memcgs(),
     });
-    let truth = Truth::new(facts).expect(Expected::new("zombie-memcgs").severity("info")).forbid(&[
-        "core-monopolised",
-        "cpu-throttled",
-        "nic-core-starved",
-    ]);
+    let truth = Truth::new(facts)
+        .expect(Expected::new("zombie-memcgs").severity("info"))
+        .verdict(ExpectedVerdict::new("zombie-memcgs").by(parent.path()).needs_bpf())
+        .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
     stage.ready(&truth)?;
     stage.hold(|| Ok(()))?;
     let resident = mapping.resident()?;
@@ -107,9 +106,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
 fn kept_by(file: &Path, filesystem: &str, zombies: u64, page: u64) -> Value {
     json!({"path": file, "filesystem": filesystem, "zombies": zombies, "bytes": zombies * page})
 }
-
-/// Far above what we measured (0.7 ms each), far below for ever.
-const LIMIT_EACH: Duration = Duration::from_millis(50);
 
 /// Starts those who make the cgroups, one after the other.
 struct Makers<'s> {
@@ -127,13 +123,7 @@ impl Makers<'_> {
         if write {
             command.arg("--write");
         }
-        let mut maker = Child::spawn("zombie maker", &mut command)?;
-        let limit = LIMIT_EACH * count as u32 + Duration::from_secs(10);
-        self.stage.until("all the cgroups are made", limit, || match maker.ended()? {
-            Some(status) if status.success() => Ok(Some(())),
-            Some(status) => bail!("the zombie maker failed: {status}"),
-            None => Ok(None),
-        })?;
+        await_maker(self.stage, &mut command, count)?;
         self.next += count;
         Ok(())
     }

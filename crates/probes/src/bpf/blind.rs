@@ -21,6 +21,8 @@ pub struct Blind {
 pub enum Reason {
     /// A directory is examined, not the node we run on.
     NotLive,
+    /// The user wants none.
+    Unwanted,
     Capability,
     Lockdown,
     /// Something else forbids it: seccomp, a security module.

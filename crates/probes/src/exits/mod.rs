@@ -59,14 +59,24 @@ impl ExitReader {
         ExitReader::start_with(root, INTERVAL)
     }
 
+    /// Sees nothing, and says so.
+    pub fn without_bpf(root: &Root) -> ExitReader {
+        let blind = Blind::new(Reason::Unwanted, "BPF was not to be used", "run without --no-bpf");
+        ExitReader::with(root, INTERVAL, |_| Err(blind))
+    }
+
     /// Rows are told for stretches of about this length.
     fn start_with(root: &Root, interval: Duration) -> ExitReader {
+        ExitReader::with(root, interval, |own_pid| Program::attach(root, own_pid))
+    }
+
+    fn with(root: &Root, interval: Duration, attach: impl FnOnce(Option<u32>) -> Result<Program, Blind>) -> ExitReader {
         let proc_is_theirs = pids_are_the_nodes(root);
         // Elsewhere our number is that of somebody else on the node.
         let own_pid = proc_is_theirs.then(std::process::id);
         ExitReader {
             root: root.clone(),
-            program: Program::attach(root, own_pid),
+            program: attach(own_pid),
             blindness_is_told: false,
             proc_is_theirs,
             namespace_is_told: proc_is_theirs,

@@ -4,11 +4,10 @@ use super::nic_thread::Ask;
 use super::paces::Paces;
 use super::said::Said;
 use super::zombie_thread::ZombieThread;
-use super::{CounterProbes, Options, Watch, pace::Pace};
+use super::{CounterProbes, Options, Watch, many_zombies, pace::Pace};
 use crate::cgroups::Reread;
 use crate::identity;
 use crate::interrupts::InterruptReader;
-use crate::kernel_samples::{KernelSampler, RATE_HZ};
 use crate::root::{Root, now, own_cpu};
 use crate::softirqs::SoftirqReader;
 use coroner_evidence::Evidence;
@@ -40,12 +39,12 @@ impl Watch {
     /// beginning and after [`Watch::tell_anew`].
     pub fn start_endless(root: Root, options: Options) -> Watch {
         let cpu_before = own_cpu();
-        let kernel_samples = options.kernel_samples;
+        let kernel_work = options.kernel_work;
         let mut watch = Watch::new(root, options, Duration::MAX, Paces::recorder());
         let mut first = Evidence::default();
         watch.begin(&mut first);
-        if kernel_samples {
-            watch.sampler = Some(KernelSampler::start(&watch.root, RATE_HZ, now(), &mut first));
+        if kernel_work {
+            watch.sample_kernel(many_zombies(&first), &mut first);
         }
         let mut endless = Endless {
             said: Said::default(),

@@ -46,7 +46,7 @@ fn tell(watch: &mut Watch) -> Evidence {
 #[test]
 fn each_segment_is_complete_in_itself() {
     let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
-    let options = Options { kernel_samples: false, ..Options::default() };
+    let options = Options { kernel_work: false, ..Options::default() };
     let mut watch = Watch::start_endless(Root::live(), options);
     let first = tell(&mut watch);
     let threads = first.threads.len();

@@ -23,14 +23,14 @@ mod zombie_thread;
 pub mod zombies;
 
 use crate::cgroups::{Cgroups, Reread};
-use crate::churn::{ChurnOptions, ChurnReader};
+use crate::churn::{ChurnOptions, ChurnReader, Way};
 use crate::conntrack::ConntrackReader;
 use crate::cores::SchedstatReader;
 use crate::exits::ExitReader;
 use crate::identity;
 use crate::interrupts::InterruptReader;
 use crate::kernel_log::KernelLog;
-use crate::kernel_samples::{KernelSampler, RATE_HZ};
+use crate::kernel_work::{KernelSampler, Naming, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::pressure::PressureReader;
 use crate::root::{Root, clock, now, own_cpu};
@@ -56,7 +56,7 @@ const NICS_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the end waits for what the audit still reads.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// From so many dead memory cgroups on they are named, and the kernel is sampled for what they cost.
+/// From so many dead memory cgroups on they are named, and so is what the kernel does, however little that is.
 const DEAD_WORTH_NAMING: u64 = 100;
 /// How long a scan for them may take; 60,000 take a third of a second.
 const ZOMBIES_LIMIT: Duration = Duration::from_secs(3);
@@ -80,8 +80,10 @@ pub struct Options {
     pub pretend_kernel_log: bool,
     /// Read what is installed to run, too.
     pub audit: Option<AuditOptions>,
-    /// Sample what the kernel does where there are many dead memory cgroups. Not needed where somebody samples anyway.
-    pub kernel_samples: bool,
+    /// Sample what the kernel is at work on. Not needed where somebody samples all stacks anyway.
+    pub kernel_work: bool,
+    /// With [`Bpf::No`] no BPF program is loaded: what only such programs see is then not seen. A watch that ends heeds it.
+    pub bpf: Bpf,
 }
 
 impl Default for Options {
@@ -91,7 +93,8 @@ impl Default for Options {
             bus: None,
             pretend_kernel_log: false,
             audit: None,
-            kernel_samples: true,
+            kernel_work: true,
+            bpf: Bpf::Best,
         }
     }
 }
@@ -127,10 +130,11 @@ pub struct Watch {
     churn: Option<ChurnReader>,
     /// `None` at the end.
     exits: Option<ExitReader>,
-    /// `None` where there is no reason to sample, and at the end.
+    /// `None` where others sample, and at the end.
     sampler: Option<KernelSampler>,
     root: Root,
     zombies: NameZombies,
+    bpf: Bpf,
     log: KernelLog,
     units: UnitLooks,
     /// `None` where nobody asked for it.
@@ -173,17 +177,16 @@ impl Watch {
     /// Takes the first look at everything.
     pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
         let cpu_before = own_cpu();
-        let (zombies, kernel_samples) = (options.zombies, options.kernel_samples);
+        let (zombies, kernel_work) = (options.zombies, options.kernel_work);
         let mut watch = Watch::new(root, options, duration, Paces::close());
         let mut first = Evidence::default();
         watch.begin(&mut first);
-        let dead = first.cgroup_censuses.last().map(|c| c.dying);
-        let many = dead.is_some_and(|dead| dead.is_none_or(|n| n >= DEAD_WORTH_NAMING));
+        let many = many_zombies(&first);
         if many || zombies == NameZombies::Always {
             watch.name_zombies(&mut first);
         }
-        if many && kernel_samples {
-            watch.sampler = Some(KernelSampler::start(&watch.root, RATE_HZ, now(), &mut first));
+        if kernel_work {
+            watch.sample_kernel(many, &mut first);
         }
         watch.begun(first, cpu_before, duration)
     }
@@ -214,6 +217,7 @@ impl Watch {
             exits: None,
             sampler: None,
             zombies: options.zombies,
+            bpf: options.bpf,
             log,
             units: UnitLooks::new(root.clone(), options.bus, duration),
             audit,
@@ -227,8 +231,17 @@ impl Watch {
     fn begin(&mut self, first: &mut Evidence) {
         self.look_at_all(first);
         self.cgroups.start_stat_read(now(), first);
-        self.churn = Some(ChurnReader::start(&self.root, &ChurnOptions::default()));
-        self.exits = Some(ExitReader::start(&self.root));
+        let only = (self.bpf == Bpf::No).then_some(Way::Perf);
+        self.churn = Some(ChurnReader::start(&self.root, &ChurnOptions { only, ..ChurnOptions::default() }));
+        self.exits = Some(match self.bpf {
+            Bpf::No => ExitReader::without_bpf(&self.root),
+            Bpf::Best | Bpf::Only(_) => ExitReader::start(&self.root),
+        });
+    }
+
+    fn sample_kernel(&mut self, many_zombies: bool, first: &mut Evidence) {
+        let naming = if many_zombies { Naming::Always } else { Naming::IfMuch };
+        self.sampler = Some(KernelSampler::start(&self.root, RATE_HZ, naming, now(), first));
     }
 
     fn begun(mut self, mut first: Evidence, cpu_before: Duration, duration: Duration) -> Watch {
@@ -339,9 +352,11 @@ impl Watch {
             if let Some(exits) = &mut self.exits {
                 exits.look(now(), evidence);
             }
-            if let Some(sampler) = &mut self.sampler {
-                sampler.look(now(), evidence);
-            }
+        }
+        if self.paces.kernel_work.is_due()
+            && let Some(sampler) = &mut self.sampler
+        {
+            self.paces.kernel_work.pay(|at| sampler.look(at, evidence));
         }
         self.log.look(now(), evidence);
         self.units.look_if_due(self.until, evidence);
@@ -388,7 +403,7 @@ impl Watch {
     }
 
     fn name_zombies(&self, evidence: &mut Evidence) {
-        let options = LookOptions { root: self.root.clone(), bpf: Bpf::Best, pins: true, time_limit: ZOMBIES_LIMIT };
+        let options = LookOptions { root: self.root.clone(), bpf: self.bpf, pins: true, time_limit: ZOMBIES_LIMIT };
         if let Some(scan) = look(&options, evidence) {
             evidence.zombie_scans.push(scan);
         }
@@ -401,6 +416,12 @@ impl Watch {
             peak_rss_bytes: own_peak_rss(),
         }
     }
+}
+
+/// Or an unknown number.
+fn many_zombies(evidence: &Evidence) -> bool {
+    let dead = evidence.cgroup_censuses.last().map(|census| census.dying);
+    dead.is_some_and(|dead| dead.is_none_or(|dead| dead >= DEAD_WORTH_NAMING))
 }
 
 fn read_clocks() -> Clocks {

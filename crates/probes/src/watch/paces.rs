@@ -19,12 +19,17 @@ pub struct Paces {
     /// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
     pub nic_map: Pace,
     pub cgroups: Pace,
+    /// The rings of the kernel's samples hold some seconds: whoever comes too late loses what was in them.
+    pub kernel_work: Pace,
 }
 
 /// A probe may use this part of one core: 1/200 = 0.5 %.
 const PROBE_SHARE: u32 = 200;
 /// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
 const ALL_THREADS_SHARE: u32 = 50;
+
+/// Reading samples late saves nothing.
+const KERNEL_WORK_SHARE: u32 = 1;
 
 /// Of a recorder each probe may use 0.1 %, the scan of all threads 0.4 %: samples of stacks name the owner of a core meanwhile.
 const RECORDER_SHARE: u32 = 1000;
@@ -45,6 +50,7 @@ impl Paces {
             nic_counters: pace(1000, PROBE_SHARE),
             nic_map: pace(10_000, PROBE_SHARE),
             cgroups: pace(1000, PROBE_SHARE),
+            kernel_work: pace(1000, KERNEL_WORK_SHARE),
         }
     }
 
@@ -61,6 +67,7 @@ impl Paces {
             nic_counters: pace(2000, RECORDER_SHARE),
             nic_map: pace(60_000, RECORDER_SHARE),
             cgroups: pace(2000, RECORDER_SHARE),
+            kernel_work: pace(1000, KERNEL_WORK_SHARE),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::read_clocks;
 use crate::cgroups::Cgroups;
 use crate::churn::{ChurnOptions, ChurnReader, Way};
 use crate::identity;
-use crate::kernel_samples::{KernelSampler, RATE_HZ};
+use crate::kernel_work::{KernelSampler, Naming, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::root::{Root, now};
 use crate::slab::SlabReader;
@@ -69,7 +69,7 @@ impl ZombieWatch {
         let mut surroundings = Surroundings::new(root);
         let only = (options.bpf == Bpf::No).then_some(Way::Perf);
         let churn = ChurnReader::start(root, &ChurnOptions { only, interval: TURN_EVERY });
-        let sampler = KernelSampler::start(root, RATE_HZ, now(), &mut first);
+        let sampler = KernelSampler::start(root, RATE_HZ, Naming::Always, now(), &mut first);
         surroundings.look(&mut first);
         scan(options, false, &mut first);
         surroundings.time_stat_read(&mut first);

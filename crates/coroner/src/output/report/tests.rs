@@ -98,12 +98,12 @@ fn hostile_names_stay_text_wherever_they_stand() {
         told.title = NAME.to_owned();
         told.subject.name = NAME.to_owned();
     }
-    for link in &mut verdict.chain {
-        link.because = NAME.to_owned();
-        link.to.title = NAME.to_owned();
-        link.proofs.identity = Proof::shown(NAME);
-        link.proofs.order = Proof::not_seen(NAME);
-        link.evidence[0].what = NAME.to_owned();
+    for step in &mut verdict.chain {
+        step.because = NAME.to_owned();
+        step.to.title = NAME.to_owned();
+        step.proofs.identity = Proof::shown(NAME);
+        step.proofs.order = Proof::not_seen(NAME);
+        step.evidence[0].what = NAME.to_owned();
     }
     let report = report_of(&diagnosis);
     assert!(report.lines().count() > 60, "{report}");

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 /// Moments that are close together, far apart, and at both ends of what a number can hold.
-fn time() -> impl Strategy<Value = Time> {
+pub fn time() -> impl Strategy<Value = Time> {
     prop_oneof![
         4 => (0u64..200_000).prop_map(Time::from_secs),
         4 => (0u64..5_000).prop_map(|ms| super::END - std::time::Duration::from_millis(ms)),
@@ -20,7 +20,7 @@ fn time() -> impl Strategy<Value = Time> {
     ]
 }
 
-fn number() -> impl Strategy<Value = u64> {
+pub fn number() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0u64..100, 3 => 0u64..100_000, 2 => 0u64..10_000_000_000, 1 => any::<u64>()]
 }
 
@@ -313,7 +313,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn evidence()(
+    pub fn evidence()(
         looks in vec(time(), 0..4), counters in counters(), log in vec(line(), 0..40), units in units(),
         cgroup_censuses in vec(census(), 0..3), stat_reads in vec(stat_read(), 0..3), nics in vec(nic(), 0..3),
         dead in dead(),

@@ -9,7 +9,8 @@ pub const CAUSE: Cause = Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, 
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let name = &finding.subject.name;
-    let dead = case.unit_costs.get(name).and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
+    let cost = case.unit_costs.get(name);
+    let dead = cost.and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
     let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
     // A supervisor is well itself: what it starts is not.
     let is_churn = finding.code == Code::UnitChurn;
@@ -43,6 +44,6 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         },
         remedy,
         not_fixed: not_fixed.to_owned(),
-        risk: dead.and_then(|_| risk::when_zombies_hurt(case)),
+        risk: dead.and_then(|_| risk::when_zombies_hurt(case, cost?.zombies_per_hour)),
     })
 }

@@ -39,6 +39,6 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         },
         remedy: finding.remedy.clone(),
         not_fixed: "Stopping who makes them frees none of them.".to_owned(),
-        risk: risk::when_zombies_hurt(case),
+        risk: risk::when_zombies_hurt(case, None),
     })
 }

@@ -18,7 +18,7 @@ pub(super) enum Record<'a> {
     Throttled(u64),
     /// … and went on at this one.
     Unthrottled(u64),
-    /// A process is called so from now on.
+    /// A thread is called so from now on.
     Named(u32, &'a [u8]),
     Other,
 }
@@ -27,6 +27,8 @@ pub(super) enum Record<'a> {
 pub(super) struct Sample<'a> {
     /// Of the process; 0 for the idle task and for those outside our pid namespace, `u32::MAX` for one that is about to be gone.
     pub pid: u32,
+    /// Of the thread, in the same way.
+    pub tid: u32,
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
     chain: &'a [u8],
@@ -55,22 +57,21 @@ pub(super) fn parse(record: &[u8]) -> Option<Record<'_>> {
     let field = |i: usize| body.get(i * 8..i * 8 + 8).map(word);
     Some(match kind {
         SAMPLE => {
-            let pid = half(body.get(..4)?)?;
+            let (pid, tid) = (half(body.get(..4)?)?, half(body.get(4..8)?)?);
             let time_ns = field(1)?;
             let frames = usize::try_from(field(2)?).ok()?;
             let chain = body.get(24..)?.get(..frames.checked_mul(8)?)?;
-            Record::Sample(Sample { pid, time_ns, chain })
+            Record::Sample(Sample { pid, tid, time_ns, chain })
         }
         // The event's id, then how many.
         LOST => Record::Lost(field(1)?),
         THROTTLE => Record::Throttled(field(0)?),
         UNTHROTTLE => Record::Unthrottled(field(0)?),
         COMM => {
-            let (pid, thread) = (half(body.get(..4)?)?, half(body.get(4..8)?)?);
+            let tid = half(body.get(4..8)?)?;
             let name = body.get(8..)?;
             let name = &name[..name.iter().position(|&b| b == 0).unwrap_or(name.len()).min(LONGEST_COMM)];
-            // Threads may be called otherwise than their process.
-            if pid == thread && !name.is_empty() { Record::Named(pid, name) } else { Record::Other }
+            if name.is_empty() { Record::Other } else { Record::Named(tid, name) }
         }
         _ => Record::Other,
     })
@@ -106,7 +107,7 @@ pub(super) mod tests {
     fn records_as_the_kernel_writes_them() {
         let bytes = sample(42, 7, &[-128i64 as u64, 0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
         let Some(Record::Sample(found)) = parse(&bytes) else { panic!("a sample") };
-        assert_eq!((found.pid, found.time_ns), (42, 7));
+        assert_eq!((found.pid, found.tid, found.time_ns), (42, 43, 7));
         assert_eq!(found.chain().collect::<Vec<_>>(), [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
         assert_eq!(parse(&record(LOST, &words(&[1, 17]))), Some(Record::Lost(17)));
         assert_eq!(parse(&record(THROTTLE, &words(&[99, 1, 1]))), Some(Record::Throttled(99)));
@@ -118,7 +119,7 @@ pub(super) mod tests {
             record(COMM, &body)
         };
         assert_eq!(parse(&named(7, 7)), Some(Record::Named(7, b"cat")));
-        assert_eq!(parse(&named(7, 8)), Some(Record::Other));
+        assert_eq!(parse(&named(7, 8)), Some(Record::Named(8, b"cat")), "threads have names of their own");
     }
 
     #[test]

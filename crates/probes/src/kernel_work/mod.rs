@@ -1,24 +1,27 @@
-//! How much of the kernel's work goes into memory cgroups and reclaim, by samples of its stacks on all cores.
+//! What the kernel is at work on, by samples of its stacks on all cores, second by second: see [`coroner_evidence::kernel_work`].
 //!
-//! Dead cgroups cost most where nobody looks: a profiler of user space sees nothing of a kubelet whose reads of statistics
-//! walk over 70,000 of them. So each core's kernel stack is looked at some dozen times a second while the node is watched, and what is
-//! found is summed up at once: [`KernelSamples`] has the counts, who it was, and the innermost functions. What the two
-//! counts mean is said in `symbols.rs`.
+//! What starves a node is often where nobody looks: a profiler of user space sees nothing of a kubelet whose reads of statistics walk over
+//! 70,000 dead cgroups, of an agent that has the page tables of large processes read, or of packets that are handled in somebody
+//! else's time. So each core's kernel stack is looked at some dozen times a second while the node is watched.
 //!
 //! **What it costs.** A sample takes about 25 µs of the sampled core in a virtual machine, the interrupt included: at
-//! [`RATE_HZ`] that is 0.12 % of each core. One sample of one core in ten seconds is 0.2 % of that core: enough to see a monopolised core, and in
-//! seconds a walk that takes a few per cent. The rate has no factor in common with the kernel's own clocks (100, 250, 300, 1,000 Hz),
-//! so that it does not run in step with what they do. Our own part is reading a few kilobytes a second for each core.
+//! [`RATE_HZ`] that is 0.12 % of each core. One sample of one core in ten seconds is 0.2 % of that core: enough to see a monopolised
+//! core, and in seconds a walk that takes a few per cent. The rate has no factor in common with the kernel's own clocks (100, 250,
+//! 300, 1,000 Hz), so that it does not run in step with what they do. Our own part is reading a few kilobytes a second for each core.
+//! Names cost more than samples: they are asked for when the samples are told, and only if somebody is much in the kernel
+//! ([`Naming`]).
 //!
 //! **Memory.** Each core has a ring of 64 KiB, in which a second of the deepest stacks there are (127 frames) fits and six seconds of usual
-//! ones: 13 MB with 192 cores. Of the symbols only some two hundred address ranges are kept.
+//! ones: 13 MB with 192 cores. Samples are kept as a tree of addresses (see `batch.rs`), 4 MB at most.
 
+mod batch;
 mod blind;
 #[cfg(test)]
 mod host_tests;
 mod record;
+mod rows;
 mod symbols;
-mod tally;
+mod threads;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,9 +32,11 @@ use rustix::time::ClockId;
 
 use crate::perf::{self, Attributes, Event, Ring, flag, sample};
 use crate::root::{Root, clock};
+use batch::Batch;
 use record::Record;
+use rows::Sampling;
 use symbols::Symbols;
-use tally::Tally;
+use threads::ThreadNames;
 
 /// Samples a second of each core.
 pub const RATE_HZ: u32 = 49;
@@ -39,14 +44,18 @@ pub const RATE_HZ: u32 = 49;
 /// A sample with 127 frames (kernel.perf_event_max_stack) and its marks.
 const DEEPEST_SAMPLE: usize = 32 + 130 * 8;
 
-const MOST_TASKS: usize = 8;
-const MOST_SYMBOLS: usize = 12;
+/// What was seen is told at the end, and of a long watch so often: each time may cost a look at all symbols.
+const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// A process that had ended before its name could be asked for.
-const GONE: &str = "(gone)";
-
-/// Names of tasks are sought as long as these live; so many at each look.
-const NAMES_EACH_LOOK: usize = 256;
+/// Whether functions are looked up by name, which costs some 70 ms of CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// If some core was in the kernel for 30 % of a second, or some process for 2 % of the time. Else what is little is told as
+    /// [`WorkKind::Unnamed`](coroner_evidence::WorkKind::Unnamed).
+    IfMuch,
+    /// Also if it is little.
+    Always,
+}
 
 /// Samples the kernel from [`KernelSampler::start`] to [`KernelSampler::finish`]. Where it may not, it says so once and
 /// sees nothing.
@@ -54,13 +63,12 @@ const NAMES_EACH_LOOK: usize = 256;
 pub struct KernelSampler {
     root: Root,
     rate_hz: u32,
-    from: Time,
-    symbols: Symbols,
+    naming: Naming,
     cores: Vec<SampledCore>,
     /// All that were sampled for a while: cores come and go.
     ever: BTreeSet<u32>,
-    tally: Tally,
-    lost: u64,
+    batch: Batch,
+    threads: ThreadNames,
     spent: Duration,
 }
 
@@ -72,21 +80,22 @@ struct SampledCore {
     lost: u64,
     throttled_since: Option<u64>,
     held_back_ns: u64,
+    /// Of what it missed, so much is told already.
+    told: u64,
 }
 
 impl KernelSampler {
     /// Begins now (`at`). What cannot be seen is noted in the evidence.
-    pub fn start(root: &Root, rate_hz: u32, at: Time, evidence: &mut Evidence) -> KernelSampler {
+    pub fn start(root: &Root, rate_hz: u32, naming: Naming, at: Time, evidence: &mut Evidence) -> KernelSampler {
         let began = clock(ClockId::ThreadCPUTime);
         let mut sampler = KernelSampler {
             root: root.clone(),
             rate_hz: perf::allowed_rate(root, rate_hz),
-            from: at,
-            symbols: Symbols::default(),
+            naming,
             cores: Vec::new(),
             ever: BTreeSet::new(),
-            tally: Tally::default(),
-            lost: 0,
+            batch: Batch::new(at),
+            threads: ThreadNames::default(),
             spent: Duration::ZERO,
         };
         if !root.is_live() {
@@ -94,15 +103,12 @@ impl KernelSampler {
             return sampler;
         }
         sampler.follow_cores(evidence);
-        // Without symbols samples mean nothing. They take longest, so the permission to sample is asked for first.
-        if !sampler.cores.is_empty() {
-            match Symbols::read(root) {
-                Ok(symbols) => sampler.symbols = symbols,
-                Err(error) => {
-                    blind::no_symbols(root, &error, evidence);
-                    sampler.cores.clear();
-                }
-            }
+        // Without symbols samples mean nothing. The permission to sample is asked for first.
+        if !sampler.cores.is_empty()
+            && let Err(error) = symbols::can_be_read(root)
+        {
+            blind::no_symbols(root, &error, evidence);
+            sampler.cores.clear();
         }
         let cores = sampler.cores.len();
         let mut error = None;
@@ -126,48 +132,78 @@ impl KernelSampler {
     }
 
     /// Takes what is in the rings; about once a second.
-    pub fn look(&mut self, _at: Time, evidence: &mut Evidence) {
+    pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         if !self.is_sampling() {
             return;
         }
         let began = clock(ClockId::ThreadCPUTime);
-        self.drain();
+        self.drain(at);
         self.follow_cores(evidence);
-        self.name_tasks();
+        self.threads.look(&self.root);
+        if self.batch.is_full() || at.since(self.batch.from) >= TELL_EVERY {
+            self.tell(at, evidence);
+        }
         self.spent += clock(ClockId::ThreadCPUTime).since(began);
     }
 
     /// Ends it and writes down what was seen since the start.
     pub fn finish(mut self, at: Time, evidence: &mut Evidence) {
-        if self.ever.is_empty() || !self.is_sampling() {
+        if !self.is_sampling() {
             return;
         }
         for core in &self.cores {
             let _ = core.ring.disable();
         }
-        self.drain();
-        self.name_tasks();
-        for core in std::mem::take(&mut self.cores) {
-            self.lost = self.lost.saturating_add(core.missed(at, self.rate_hz));
+        self.drain(at);
+        for core in &mut self.cores {
+            // Now that it is off, the core need not be asked.
+            core.lost = core.lost.max(core.ring.lost().unwrap_or(0));
+            self.batch.lose(at, core.missed(at, self.rate_hz));
         }
-        let _ = evidence;
+        self.threads.look(&self.root);
+        self.tell(at, evidence);
     }
 
-    fn drain(&mut self) {
-        let (tally, symbols) = (&mut self.tally, &self.symbols);
-        for SampledCore { ring, lost, throttled_since, held_back_ns, .. } in &mut self.cores {
-            ring.drain(|bytes| match record::parse(bytes) {
-                Some(Record::Sample(sample)) => tally.add(sample, symbols),
+    fn drain(&mut self, at: Time) {
+        let (batch, threads) = (&mut self.batch, &mut self.threads);
+        for core in &mut self.cores {
+            let SampledCore { number, ring, lost, throttled_since, held_back_ns, .. } = core;
+            let sound = ring.drain(|bytes| match record::parse(bytes) {
+                Some(Record::Sample(sample)) => {
+                    batch.add(*number, &sample);
+                    threads.saw(sample.pid, sample.tid);
+                }
                 Some(Record::Lost(more)) => *lost = lost.saturating_add(more),
                 Some(Record::Throttled(since)) => *throttled_since = Some(since),
                 Some(Record::Unthrottled(until)) => {
                     let held = throttled_since.take().map_or(0, |since| until.saturating_sub(since));
                     *held_back_ns = held_back_ns.saturating_add(held);
                 }
-                Some(Record::Named(pid, name)) => tally.name(pid, name),
+                Some(Record::Named(tid, name)) => threads.named(tid, name),
                 Some(Record::Other) | None => {}
             });
+            *lost = lost.saturating_add(u64::from(!sound));
+            batch.lose(at, core.missed(at, self.rate_hz));
         }
+    }
+
+    /// Writes down the batch, and begins another.
+    fn tell(&mut self, at: Time, evidence: &mut Evidence) {
+        let batch = std::mem::replace(&mut self.batch, Batch::new(at));
+        let length = at.since(batch.from);
+        let own = std::process::id();
+        let symbols = match self.naming == Naming::Always || batch.is_worth_naming(self.rate_hz, length, own) {
+            true => match Symbols::read(&self.root, batch.addresses()) {
+                Ok(symbols) => Some(symbols),
+                // What nobody can tell apart must not be taken for something harmless.
+                Err(error) => return blind::no_symbols(&self.root, &error, evidence),
+            },
+            false => None,
+        };
+        let sampling = Sampling { to: at, rate_hz: self.rate_hz, cores: self.ever.len() as u32 };
+        let comm = |pid, tid| self.threads.name(pid, tid);
+        evidence.kernel_work.extend(rows::kernel_work(&batch, symbols.as_ref(), &sampling, &comm));
+        self.threads.forget();
     }
 
     /// Begins with cores that came, and lets go of those that went.
@@ -184,7 +220,10 @@ impl KernelSampler {
         let (stay, went) =
             std::mem::take(&mut self.cores).into_iter().partition::<Vec<_>, _>(|core| online.contains(core.number));
         self.cores = stay;
-        self.lost = went.into_iter().fold(self.lost, |lost, core| lost.saturating_add(core.missed(now, rate_hz)));
+        for mut core in went {
+            core.lost = core.lost.max(core.ring.lost().unwrap_or(0));
+            self.batch.lose(now, core.missed(now, rate_hz));
+        }
 
         let (mut refused, mut error) = (0, None);
         let known: BTreeSet<u32> = self.cores.iter().map(|core| core.number).collect();
@@ -200,7 +239,8 @@ impl KernelSampler {
             });
             match ring {
                 Ok(ring) => {
-                    self.cores.push(SampledCore { number, ring, lost: 0, throttled_since: None, held_back_ns: 0 });
+                    let begun = SampledCore { number, ring, lost: 0, throttled_since: None, held_back_ns: 0, told: 0 };
+                    self.cores.push(begun);
                 }
                 // It went offline in this moment.
                 Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => {}
@@ -220,33 +260,18 @@ impl KernelSampler {
             blind::refused(&self.root, &error, refused, online.len(), evidence);
         }
     }
-
-    fn name_tasks(&mut self) {
-        let names = &self.tally.names;
-        let nameless = self.tally.tasks.iter_mut().filter(|(_, task)| task.comm.is_none());
-        for (&pid, task) in nameless.take(NAMES_EACH_LOOK) {
-            task.comm = Some(match pid {
-                // The idle task's own work, or a task that this pid namespace does not show (kernel/events/core.c:
-                // perf_event_pid_type).
-                0 => "(idle task, or of another pid namespace)".to_owned(),
-                u32::MAX => "(exiting)".to_owned(),
-                _ => names.get(&pid).cloned().or_else(|| comm(&self.root, pid)).unwrap_or_else(|| GONE.to_owned()),
-            });
-        }
-    }
-}
-
-fn comm(root: &Root, pid: u32) -> Option<String> {
-    root.read_line(&format!("/proc/{pid}/comm"))
 }
 
 impl SampledCore {
-    /// Samples that the kernel had no room for, and those it held back to save time.
-    fn missed(self, now: Time, rate_hz: u32) -> u64 {
+    /// Samples that the kernel had no room for, and those it held back to save time, since this was asked last.
+    fn missed(&mut self, now: Time, rate_hz: u32) -> u64 {
         let still = self.throttled_since.map_or(0, |since| now.0.saturating_sub(since));
         let held_ns = u128::from(self.held_back_ns.saturating_add(still));
         let held = held_ns * u128::from(rate_hz) / 1_000_000_000;
-        self.ring.lost().unwrap_or(self.lost).saturating_add(u64::try_from(held).unwrap_or(u64::MAX))
+        let all = self.lost.saturating_add(u64::try_from(held).unwrap_or(u64::MAX));
+        let more = all.saturating_sub(self.told);
+        self.told = self.told.max(all);
+        more
     }
 }
 
@@ -300,11 +325,11 @@ mod tests {
     fn a_directory_is_not_sampled() {
         let dir = tempfile::tempdir().unwrap();
         let mut evidence = Evidence::default();
-        let mut sampler = KernelSampler::start(&Root::at(dir.path()), RATE_HZ, Time(1), &mut evidence);
+        let mut sampler = KernelSampler::start(&Root::at(dir.path()), RATE_HZ, Naming::Always, Time(1), &mut evidence);
         assert!(!sampler.is_sampling());
         sampler.look(Time(2), &mut evidence);
         sampler.finish(Time(3), &mut evidence);
-        assert!(evidence.kernel_samples.is_empty(), "nothing seen is not zero");
+        assert!(evidence.kernel_work.is_empty(), "nothing seen is not zero");
         assert!(evidence.why_unseen(probe::KERNEL_SAMPLES).is_some());
     }
 }

@@ -1,8 +1,8 @@
-//! Samples the kernel of this node and prints what it did and what looking cost, as JSON. `kernel_samples [SECONDS [RATE_HZ]]`
+//! Samples the kernel of this node and prints what it did and what looking cost, as JSON. `kernel_work [SECONDS [RATE_HZ [always]]]`
 
 use std::time::{Duration, Instant};
 
-use coroner_probes::kernel_samples::{KernelSampler, RATE_HZ};
+use coroner_probes::kernel_work::{KernelSampler, Naming, RATE_HZ};
 use coroner_probes::root::{now, own_cpu};
 use coroner_probes::{Evidence, Root};
 
@@ -10,8 +10,9 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let seconds: f64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(10.0);
     let rate_hz = args.next().and_then(|a| a.parse().ok()).unwrap_or(RATE_HZ);
+    let naming = if args.next().is_some() { Naming::Always } else { Naming::IfMuch };
     let mut evidence = Evidence::default();
-    let mut sampler = KernelSampler::start(&Root::live(), rate_hz, now(), &mut evidence);
+    let mut sampler = KernelSampler::start(&Root::live(), rate_hz, naming, now(), &mut evidence);
     let (start_ms, began) = (sampler.spent().as_secs_f64() * 1e3, Instant::now());
     let length = Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0));
     while sampler.is_sampling() && began.elapsed() < length {

@@ -8,7 +8,7 @@ use super::symbols::NoSymbols;
 use crate::Root;
 use crate::perf::blind::explain;
 
-const WHAT: &str = "how much of the kernel's work goes into memory cgroups and reclaim";
+const WHAT: &str = "what the kernel is at work on (samples of its stacks)";
 
 pub(super) fn not_live(evidence: &mut Evidence) {
     evidence.unseen(
@@ -32,8 +32,10 @@ pub(super) fn no_symbols(root: &Root, error: &NoSymbols, evidence: &mut Evidence
                 "run as root with CAP_SYSLOG (in a container: --privileged); with kernel.kptr_restrict=2 not even then";
             (format!("{error}{setting}"), how)
         }
-        NoSymbols::Unreadable(_) => (error.to_string(), "run as root, where /proc is mounted and whole"),
-        NoSymbols::Foreign => (error.to_string(), "a kernel that is built with CONFIG_MEMCG and CONFIG_KALLSYMS"),
+        NoSymbols::Unreadable(_) => (
+            error.to_string(),
+            "run as root, where /proc is mounted and whole, on a kernel that is built with CONFIG_KALLSYMS",
+        ),
     };
     evidence.unseen(probe::KERNEL_SAMPLES, WHAT, why, how_to_see);
 }

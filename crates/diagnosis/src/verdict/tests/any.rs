@@ -1,0 +1,126 @@
+//! Whatever the findings: no panic, and only what is there is told.
+
+use super::super::chain::is_remark;
+use super::super::{Certainty, FindingRef, conclude};
+use super::is_honest;
+use crate::code::Code;
+use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
+use crate::rules::test_evidence::any::{evidence, number, time};
+use crate::ties::{Queue, Task, Ties, When};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+fn task() -> impl Strategy<Value = Task> {
+    (0u32..4, 0u32..3).prop_map(|(tid, pid)| Task { tid, pid, comm: "kubelet".to_owned() })
+}
+
+fn queue() -> impl Strategy<Value = Queue> {
+    (select(&["eth0", "eth1"][..]), option::of(select(&["tx-5", "rx-0"][..])))
+        .prop_map(|(nic, queue)| Queue { nic: nic.to_owned(), queue: queue.map(str::to_owned) })
+}
+
+prop_compose! {
+    fn ties()(
+        cores in vec(0u32..4, 0..3), culprits in vec(task(), 0..2), victims in vec(task(), 0..2),
+        cgroups in vec(select(&["/system.slice/ecs.service", "/a", "/"][..]), 0..2),
+        pods in vec(select(&["ml/train", "ml/other"][..]), 0..2), units in vec(select(&["ecs.service", "x@1.service"][..]), 0..2), queues in vec(queue(), 0..2),
+        when in option::of((time(), time(), number())),
+    ) -> Ties {
+        let when = when.map(|(from, to, off)| When { from: from.min(to), to: from.max(to), uncertainty: Duration::from_nanos(off) });
+        Ties {
+            cores, culprits, victims, queues, when,
+            pods: pods.into_iter().map(str::to_owned).collect(),
+            cgroups: cgroups.into_iter().map(str::to_owned).collect(),
+            units: units.into_iter().map(str::to_owned).collect(),
+        }
+    }
+}
+
+const KINDS: &[SubjectKind] = &[
+    SubjectKind::Node,
+    SubjectKind::Core,
+    SubjectKind::Nic,
+    SubjectKind::Process,
+    SubjectKind::Cgroup,
+    SubjectKind::Unit,
+    SubjectKind::Container,
+];
+
+prop_compose! {
+    fn finding()(
+        code in select(Code::ALL), severity in select(&[Severity::Info, Severity::Warning, Severity::Critical][..]),
+        kind in select(KINDS), name in select(&["ecs.service", "1", "eth0", "kubelet[2]", ""][..]), ties in ties(),
+        silent in option::of(number()), title in "[a-z]{1,8}",
+    ) -> Finding {
+        let facts = silent.map(|ms| Fact::new("time since the poll (NAPI) last ran", ms, "ms", "kernel log"));
+        Finding {
+            code, severity, subject: Subject::new(kind, name), title, detail: "detail".to_owned(),
+            evidence: facts.into_iter().collect(), remedy: "remedy".to_owned(), ties,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_findings_are_concluded_from_without_inventing_any(evidence in evidence(), findings in vec(finding(), 0..12)) {
+        let conclusion = conclude(&evidence, &findings);
+        let known: Vec<FindingRef> = findings.iter().map(FindingRef::to).collect();
+        is_honest(&conclusion);
+        for verdict in &conclusion.verdicts {
+            prop_assert!(known.contains(&verdict.root_cause));
+            // Each link starts at the root or at what an earlier one led to.
+            let mut reached = vec![&verdict.root_cause];
+            for link in &verdict.chain {
+                prop_assert!(known.contains(&link.from) && known.contains(&link.to));
+                prop_assert!(reached.contains(&&link.from), "{:?} comes from nowhere", link.from);
+                prop_assert!(link.certainty >= verdict.certainty && !link.because.is_empty());
+                reached.push(&link.to);
+            }
+            prop_assert!(!verdict.chain.iter().any(|link| link.to == verdict.root_cause) || twice(&known, &verdict.root_cause));
+            prop_assert!(verdict.context.iter().all(|more| known.contains(more)));
+            prop_assert!(verdict.timeline.is_sorted_by_key(|moment| moment.real_ns));
+            prop_assert!(!verdict.risk.as_ref().is_some_and(|risk| risk.contains("NaN") || risk.contains("inf ")));
+        }
+        prop_assert!(conclusion.verdicts.is_sorted_by_key(|v| std::cmp::Reverse((v.severity, v.certainty))));
+        // What hurts is explained or said to be unexplained, and not both.
+        for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
+            let this = FindingRef::to(finding);
+            let explained = conclusion.verdicts.iter().any(|verdict| {
+                verdict.root_cause == this || verdict.context.contains(&this) || verdict.chain.iter().any(|link| link.to == this)
+            });
+            let unexplained = conclusion.unexplained.iter().any(|open| open.finding == this);
+            prop_assert!(explained || unexplained, "{this:?} is forgotten");
+            prop_assert!(!(explained && unexplained) || twice(&known, &this), "{this:?} is both");
+        }
+        for open in &conclusion.unexplained {
+            prop_assert!(known.contains(&open.finding) && !open.needs.is_empty() && !open.command.is_empty());
+        }
+        if findings.iter().all(|finding| finding.severity == Severity::Info) {
+            prop_assert!(conclusion.verdicts.is_empty() && conclusion.unexplained.is_empty());
+        }
+    }
+
+    /// Which of two equal findings a rule names first must not decide what the cause is.
+    #[test]
+    fn the_order_of_findings_does_not_matter(evidence in evidence(), findings in vec(finding(), 0..9), turn in 0usize..9) {
+        let told = |findings: &[Finding]| -> BTreeSet<(Code, String, String, Certainty, usize)> {
+            let conclusion = conclude(&evidence, findings);
+            // Which of two remarks on one unit stands for it is a matter of order.
+            let verdicts = conclusion.verdicts.into_iter().filter(|v| !is_remark(v.root_cause.code));
+            verdicts.map(|v| (v.root_cause.code, v.root_cause.subject.name, v.root_cause.title, v.certainty, v.chain.len())).collect()
+        };
+        let mut turned = findings.clone();
+        turned.rotate_left(turn % findings.len().max(1));
+        prop_assert_eq!(told(&findings), told(&turned));
+    }
+}
+
+fn twice(known: &[FindingRef], this: &FindingRef) -> bool {
+    known.iter().filter(|other| *other == this).count() > 1
+}

@@ -1,0 +1,239 @@
+//! The chain of the incident, whole, and entered or left at any point.
+
+use super::node::*;
+use super::*;
+use crate::code::Code::{
+    CoreMonopolised, CoreSaturated, MemcgWalk, NicCoreStarved, NicReset, SlowMemcgStat, UnitCrashloop, ZombieMemcgs,
+};
+use crate::cores::scene::time;
+use coroner_evidence::{Evidence, Time, WorkKind};
+use std::time::Duration;
+
+fn reset_at(evidence: &mut Evidence, at: Time) {
+    evidence.log.iter_mut().filter(|line| line.sequence > 0).for_each(|line| line.at = at);
+}
+
+#[test]
+fn the_incident_is_one_story_from_the_agent_to_the_reset() {
+    let evidence = incident();
+    let verdict = only(&evidence);
+    assert_eq!((verdict.root_cause.code, verdict.root_cause.subject.name.as_str()), (UnitCrashloop, "ecs.service"));
+    assert_eq!(verdict.certainty, Certainty::Proven, "{}", told(&diagnose(&evidence)));
+    assert_eq!(verdict.severity, Severity::Critical);
+    let told_in_order = [
+        (UnitCrashloop, ZombieMemcgs),
+        (ZombieMemcgs, MemcgWalk),
+        (MemcgWalk, CoreMonopolised),
+        (CoreMonopolised, CoreSaturated),
+        (CoreSaturated, NicCoreStarved),
+        (NicCoreStarved, NicReset),
+    ];
+    assert_eq!(steps(&verdict), told_in_order);
+    let context: Vec<Code> = verdict.context.iter().map(|more| more.code).collect();
+    assert_eq!(context, [Code::AgentConflict], "that kubelet runs here as well is no verdict of its own");
+    // Root cause last, as one asks back from what hurts.
+    for (word, before) in [("eth0", "core 3"), ("core 3", "20,000 dead"), ("20,000 dead", "ecs.service crashloops")] {
+        let at = |word: &str| verdict.story.find(word).unwrap_or_else(|| panic!("no {word:?} in {}", verdict.story));
+        assert!(at(word) < at(before), "{}", verdict.story);
+    }
+    assert!(verdict.not_fixed.contains("frees nothing"), "{}", verdict.not_fixed);
+    assert_eq!(concluded(&evidence).unexplained, []);
+    is_honest(&concluded(&evidence));
+}
+
+#[test]
+fn each_link_names_what_both_have_in_common() {
+    let verdict = only(&incident());
+    let link = |from, to| verdict.chain.iter().find(|l| (l.from.code, l.to.code) == (from, to)).unwrap();
+    let says = |from, to, words: &[&str]| {
+        let link = link(from, to);
+        let text = format!("{} {:?} {:?}", link.because, link.proofs, link.evidence);
+        for word in words {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    };
+    says(UnitCrashloop, ZombieMemcgs, &["20,000 of the 20,000", "ecs.service"]);
+    says(ZombieMemcgs, MemcgWalk, &["20,000"]);
+    says(MemcgWalk, CoreMonopolised, &["kubelet[4711]", "core 3"]);
+    says(CoreSaturated, NicCoreStarved, &["core 3", "eth0"]);
+    says(NicCoreStarved, NicReset, &["eth0 tx-5", "core 3", "6.3 s"]);
+}
+
+#[test]
+fn the_time_line_begins_with_the_walk_and_ends_with_the_reset() {
+    let verdict = only(&incident());
+    assert!(verdict.timeline.is_sorted_by_key(|m| m.real_ns), "{:#?}", verdict.timeline);
+    let last = verdict.timeline.last().unwrap();
+    assert!(last.what.contains("eth0 was reset or hung"), "{:#?}", verdict.timeline);
+    assert_eq!((last.real_ns, last.uncertainty_ms), (1_700_000_008_400_000_000, 7));
+}
+
+#[test]
+fn without_a_nic_it_ends_at_the_core() {
+    let mut evidence = with_full_core(quiet()).evidence();
+    unit(&mut evidence, "ecs.service", 24);
+    dead(&mut evidence, CGROUP, 19_976, 20_000);
+    work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.subject.name, "ecs.service");
+    assert_eq!(verdict.chain.last().unwrap().to.code, CoreSaturated, "{:?}", steps(&verdict));
+    assert_eq!(verdict.certainty, Certainty::Proven);
+}
+
+#[test]
+fn where_the_kernel_was_not_sampled_slow_reads_show_the_cost() {
+    let mut evidence = quiet().evidence();
+    unit(&mut evidence, "ecs.service", 24);
+    dead(&mut evidence, CGROUP, 19_976, 20_000);
+    dead_without_names(&mut evidence, 19_976, 20_000);
+    slow_read(&mut evidence, 1_400);
+    let verdict = only(&evidence);
+    assert_eq!(steps(&verdict), [(UnitCrashloop, ZombieMemcgs), (ZombieMemcgs, SlowMemcgStat)]);
+    assert_eq!(verdict.risk, None, "it is felt already");
+}
+
+#[test]
+fn zombies_that_cost_nothing_yet_are_a_risk_with_a_date() {
+    let mut evidence = quiet().evidence();
+    evidence.node.as_mut().unwrap().kernel = Some("6.1.0-40-cloud-amd64".to_owned());
+    unit(&mut evidence, "ecs.service", 24);
+    // 24 in 9.5 s make 9,095 an hour: the 2,703 that are missing come within 18 minutes.
+    dead(&mut evidence, CGROUP, 976, 1_000);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.subject.name, "ecs.service");
+    assert_eq!(steps(&verdict), [(UnitCrashloop, ZombieMemcgs)]);
+    let risk = verdict.risk.expect("there is no cost yet, and they grow");
+    for word in ["3,703", "memory reclaim", "2023-11-14", "18 min"] {
+        assert!(risk.contains(word), "{word}: {risk}");
+    }
+}
+
+#[test]
+fn zombies_that_do_not_grow_have_no_date() {
+    let mut evidence = quiet().evidence();
+    dead(&mut evidence, "/lab/gone", 1_000, 1_000);
+    // The first look was two minutes before.
+    evidence.zombie_scans[0].at = time(0.0) - Duration::from_secs(120);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.code, ZombieMemcgs);
+    assert_eq!(verdict.risk, None);
+}
+
+#[test]
+fn with_no_unit_to_be_seen_the_dead_are_the_root() {
+    let mut evidence = incident();
+    evidence.units.clear();
+    for scan in &mut evidence.zombie_scans {
+        scan.zombies.iter_mut().for_each(|zombie| zombie.path = "/batch/job".to_owned());
+    }
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.code, ZombieMemcgs);
+    assert!(steps(&verdict).contains(&(NicCoreStarved, NicReset)));
+    assert_ne!(verdict.certainty, Certainty::Proven, "who makes them was not seen");
+    is_honest(&concluded(&evidence));
+}
+
+#[test]
+fn a_reset_that_nobody_watched_is_not_blamed_on_what_runs_now() {
+    // The reset was ten minutes ago, the walk is now.
+    let mut evidence = incident();
+    reset_at(&mut evidence, time(0.0) - Duration::from_secs(600));
+    let conclusion = concluded(&evidence);
+    let chained = conclusion.verdicts.iter().flat_map(steps).any(|(_, to)| to == NicReset);
+    assert!(!chained, "{}", told(&diagnose(&evidence)));
+    let [reset] = &conclusion.unexplained[..] else { panic!("{}", told(&diagnose(&evidence))) };
+    assert_eq!(reset.finding.code, NicReset);
+    assert!(reset.command.contains("coroner record"), "{}", reset.command);
+}
+
+#[test]
+fn a_cause_that_comes_after_its_effect_is_no_cause() {
+    // eth0 gave up before the core was taken.
+    let mut evidence = incident();
+    reset_at(&mut evidence, time(1.0));
+    let conclusion = concluded(&evidence);
+    assert!(
+        !conclusion.verdicts.iter().flat_map(steps).any(|(_, to)| to == NicReset),
+        "{}",
+        told(&diagnose(&evidence))
+    );
+    assert_eq!(conclusion.unexplained[0].finding.code, NicReset);
+}
+
+#[test]
+fn a_log_clock_that_may_be_off_proves_no_order() {
+    let mut evidence = incident();
+    evidence.log.iter_mut().for_each(|line| line.uncertainty_ns = 9_000_000_000);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.subject.name, "ecs.service");
+    assert_eq!(verdict.certainty, Certainty::Likely);
+    let reset = verdict.chain.iter().find(|link| link.to.code == NicReset).unwrap();
+    assert!(reset.proofs.order.text().contains("may be off by"), "{:?}", reset.proofs);
+    assert!(!reset.proofs.order.is_shown());
+}
+
+#[test]
+fn a_reset_of_a_queue_on_another_core_is_another_matter() {
+    let mut evidence = with_full_core(quiet()).evidence();
+    unit(&mut evidence, "ecs.service", 24);
+    dead(&mut evidence, CGROUP, 19_976, 20_000);
+    work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);
+    nic(&mut evidence, 6);
+    line(&mut evidence, 8.4, 7, PAUSED);
+    let conclusion = concluded(&evidence);
+    assert_eq!(roots(&conclusion), [(UnitCrashloop, "ecs.service")], "{}", told(&diagnose(&evidence)));
+    assert_eq!(conclusion.unexplained[0].finding.code, NicReset);
+}
+
+#[test]
+fn without_names_of_the_dead_the_unit_is_only_possible() {
+    let mut evidence = incident();
+    evidence.zombie_scans.clear();
+    dead_without_names(&mut evidence, 19_976, 20_000);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.subject.name, "ecs.service");
+    assert_eq!(verdict.certainty, Certainty::Possible);
+    is_honest(&concluded(&evidence));
+}
+
+#[test]
+fn a_crashloop_with_few_dead_of_its_own_is_not_blamed() {
+    let mut evidence = incident();
+    evidence.zombie_scans.clear();
+    // The unit loops, and left nine; twenty thousand are of a batch system.
+    dead(&mut evidence, CGROUP, 3, 9);
+    dead(&mut evidence, "/batch/job", 19_900, 20_000);
+    let conclusion = concluded(&evidence);
+    let roots = roots(&conclusion);
+    let told = told(&diagnose(&evidence));
+    assert!(roots.iter().any(|(code, _)| *code == ZombieMemcgs), "{told}");
+    let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).expect("it loops all the same");
+    assert_eq!(steps(unit), [], "{told}");
+    assert_eq!(conclusion.verdicts[0].root_cause.code, ZombieMemcgs, "what hurts comes first: {told}");
+}
+
+#[test]
+fn a_unit_with_a_part_of_the_dead_is_not_called_proven() {
+    let mut evidence = incident();
+    evidence.zombie_scans.clear();
+    dead(&mut evidence, CGROUP, 3_976, 4_000);
+    dead(&mut evidence, "/batch/job", 16_000, 16_000);
+    let conclusion = concluded(&evidence);
+    let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).unwrap();
+    assert!(unit.certainty < Certainty::Proven, "{}", told(&diagnose(&evidence)));
+    is_honest(&conclusion);
+}
+
+#[test]
+fn a_walk_over_living_cgroups_is_not_blamed_on_a_few_dead() {
+    let mut evidence = incident();
+    for scan in &mut evidence.zombie_scans {
+        scan.zombies.truncate(400);
+        (scan.dead, scan.live, scan.tracked) = (Some(400), Some(30_000), Some(30_401));
+    }
+    let conclusion = concluded(&evidence);
+    let told = told(&diagnose(&evidence));
+    let walk = conclusion.verdicts.iter().find(|v| v.root_cause.code == MemcgWalk).unwrap_or_else(|| panic!("{told}"));
+    assert!(walk.root_cause.subject.name.contains("kubelet"), "{told}");
+    assert!(!conclusion.verdicts.iter().flat_map(steps).any(|step| step == (ZombieMemcgs, MemcgWalk)), "{told}");
+}

@@ -1,0 +1,62 @@
+//! Whole nodes in, verdicts out.
+
+mod any;
+mod chains;
+mod node;
+mod others;
+
+use super::{Certainty, Conclusion, Verdict};
+use crate::code::Code;
+use crate::finding::{Diagnosis, Severity, diagnose};
+use coroner_evidence::Evidence;
+
+fn concluded(evidence: &Evidence) -> Conclusion {
+    diagnose(evidence).conclusion
+}
+
+#[track_caller]
+fn only(evidence: &Evidence) -> Verdict {
+    let diagnosis = diagnose(evidence);
+    assert_eq!(roots(&diagnosis.conclusion).len(), 1, "{}", told(&diagnosis));
+    diagnosis.conclusion.verdicts.into_iter().next().unwrap()
+}
+
+fn roots(conclusion: &Conclusion) -> Vec<(Code, &str)> {
+    conclusion.verdicts.iter().map(|v| (v.root_cause.code, v.root_cause.subject.name.as_str())).collect()
+}
+
+/// The chain as one reads it: each cause with what it led to.
+fn steps(verdict: &Verdict) -> Vec<(Code, Code)> {
+    verdict.chain.iter().map(|link| (link.from.code, link.to.code)).collect()
+}
+
+/// All that was said, for a test that failed.
+fn told(diagnosis: &Diagnosis) -> String {
+    let mut text = String::new();
+    for f in &diagnosis.findings {
+        text.push_str(&format!("{} {}: {}\n", f.severity.as_str(), f.code, f.title));
+    }
+    for v in &diagnosis.conclusion.verdicts {
+        text.push_str(&format!("VERDICT {} {}\n", v.certainty.as_str(), v.story));
+        for l in &v.chain {
+            text.push_str(&format!("  {} -> {}: {:?}\n", l.from.code, l.to.code, l.proofs));
+        }
+    }
+    for u in &diagnosis.conclusion.unexplained {
+        text.push_str(&format!("UNEXPLAINED {}: {} | {}\n", u.finding.code, u.needs, u.command));
+    }
+    text
+}
+
+/// Nothing is called proven that was not seen.
+#[track_caller]
+fn is_honest(conclusion: &Conclusion) {
+    for verdict in &conclusion.verdicts {
+        let proofs = verdict.chain.iter().map(|link| &link.proofs).chain([&verdict.proofs]);
+        let all_shown =
+            proofs.fold(true, |all, p| all && p.identity.is_shown() && p.order.is_shown() && p.size.is_shown());
+        assert_eq!(verdict.certainty == Certainty::Proven, all_shown, "{verdict:#?}");
+        assert!(verdict.severity >= Severity::Warning);
+        assert!(!verdict.remedy.is_empty() && !verdict.because.is_empty() && !verdict.not_fixed.is_empty());
+    }
+}

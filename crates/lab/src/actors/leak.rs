@@ -1,0 +1,57 @@
+//! Tens of thousands of dead memory cgroups in seconds.
+
+use super::zombies::remove;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct Leak {
+    /// The live cgroup in which they are made.
+    #[arg(long)]
+    pub parent: PathBuf,
+    /// The live cgroup in which to wait between two of them.
+    #[arg(long)]
+    pub home: PathBuf,
+    #[arg(long)]
+    pub name: String,
+    /// They are called `NAME-0` and so on; else all have the same name, as those of a unit that starts again have.
+    #[arg(long)]
+    pub numbered: bool,
+    #[arg(long)]
+    pub count: u64,
+    /// A file in a tmpfs; each keeps one page of it.
+    #[arg(long)]
+    pub file: PathBuf,
+}
+
+/// Enters a new child, writes the next page of the file, goes home, removes the child; again and again.
+pub fn leak(leak: &Leak) -> Result<()> {
+    let page = vec![b'z'; rustix::param::page_size()];
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&leak.file);
+    let file = file.with_context(|| format!("cannot open {}", leak.file.display()))?;
+    let mut home = members(&leak.home)?;
+    for i in 0..leak.count {
+        let name = if leak.numbered { format!("{}-{i}", leak.name) } else { leak.name.clone() };
+        let child = leak.parent.join(name);
+        fs::create_dir(&child).with_context(|| format!("cannot make the cgroup {}", child.display()))?;
+        // Opened at home, so that nothing but the page is charged to the child.
+        let mut inside = members(&child)?;
+        inside.write_all(b"0").with_context(|| format!("cannot join {}", child.display()))?;
+        let written = file.write_all_at(&page, i * page.len() as u64);
+        home.write_all(b"0").with_context(|| format!("cannot leave {}", child.display()))?;
+        written.with_context(|| format!("page {i} of {}", leak.file.display()))?;
+        remove(&child)?;
+    }
+    Ok(())
+}
+
+/// v1 moves a single thread without a lock that stops every fork and exit of the node: that is most of the time otherwise.
+fn members(cgroup: &Path) -> Result<File> {
+    let single = cgroup.join("tasks");
+    let path = if single.exists() { single } else { cgroup.join("cgroup.procs") };
+    OpenOptions::new().write(true).open(&path).with_context(|| format!("cannot open {}", path.display()))
+}

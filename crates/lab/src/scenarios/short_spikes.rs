@@ -1,0 +1,63 @@
+//! A thread takes a core for a moment, now and then. Whoever else is there waits that long: nothing that a node cannot bear.
+
+use super::{FIFO_PRIORITY, Need, PATIENCE, Scenario, ms};
+use crate::actors;
+use crate::guard::Child;
+use crate::node::{self, CoreTimes};
+use crate::stage::Stage;
+use crate::truth::Truth;
+use anyhow::Result;
+use serde_json::json;
+
+pub const SCENARIO: Scenario = Scenario {
+    name: "short-spikes",
+    summary: "a thread takes one core for a moment every two seconds, by right (SCHED_FIFO) or in its turn",
+    expects: &[],
+    needs: &[Need::Root, Need::TwoCores],
+    perform,
+};
+
+fn perform(stage: &mut Stage) -> Result<()> {
+    let core = super::take_core(&mut stage.draw)?;
+    let (comm, victim_comm) = (format!("cron-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
+    // A core counts as full after a second: both are far from it, together with what the other thread wants.
+    let real_time = stage.draw.number(0, 1) == 1;
+    let busy_ms = if real_time { stage.draw.number(100, 200) } else { stage.draw.number(250, 350) };
+    let every_ms = stage.draw.number(1_800, 2_400);
+    let mut command = actors::command("victim");
+    let mut victim = Child::spawn(&victim_comm, command.args(["--comm", &victim_comm, "--core", &core.to_string()]))?;
+    let mut command = actors::command("spike");
+    command.args(["--comm", &comm, "--core", &core.to_string()]);
+    command.args(["--busy-ms", &busy_ms.to_string(), "--every-ms", &every_ms.to_string()]);
+    if real_time {
+        command.args(["--fifo", &FIFO_PRIORITY.to_string()]);
+    }
+    let mut spiker = Child::spawn(&comm, &mut command)?;
+    stage.until("there was a spike", PATIENCE, || {
+        running(&mut spiker, &mut victim)?;
+        let ran = ms(node::thread_times(spiker.pid())?.ran_ns);
+        let named = node::comm_of(spiker.pid()).as_deref() == Some(&comm);
+        Ok((named && ran >= busy_ms * 9 / 10 && ms(node::thread_times(victim.pid())?.ran_ns) >= 2).then_some(()))
+    })?;
+
+    let facts = json!({
+        "core": core, "pid": spiker.pid(), "comm": comm, "real_time": real_time, "busy_ms": busy_ms, "every_ms": every_ms,
+        "victim": {"pid": victim.pid(), "comm": victim_comm},
+    });
+    let mistaken =
+        ["core-saturated", "core-monopolised", "nic-core-starved", "cpu-contention", "cpu-throttled", "kernel-stall"];
+    stage.ready(&Truth::new(facts).forbid(&mistaken).at_most("info"))?;
+    let before = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?, CoreTimes::now()?);
+    stage.hold(|| running(&mut spiker, &mut victim))?;
+    let (spikes, victim) = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?);
+    stage.ended(json!({
+        "spiker_ran_ms": ms(spikes.ran_ns - before.0.ran_ns),
+        "victim_ran_ms": ms(victim.ran_ns - before.1.ran_ns),
+        "victim_waited_ms": ms(victim.waited_ns - before.1.waited_ns),
+        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.2),
+    }))
+}
+
+fn running(spiker: &mut Child, victim: &mut Child) -> Result<()> {
+    spiker.expect_running().and_then(|()| victim.expect_running())
+}

@@ -1,0 +1,299 @@
+//! An answer of `coroner diagnose --json` held against what the scenario says is true.
+
+use crate::truth::{Expected, ExpectedVerdict, Subject, Truth};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What was made of one answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Judgement {
+    /// A scenario in which nothing is wrong.
+    pub control: bool,
+    /// The verdicts that there must be.
+    pub asked: Vec<Asked>,
+    /// How many verdicts were given that count as a claim.
+    pub given: usize,
+    /// Verdicts that nobody asked for.
+    pub extra: Vec<String>,
+    /// Verdicts called proven that blame the wrong one.
+    pub proven_wrong: Vec<String>,
+    /// What a node on which nothing is wrong was accused of.
+    pub false_alarms: Vec<String>,
+    /// All that is otherwise than it should be, in words.
+    pub faults: Vec<String>,
+}
+
+/// One verdict that there must be.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Asked {
+    pub root_cause: String,
+    pub right_root_cause: bool,
+    /// `None`: nobody in particular is to blame.
+    pub right_culprit: Option<bool>,
+    /// Codes that should have followed and did not.
+    pub missing_in_chain: Vec<String>,
+}
+
+impl Asked {
+    /// The cause, and whose fault it is.
+    pub fn right(&self) -> bool {
+        self.right_root_cause && self.right_culprit != Some(false)
+    }
+}
+
+impl Judgement {
+    /// Every cause was named, and every culprit.
+    pub fn right(&self) -> bool {
+        self.asked.iter().all(Asked::right)
+    }
+}
+
+/// What the node was asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asking<'a> {
+    pub no_bpf: bool,
+    /// An answer from before the scenario: what the kernel log told already then is none of its fault.
+    pub earlier: Option<&'a Value>,
+}
+
+/// What the kernel log tells of the last day: a machine may have a past.
+const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
+
+const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
+const WARNING: usize = 1;
+
+#[derive(Debug, Clone, Deserialize)]
+struct Answer {
+    findings: Vec<Finding>,
+    /// Absent in answers of a version that gave none.
+    verdicts: Option<Vec<Verdict>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Finding {
+    code: String,
+    severity: String,
+    subject: Subject,
+    title: String,
+    /// The whole of it, to look for names in.
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Verdict {
+    root_cause: Named,
+    certainty: String,
+    severity: String,
+    chain: Vec<Link>,
+    because: String,
+    remedy: String,
+    story: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Named {
+    code: String,
+    subject: Subject,
+    title: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Link {
+    to: Named,
+}
+
+/// An error if it is no such answer.
+pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgement> {
+    let mut told = read(answer)?;
+    if let Some(earlier) = asking.earlier {
+        forget_the_past(&mut told, &read(earlier)?, truth);
+    }
+    let mut judgement = Judgement {
+        control: truth.max_severity.is_some() && truth.verdicts.as_ref().is_none_or(Vec::is_empty),
+        ..Judgement::default()
+    };
+    judge_findings(truth, &told.findings, &mut judgement)?;
+    if let Some(expected) = &truth.verdicts {
+        let given = told.verdicts.context("the answer has no verdicts")?;
+        judge_verdicts(expected, &given, asking.no_bpf, &mut judgement)?;
+    }
+    Ok(judgement)
+}
+
+fn read(answer: &Value) -> Result<Answer> {
+    let mut told: Answer =
+        serde_json::from_value(answer.clone()).context("not an answer of coroner diagnose --json")?;
+    let texts = answer["findings"].as_array().into_iter().flatten().map(Value::to_string);
+    for (finding, text) in told.findings.iter_mut().zip(texts) {
+        finding.text = text;
+    }
+    Ok(told)
+}
+
+/// Takes out what was told before, unless the scenario is about just that.
+fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
+    let expected = |code: &str| {
+        let verdicts = truth.verdicts.iter().flatten();
+        truth.expect.iter().any(|e| e.code == code)
+            || verdicts.into_iter().any(|v| v.is(code) || v.chain.iter().any(|c| c == code))
+    };
+    let past = |code: &str, subject: &Subject| {
+        CODES_WITH_A_PAST.contains(&code)
+            && !expected(code)
+            && earlier.findings.iter().any(|f| f.code == code && f.subject == *subject)
+    };
+    told.findings.retain(|f| !past(&f.code, &f.subject));
+    if let Some(verdicts) = &mut told.verdicts {
+        verdicts.retain(|v| !past(&v.root_cause.code, &v.root_cause.subject));
+    }
+}
+
+fn judge_findings(truth: &Truth, findings: &[Finding], judgement: &mut Judgement) -> Result<()> {
+    for expected in &truth.expect {
+        if let Some(fault) = fault_of(expected, findings)? {
+            judgement.faults.push(fault);
+        }
+    }
+    for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code)) {
+        judgement.faults.push(format!("found although it is not so: {} ({})", finding.code, finding.title));
+    }
+    let Some(most) = &truth.max_severity else { return Ok(()) };
+    let most = rank(most)?;
+    for finding in findings {
+        if rank(&finding.severity)? > most {
+            let fault = format!("{} {} ({})", finding.severity, finding.code, finding.title);
+            judgement.faults.push(format!("all is well, but: {fault}"));
+            judgement.false_alarms.push(fault);
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the finding that there must be.
+fn fault_of(expected: &Expected, findings: &[Finding]) -> Result<Option<String>> {
+    let about = |f: &&Finding| f.code == expected.code && is_about(expected.subject.as_ref(), &f.subject);
+    let Some(found) = findings.iter().find(about) else {
+        let about = expected.subject.as_ref().map(|s| format!(" about {} {}", s.kind, s.name)).unwrap_or_default();
+        return Ok(Some(format!("not found: {}{about}", expected.code)));
+    };
+    if rank(&found.severity)? < rank(&expected.severity_at_least)? {
+        return Ok(Some(format!("only {}: {} ({})", found.severity, found.code, found.title)));
+    }
+    let unnamed = expected.culprit.as_ref().filter(|culprit| !names(&found.text, culprit));
+    Ok(unnamed.map(|culprit| format!("{} does not name {culprit} ({})", found.code, found.title)))
+}
+
+fn judge_verdicts(
+    expected: &[ExpectedVerdict],
+    given: &[Verdict],
+    no_bpf: bool,
+    judgement: &mut Judgement,
+) -> Result<()> {
+    let mut left: Vec<&Verdict> = Vec::new();
+    for verdict in given {
+        if rank(&verdict.severity)? >= WARNING {
+            left.push(verdict);
+        }
+    }
+    // Without BPF a chain that rests on names of the dead falls apart: its pieces are neither asked for nor held against it.
+    let (unasked, asked): (Vec<_>, Vec<_>) = expected.iter().partition(|e| no_bpf && e.needs_bpf);
+    left.retain(|v| {
+        let code = &v.root_cause.code;
+        !unasked.iter().any(|e| e.is(code) || e.chain.contains(code))
+    });
+    judgement.given = left.len();
+    for expected in &asked {
+        let fits = |v: &&Verdict| {
+            expected.is(&v.root_cause.code) && is_about(expected.subject.as_ref(), &v.root_cause.subject)
+        };
+        let best = left
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| fits(v))
+            .max_by_key(|(_, v)| (blames(v, expected) != Some(false), usize::MAX - missing(v, expected).len()))
+            .map(|(i, _)| i);
+        let best = best.map(|i| left.remove(i));
+        judge_one(expected, best, judgement);
+    }
+    for verdict in left {
+        let words = words(verdict);
+        // A piece of the story that was not joined to it still blames the right one.
+        let right_one = asked.iter().any(|e| e.culprit.is_some() && blames(verdict, e) == Some(true));
+        if verdict.certainty == "proven" && !right_one {
+            judgement.proven_wrong.push(words.clone());
+        }
+        if judgement.control {
+            judgement.false_alarms.push(words.clone());
+        }
+        judgement.faults.push(format!("a verdict that nobody asked for: {words}"));
+        judgement.extra.push(words);
+    }
+    Ok(())
+}
+
+fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mut Judgement) {
+    let mut asked = Asked {
+        root_cause: expected.root_cause.clone(),
+        right_root_cause: given.is_some(),
+        right_culprit: expected.culprit.as_ref().map(|_| false),
+        missing_in_chain: expected.chain.clone(),
+    };
+    let Some(verdict) = given else {
+        judgement.faults.push(format!("no verdict with the root cause {}", expected.root_cause));
+        return judgement.asked.push(asked);
+    };
+    asked.right_culprit = blames(verdict, expected);
+    asked.missing_in_chain = missing(verdict, expected);
+    if asked.right_culprit == Some(false) {
+        let culprit = expected.culprit.as_deref().unwrap_or_default();
+        let fault = format!("{culprit} is not named: {}", words(verdict));
+        if verdict.certainty == "proven" {
+            judgement.proven_wrong.push(fault.clone());
+        }
+        judgement.faults.push(fault);
+    }
+    if !asked.missing_in_chain.is_empty() {
+        judgement.faults.push(format!("not in its chain: {}", asked.missing_in_chain.join(", ")));
+    }
+    judgement.asked.push(asked);
+}
+
+/// `None` if nobody in particular is to blame.
+fn blames(verdict: &Verdict, expected: &ExpectedVerdict) -> Option<bool> {
+    let root = &verdict.root_cause;
+    let said = [&root.subject.name, &root.title, &verdict.because, &verdict.remedy, &verdict.story];
+    expected.culprit.as_ref().map(|culprit| said.iter().any(|text| names(text, culprit)))
+}
+
+fn missing(verdict: &Verdict, expected: &ExpectedVerdict) -> Vec<String> {
+    let follows = |code: &&String| verdict.chain.iter().any(|link| link.to.code == **code);
+    expected.chain.iter().filter(|code| !follows(code)).cloned().collect()
+}
+
+/// `proven core-monopolised about process spin-ab12[7]: core 1 ← …`
+fn words(verdict: &Verdict) -> String {
+    let root = &verdict.root_cause;
+    format!("{} {} about {} {}: {}", verdict.certainty, root.code, root.subject.kind, root.subject.name, verdict.story)
+}
+
+fn is_about(expected: Option<&Subject>, subject: &Subject) -> bool {
+    expected.is_none_or(|expected| expected == subject)
+}
+
+/// Whether the text has this name, and not only as a part of a longer one.
+fn names(text: &str, name: &str) -> bool {
+    let joins = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (text[..at].chars().next_back(), text[at + name.len()..].chars().next());
+        !before.is_some_and(joins) && !after.is_some_and(joins)
+    })
+}
+
+fn rank(severity: &str) -> Result<usize> {
+    SEVERITIES.iter().position(|s| *s == severity).with_context(|| format!("no such severity: {severity}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+use super::*;
+use serde_json::json;
+
+fn finding(code: &str, severity: &str, kind: &str, name: &str, title: &str) -> Value {
+    json!({"code": code, "severity": severity, "subject": {"kind": kind, "name": name}, "title": title})
+}
+
+fn verdict(code: &str, certainty: &str, kind: &str, name: &str, then: &[&str]) -> Value {
+    let named =
+        |code: &str| json!({"code": code, "subject": {"kind": kind, "name": name}, "title": format!("{code} it is")});
+    let chain: Vec<Value> = then.iter().map(|to| json!({"from": named(code), "to": named(to)})).collect();
+    json!({"root_cause": named(code), "certainty": certainty, "severity": "warning", "chain": chain, "because": "so it was",
+           "remedy": "end it", "story": "this ← that"})
+}
+
+fn answer(findings: &[Value], verdicts: &[Value]) -> Value {
+    json!({"findings": findings, "verdicts": verdicts})
+}
+
+fn monopoly() -> Truth {
+    let verdict = ExpectedVerdict::new("core-monopolised").by("spin-ab12[7]").then("core-saturated");
+    Truth::new(json!({}))
+        .expect(Expected::new("core-saturated").about("core", "1").by("spin-ab12[7]"))
+        .verdict(verdict)
+        .forbid(&["oom-kill"])
+}
+
+fn saturated() -> Value {
+    finding("core-saturated", "warning", "core", "1", "core 1 was full of spin-ab12[7]")
+}
+
+fn judged(truth: &Truth, answer: &Value) -> Judgement {
+    judge(truth, answer, Asking::default()).unwrap()
+}
+
+#[test]
+fn the_right_answer_has_no_fault() {
+    let right = verdict("core-monopolised", "proven", "process", "spin-ab12[7]", &["core-saturated"]);
+    let judgement = judged(&monopoly(), &answer(&[saturated()], &[right]));
+    assert_eq!(judgement.faults, [""; 0]);
+    assert!(judgement.right() && !judgement.control && judgement.given == 1);
+    assert_eq!(judgement.asked[0].right_culprit, Some(true));
+}
+
+#[test]
+fn a_verdict_that_is_missing_or_has_another_cause_is_wrong() {
+    let none = judged(&monopoly(), &answer(&[saturated()], &[]));
+    assert!(!none.right() && none.extra.is_empty());
+    let other = verdict("cpu-contention", "likely", "node", "x", &[]);
+    let other = judged(&monopoly(), &answer(&[saturated()], &[other]));
+    assert!(!other.asked[0].right_root_cause && other.extra.len() == 1 && other.proven_wrong.is_empty());
+}
+
+#[test]
+fn a_wrong_culprit_weighs_most_when_it_is_called_proven() {
+    for (certainty, hard) in [("possible", 0), ("likely", 0), ("proven", 1)] {
+        // A name that only begins like the culprit's is another one's.
+        let wrong = verdict("core-monopolised", certainty, "process", "spin-ab12[7]-2", &["core-saturated"]);
+        let judgement = judged(&monopoly(), &answer(&[saturated()], &[wrong]));
+        assert!(judgement.asked[0].right_root_cause && !judgement.right(), "{certainty}");
+        assert_eq!(judgement.proven_wrong.len(), hard, "{certainty}");
+    }
+}
+
+#[test]
+fn a_second_verdict_that_blames_the_right_one_is_superfluous_but_no_slander() {
+    let right = verdict("core-monopolised", "proven", "process", "spin-ab12[7]", &["core-saturated"]);
+    let torn_off = verdict("nic-core-starved", "proven", "process", "spin-ab12[7]", &[]);
+    let slander = verdict("observer-cost", "proven", "process", "agent[9]", &[]);
+    let judgement = judged(&monopoly(), &answer(&[saturated()], &[torn_off, slander, right]));
+    assert!(judgement.right());
+    assert_eq!((judgement.given, judgement.extra.len(), judgement.proven_wrong.len()), (3, 2, 1));
+    assert!(judgement.proven_wrong[0].contains("agent[9]"), "{:?}", judgement.proven_wrong);
+}
+
+#[test]
+fn a_chain_that_lacks_a_step_is_a_fault_but_the_cause_is_right() {
+    let short = verdict("core-monopolised", "likely", "process", "spin-ab12[7]", &[]);
+    let judgement = judged(&monopoly(), &answer(&[saturated()], &[short]));
+    assert!(judgement.right());
+    assert_eq!(judgement.faults, ["not in its chain: core-saturated"]);
+}
+
+#[test]
+fn of_two_that_fit_the_better_one_answers() {
+    let truth = Truth::new(json!({})).verdict(ExpectedVerdict::new("unit-crashloop").or("unit-churn").by("a.service"));
+    let given = |name: &str| verdict("unit-churn", "likely", "unit", name, &[]);
+    let judgement = judged(&truth, &answer(&[], &[given("b.service"), given("a.service")]));
+    assert!(judgement.right());
+    assert_eq!(judgement.extra.len(), 1);
+    assert!(judgement.extra[0].contains("b.service"));
+}
+
+#[test]
+fn a_verdict_answers_only_one_question() {
+    let about = |core: &str| ExpectedVerdict::new("core-monopolised").about("core", core);
+    let truth = Truth::new(json!({})).verdict(about("0")).verdict(about("1"));
+    let one = verdict("core-monopolised", "likely", "core", "1", &[]);
+    let judgement = judged(&truth, &answer(&[], &[one]));
+    let right: Vec<bool> = judgement.asked.iter().map(Asked::right).collect();
+    assert_eq!(right, [false, true]);
+}
+
+#[test]
+fn a_control_must_be_left_in_peace() {
+    let truth = Truth::new(json!({})).at_most("info");
+    let quiet = judged(&truth, &answer(&[finding("core-saturated", "info", "core", "1", "full")], &[]));
+    assert!(quiet.control && quiet.false_alarms.is_empty() && quiet.faults.is_empty());
+    let loud = answer(&[saturated()], &[verdict("core-saturated", "proven", "core", "1", &[])]);
+    let loud = judged(&truth, &loud);
+    assert_eq!((loud.false_alarms.len(), loud.proven_wrong.len()), (2, 1));
+    // An expected finding of little weight makes it no control: an extra verdict is then only superfluous.
+    let info = Truth::new(json!({})).expect(Expected::new("agent-unused").severity("info"));
+    assert!(!judged(&info, &answer(&[], &[])).control);
+}
+
+#[test]
+fn findings_are_held_to_code_subject_severity_and_culprit() {
+    let truth = Truth { verdicts: None, ..monopoly() };
+    let faults = |finding: Value| judged(&truth, &json!({"findings": [finding]})).faults;
+    assert!(faults(saturated()).is_empty(), "truths from before verdicts do not ask for any");
+    for (finding, word) in [
+        (finding("core-saturated", "warning", "core", "0", "spin-ab12[7]"), "not found"),
+        (finding("core-saturated", "info", "core", "1", "spin-ab12[7]"), "only info"),
+        (finding("core-saturated", "warning", "core", "1", "spin-ab12[71]"), "does not name spin-ab12[7]"),
+    ] {
+        assert!(faults(finding).iter().any(|f| f.contains(word)), "{word}");
+    }
+    let killed = answer(&[saturated(), finding("oom-kill", "info", "node", "x", "killed")], &[]);
+    assert_eq!(judged(&truth, &killed).faults, ["found although it is not so: oom-kill (killed)"]);
+}
+
+#[test]
+fn without_bpf_what_rests_on_names_of_the_dead_is_not_asked_for() {
+    let leak = ExpectedVerdict::new("unit-crashloop").by("ecs.service").then("zombie-memcgs").needs_bpf();
+    let truth = Truth::new(json!({})).verdict(leak);
+    let torn = answer(&[], &[verdict("zombie-memcgs", "likely", "cgroup", "/", &[])]);
+    let judged = |no_bpf| judge(&truth, &torn, Asking { no_bpf, earlier: None }).unwrap();
+    assert!(!judged(false).right());
+    let without = judged(true);
+    assert!(without.asked.is_empty() && without.faults.is_empty() && without.given == 0);
+}
+
+#[test]
+fn what_the_kernel_log_told_before_is_not_held_against_it() {
+    let reset = |nic: &str| finding("nic-reset", "critical", "nic", nic, "reset");
+    let earlier = answer(&[reset("eth0")], &[]);
+    let told = answer(&[reset("eth0"), reset("eth1")], &[verdict("nic-reset", "possible", "nic", "eth0", &[])]);
+    let asking = Asking { no_bpf: false, earlier: Some(&earlier) };
+    let quiet = judge(&Truth::new(json!({})).at_most("info"), &told, asking).unwrap();
+    assert_eq!(quiet.false_alarms, ["critical nic-reset (reset)"], "eth1 is news");
+    let about_it = Truth::new(json!({})).expect(Expected::new("nic-reset").about("nic", "eth0").severity("critical"));
+    assert!(judge(&about_it, &told, asking).unwrap().faults.iter().all(|f| !f.contains("not found")));
+}
+
+#[test]
+fn what_is_no_answer_is_an_error() {
+    for no_answer in [json!({}), json!(null), json!({"findings": [{"code": "x"}], "verdicts": []})] {
+        assert!(judge(&monopoly(), &no_answer, Asking::default()).is_err(), "{no_answer}");
+    }
+    assert!(judge(&monopoly(), &json!({"findings": []}), Asking::default()).is_err(), "verdicts are asked for");
+}

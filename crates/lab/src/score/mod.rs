@@ -1,0 +1,191 @@
+//! `coroner-lab score`: every scenario with seeds of its own, coroner asked blind, its answers held against the truth.
+
+pub mod judge;
+mod run;
+mod sums;
+mod text;
+
+use crate::draw::Draw;
+use crate::interrupt;
+use crate::scenarios::{self, Scenario};
+use anyhow::{Context, Result, bail, ensure};
+use judge::{Asking, Judgement, judge};
+use run::{Question, Said};
+use serde::Serialize;
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use sums::Sums;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Score {
+    /// How often each scenario is run.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Decides the seeds of all runs; drawn if not given.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Print one JSON document (schema coroner-lab.score/1); what happens is told on standard error then.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these scenarios.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// [default: the coroner beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub coroner: Option<PathBuf>,
+    /// Let coroner use no BPF; what rests on names of the dead is then not asked for.
+    #[arg(long)]
+    pub no_bpf: bool,
+    /// How long coroner watches. [default: as long as it does by itself]
+    #[arg(long = "for", value_name = "DURATION")]
+    pub watch: Option<String>,
+    /// Keep answer and truth of each run with a fault in this directory.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+}
+
+/// One run of one scenario.
+#[derive(Debug, Serialize)]
+pub struct Run {
+    pub scenario: &'static str,
+    /// Counted from 1.
+    pub run: u32,
+    pub seed: u64,
+    /// From the start of `coroner diagnose` to its end.
+    pub seconds: f64,
+    /// How busy the cores were before there was any trouble, in percent: what is judged should be the scenario's.
+    pub busy_before: u64,
+    pub judgement: Judgement,
+}
+
+/// What stood in the way of a run.
+#[derive(Debug, Serialize)]
+pub struct NotRun {
+    pub scenario: &'static str,
+    pub run: u32,
+    pub seed: u64,
+    pub why: String,
+}
+
+/// Whether the bars were reached. An error if it cannot even start, or was interrupted.
+pub fn score(score: &Score, seed: u64) -> Result<Outcome> {
+    let chosen = chosen(&score.only)?;
+    let coroner = match &score.coroner {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("where is this program?")?.with_file_name("coroner"),
+    };
+    ensure!(coroner.is_file(), "{} is not there: build it, or use --coroner", coroner.display());
+    if let Some(dir) = &score.keep {
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    let question = Question { coroner, no_bpf: score.no_bpf, watch: score.watch.clone() };
+    let tell = |line: &str| if score.json { eprintln!("{line}") } else { println!("{line}") };
+    tell(&format!("seed {seed}: {} scenarios, {} runs each", chosen.len(), score.runs));
+    let (mut runs, mut not_run): (Vec<Run>, Vec<NotRun>) = (Vec::new(), Vec::new());
+    for scenario in &chosen {
+        for number in 1..=score.runs {
+            let drawn = seed_of(seed, scenario.name, number);
+            match one(scenario, drawn, number, &question, score.keep.as_deref()) {
+                Ok(run) => {
+                    tell(&text::line(&run));
+                    runs.push(run);
+                }
+                Err(_) if interrupt::requested() => bail!("interrupted"),
+                Err(why) => {
+                    let why = format!("{why:#}");
+                    tell(&format!("{} {number} (seed {drawn}): could not be run: {why}", scenario.name));
+                    not_run.push(NotRun { scenario: scenario.name, run: number, seed: drawn, why });
+                }
+            }
+        }
+    }
+    let sums = Sums::of(&chosen, &runs);
+    if score.json {
+        let document = json!({
+            "schema": "coroner-lab.score/1", "seed": seed, "runs_each": score.runs, "coroner": question.coroner,
+            "no_bpf": score.no_bpf, "watch": score.watch, "scenarios": sums.scenarios, "precision": sums.precision,
+            "recall": sums.recall, "culprit_accuracy": sums.culprit_accuracy, "time_to_verdict": sums.time_to_verdict,
+            "bars": sums.bars, "pass": sums.pass() && not_run.is_empty(), "runs": runs, "not_run": not_run,
+        });
+        println!("{document}");
+    } else {
+        print!("{}", text::table(&sums, &not_run));
+    }
+    Ok(match (sums.pass(), not_run.is_empty()) {
+        (false, _) => Outcome::Below,
+        (true, true) => Outcome::Reached,
+        (true, false) => Outcome::NotShown,
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Reached,
+    Below,
+    /// Not every run could be made.
+    NotShown,
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Scenario>> {
+    if only.is_empty() {
+        return Ok(scenarios::ALL.iter().collect());
+    }
+    let find = |name: &String| {
+        scenarios::find(name).with_context(|| format!("there is no scenario {name}; see `coroner-lab list`"))
+    };
+    only.iter().map(find).collect()
+}
+
+/// Short enough to type: `coroner-lab run NAME --seed N` repeats the run.
+fn seed_of(seed: u64, scenario: &str, run: u32) -> u64 {
+    let named = scenario.bytes().fold(seed, |mixed, byte| Draw::new(mixed ^ u64::from(byte)).number(0, u64::MAX));
+    Draw::new(named ^ u64::from(run)).number(0, 999_999)
+}
+
+fn one(scenario: &Scenario, seed: u64, number: u32, question: &Question, keep: Option<&Path>) -> Result<Run> {
+    for need in scenario.needs {
+        need.check()?;
+    }
+    let said = run::run(scenario.name, seed, question)?;
+    let asking = Asking { no_bpf: question.no_bpf, earlier: Some(&said.earlier) };
+    let judgement = judge(&said.truth, &said.answer, asking)?;
+    let seconds = said.took.as_secs_f64();
+    let run = Run { scenario: scenario.name, run: number, seed, seconds, busy_before: said.busy_before, judgement };
+    if let Some(dir) = keep.filter(|_| !run.judgement.faults.is_empty()) {
+        keep_run(dir, &run, &said)?;
+    }
+    Ok(run)
+}
+
+fn keep_run(dir: &Path, run: &Run, said: &Said) -> Result<()> {
+    let stem = format!("{}-{}", run.scenario, run.seed);
+    let truth = json!({"scenario": run.scenario, "seed": run.seed, "truth": said.truth, "judgement": run.judgement});
+    for (what, document) in [("answer", &said.answer), ("truth", &truth)] {
+        let path = dir.join(format!("{stem}.{what}.json"));
+        fs::write(&path, format!("{document:#}\n")).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_differ_by_run_and_scenario_and_repeat() {
+        let seeds: Vec<u64> =
+            ["idle", "zombies"].iter().flat_map(|name| (1..=5).map(|run| seed_of(7, name, run))).collect();
+        let distinct: std::collections::BTreeSet<&u64> = seeds.iter().collect();
+        assert_eq!(distinct.len(), seeds.len(), "{seeds:?}");
+        assert_eq!(seed_of(7, "idle", 1), seeds[0]);
+        assert_ne!(seed_of(8, "idle", 1), seeds[0]);
+    }
+
+    #[test]
+    fn a_scenario_that_is_not_there_cannot_be_chosen() {
+        assert!(chosen(&["idle".to_owned(), "no-such".to_owned()]).is_err());
+        assert_eq!(chosen(&["idle".to_owned()]).unwrap().len(), 1);
+        assert_eq!(chosen(&[]).unwrap().len(), scenarios::ALL.len());
+    }
+}

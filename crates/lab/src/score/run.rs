@@ -1,0 +1,167 @@
+//! One run: the scenario is made, coroner is asked blind, the scenario ends.
+
+use crate::draw::Draw;
+use crate::guard::Child;
+use crate::node::CoreTimes;
+use crate::truth::Truth;
+use crate::{HostLock, LiveScenario, interrupt};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What coroner is asked with in every run.
+#[derive(Debug, Clone)]
+pub struct Question {
+    pub coroner: PathBuf,
+    pub no_bpf: bool,
+    /// As `--for` takes it; coroner's own default if not given.
+    pub watch: Option<String>,
+}
+
+/// What was said of one scenario.
+#[derive(Debug)]
+pub struct Said {
+    pub truth: Truth,
+    pub answer: Value,
+    /// What coroner said before there was any trouble.
+    pub earlier: Value,
+    /// How busy the cores were then, in percent.
+    pub busy_before: u64,
+    /// From the start of `coroner diagnose` to its end.
+    pub took: Duration,
+}
+
+/// Longer than any diagnosis: one that takes so long hangs.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// The trouble stays until it is told to go.
+const HOLD_SECONDS: &str = "600";
+
+/// One scenario with one seed, alone on the machine among those who use the lab.
+pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
+    let _turn = take_turn()?;
+    let cores = CoreTimes::now()?;
+    let past = Command::new(&question.coroner)
+        .args(["diagnose", "--json", "--for", "500ms", "--trust-user-log"])
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| question.coroner.display().to_string())?;
+    let busy = CoreTimes::now()?.busy_percent_since(&cores);
+    let busy_before = busy.values().sum::<u64>() / busy.len().max(1) as u64;
+    let earlier = parse(&past.stdout)?;
+    let live = LiveScenario::start(scenario, &["--seconds", HOLD_SECONDS, "--seed", &seed.to_string()])?;
+    let mut command = Command::new(&question.coroner);
+    command.args(["diagnose", "--json"]).args(arguments(&live.truth, seed, question));
+    let started = Instant::now();
+    let text = output_of(&mut command)?;
+    let took = started.elapsed();
+    let truth = live.truth.clone();
+    live.stop().with_context(|| format!("{scenario} did not hold"))?;
+    Ok(Said { truth, answer: parse(&text)?, earlier, busy_before, took })
+}
+
+fn take_turn() -> Result<HostLock> {
+    loop {
+        if let Some(turn) = HostLock::try_take()? {
+            return Ok(turn);
+        }
+        if interrupt::requested() {
+            bail!("interrupted");
+        }
+        interrupt::pause(Duration::from_millis(200));
+    }
+}
+
+/// What an engineer at the node knows without knowing what is wrong: where its systemd is, that its log may be trusted.
+fn arguments(truth: &Truth, seed: u64, question: &Question) -> Vec<String> {
+    let mut arguments = match &question.watch {
+        Some(watch) => vec!["--for".to_owned(), watch.clone()],
+        // Else the past of a recorder that happens to run here would be judged.
+        None => vec!["--no-recorder".to_owned()],
+    };
+    if question.no_bpf {
+        arguments.push("--no-bpf".to_owned());
+    }
+    if let Some(bus) = bus(truth, seed) {
+        arguments.extend(["--bus".to_owned(), bus]);
+    }
+    if truth.facts.get("trust_user_log") == Some(&Value::Bool(true)) {
+        arguments.push("--trust-user-log".to_owned());
+    }
+    arguments
+}
+
+/// The scenario's own, or one of several that are broken.
+fn bus(truth: &Truth, seed: u64) -> Option<String> {
+    if let Some(bus) = truth.facts.get("bus").and_then(Value::as_str) {
+        return Some(bus.to_owned());
+    }
+    let buses: Vec<&str> = truth.facts.get("buses")?.as_object()?.values().filter_map(Value::as_str).collect();
+    Draw::new(seed).one_of(&buses).map(str::to_owned)
+}
+
+/// What it prints; it is ended on Ctrl-C, and if it hangs.
+fn output_of(command: &mut Command) -> Result<Vec<u8>> {
+    let (mut child, mut stdout) = Child::spawn_with_stdout("coroner diagnose", command.stdout(Stdio::piped()))?;
+    let limit = Instant::now() + HANGS;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut text = Vec::new();
+            stdout.read_to_end(&mut text).map(|_| text)
+        });
+        let ended = loop {
+            if let Some(status) = child.ended()? {
+                break status;
+            }
+            if interrupt::requested() || Instant::now() > limit {
+                // Its end ends the reader, too.
+                drop(child);
+                bail!(if interrupt::requested() { "interrupted" } else { "coroner diagnose hangs" });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let text = reader.join().ok().context("the reader panicked")?.context("cannot read what coroner says")?;
+        match ended.code() {
+            Some(0 | 1) => Ok(text),
+            _ => bail!("coroner diagnose could not examine the node: {ended}"),
+        }
+    })
+}
+
+fn parse(text: &[u8]) -> Result<Value> {
+    serde_json::from_slice(text).with_context(|| format!("not JSON: {:?}", String::from_utf8_lossy(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn question(watch: Option<&str>, no_bpf: bool) -> Question {
+        Question { coroner: "coroner".into(), no_bpf, watch: watch.map(str::to_owned) }
+    }
+
+    #[test]
+    fn coroner_is_told_where_to_look_and_nothing_else() {
+        let plain = Truth::new(json!({"core": 1, "comm": "spin-ab12"}));
+        assert_eq!(arguments(&plain, 1, &question(None, false)), ["--no-recorder"]);
+        let node = Truth::new(json!({"bus": "unix:path=/x", "trust_user_log": true}));
+        assert_eq!(
+            arguments(&node, 1, &question(Some("8s"), true)),
+            ["--for", "8s", "--no-bpf", "--bus", "unix:path=/x", "--trust-user-log"]
+        );
+        let broken = Truth::new(json!({"buses": {"a": "unix:path=/a", "b": "unix:path=/b"}}));
+        let drawn: std::collections::BTreeSet<_> = (0..32).filter_map(|seed| bus(&broken, seed)).collect();
+        assert_eq!(drawn.len(), 2);
+    }
+
+    #[test]
+    fn only_an_examination_counts() {
+        let sh = |script: &str| output_of(Command::new("sh").args(["-c", script]));
+        assert_eq!(sh("echo '{}'; exit 1").unwrap(), b"{}\n");
+        assert!(sh("echo '{}'; exit 2").is_err());
+    }
+}

@@ -1,0 +1,218 @@
+//! All runs added up, and held against the bars.
+
+use super::Run;
+use super::judge::Asked;
+use crate::scenarios::Scenario;
+use serde::Serialize;
+
+/// Of the runs in which something is wrong, at least so many must name the right root cause and the right culprit.
+const RIGHT: f64 = 0.95;
+/// From `coroner diagnose` to the verdict.
+const SECONDS: f64 = 10.0;
+
+#[derive(Debug, Serialize)]
+pub struct Sums {
+    pub scenarios: Vec<ScenarioSums>,
+    /// Of the verdicts that were given, so many have a root cause that there is. `None`: none was given.
+    pub precision: Option<f64>,
+    /// Of the root causes that there are, so many were named. `None`: there are none.
+    pub recall: Option<f64>,
+    /// Of those who are to blame, so many were named.
+    pub culprit_accuracy: Option<f64>,
+    pub time_to_verdict: Option<Times>,
+    pub bars: Vec<Bar>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ScenarioSums {
+    pub scenario: &'static str,
+    pub runs: usize,
+    /// Nothing is wrong there.
+    pub control: bool,
+    /// Runs that ask for a verdict.
+    pub asking: usize,
+    pub right_root_cause: usize,
+    pub right_culprit: usize,
+    pub right_chain: usize,
+    /// Verdicts that nobody asked for, and in a control warnings.
+    pub extra: usize,
+    pub seconds: Option<Times>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Times {
+    pub median: f64,
+    pub worst: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Bar {
+    pub what: &'static str,
+    pub needed: String,
+    /// `None`: no run could show it.
+    pub reached: Option<String>,
+    pub pass: bool,
+}
+
+impl Sums {
+    pub fn of(scenarios: &[&'static Scenario], runs: &[Run]) -> Sums {
+        let asked: Vec<&Asked> = runs.iter().flat_map(|run| &run.judgement.asked).collect();
+        let named = asked.iter().filter(|a| a.right_root_cause).count();
+        let blamed: Vec<bool> = asked.iter().filter_map(|a| a.right_culprit).collect();
+        let given: usize = runs.iter().map(|run| run.judgement.given).sum();
+        let each = scenarios.iter().map(|s| ScenarioSums::of(s.name, runs.iter().filter(|r| r.scenario == s.name)));
+        Sums {
+            scenarios: each.collect(),
+            precision: part(named, given),
+            recall: part(named, asked.len()),
+            culprit_accuracy: part(blamed.iter().filter(|right| **right).count(), blamed.len()),
+            time_to_verdict: Times::of(runs.iter().map(|run| run.seconds).collect()),
+            bars: bars(runs),
+        }
+    }
+
+    pub fn pass(&self) -> bool {
+        self.bars.iter().all(|bar| bar.pass)
+    }
+}
+
+impl ScenarioSums {
+    fn of<'r>(scenario: &'static str, runs: impl Iterator<Item = &'r Run>) -> ScenarioSums {
+        let runs: Vec<&Run> = runs.collect();
+        let asking: Vec<&[Asked]> = runs.iter().map(|r| &*r.judgement.asked).filter(|a| !a.is_empty()).collect();
+        let all = |right: fn(&Asked) -> bool| asking.iter().filter(|asked| asked.iter().all(right)).count();
+        ScenarioSums {
+            scenario,
+            runs: runs.len(),
+            control: runs.iter().any(|run| run.judgement.control),
+            asking: asking.len(),
+            right_root_cause: all(|asked| asked.right_root_cause),
+            right_culprit: all(|asked| asked.right_culprit != Some(false)),
+            right_chain: all(|asked| asked.right_root_cause && asked.missing_in_chain.is_empty()),
+            extra: runs.iter().map(|run| run.judgement.extra.len().max(run.judgement.false_alarms.len())).sum(),
+            seconds: Times::of(runs.iter().map(|run| run.seconds).collect()),
+        }
+    }
+}
+
+impl Times {
+    fn of(mut seconds: Vec<f64>) -> Option<Times> {
+        seconds.sort_by(f64::total_cmp);
+        Some(Times { median: *seconds.get(seconds.len() / 2)?, worst: *seconds.last()? })
+    }
+}
+
+fn part(of: usize, all: usize) -> Option<f64> {
+    (all > 0).then(|| of as f64 / all as f64)
+}
+
+fn bars(runs: &[Run]) -> Vec<Bar> {
+    let asking: Vec<bool> =
+        runs.iter().filter(|r| !r.judgement.asked.is_empty()).map(|run| run.judgement.right()).collect();
+    let right = asking.iter().filter(|right| **right).count();
+    let controls: Vec<&Run> = runs.iter().filter(|run| run.judgement.control).collect();
+    let alarmed = controls.iter().filter(|run| !run.judgement.false_alarms.is_empty()).count();
+    let slandered = runs.iter().filter(|run| !run.judgement.proven_wrong.is_empty()).count();
+    let worst = Times::of(runs.iter().map(|run| run.seconds).collect()).map(|times| times.worst);
+    vec![
+        Bar {
+            what: "right root cause and culprit",
+            needed: format!(">= {:.0} %", RIGHT * 100.0),
+            reached: part(right, asking.len()).map(|p| format!("{:.1} % ({right} of {})", p * 100.0, asking.len())),
+            pass: part(right, asking.len()).is_none_or(|p| p >= RIGHT),
+        },
+        Bar {
+            what: "controls with a warning",
+            needed: "0".to_owned(),
+            reached: (!controls.is_empty()).then(|| format!("{alarmed} of {}", controls.len())),
+            pass: alarmed == 0,
+        },
+        Bar {
+            what: "wrong culprit called proven",
+            needed: "0".to_owned(),
+            reached: (!runs.is_empty()).then(|| format!("{slandered} of {}", runs.len())),
+            pass: slandered == 0,
+        },
+        Bar {
+            what: "seconds to the verdict, worst",
+            needed: format!("<= {SECONDS:.0}"),
+            reached: worst.map(|worst| format!("{worst:.1}")),
+            pass: worst.is_none_or(|worst| worst <= SECONDS),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::Judgement;
+    use super::*;
+    use crate::scenarios;
+
+    fn run(scenario: &'static str, seconds: f64, judgement: Judgement) -> Run {
+        Run { scenario, run: 1, seed: 1, seconds, busy_before: 0, judgement }
+    }
+
+    fn asked(right_root_cause: bool, right_culprit: bool) -> Judgement {
+        let asked = Asked {
+            root_cause: "core-monopolised".to_owned(),
+            right_root_cause,
+            right_culprit: Some(right_culprit),
+            missing_in_chain: Vec::new(),
+        };
+        Judgement { asked: vec![asked], given: 1, ..Judgement::default() }
+    }
+
+    fn control(alarms: &[&str]) -> Judgement {
+        let false_alarms = alarms.iter().map(|&a| a.to_owned()).collect();
+        Judgement { control: true, given: alarms.len(), false_alarms, ..Judgement::default() }
+    }
+
+    fn sums(runs: &[Run]) -> Sums {
+        let scenarios: Vec<_> = scenarios::ALL.iter().filter(|s| runs.iter().any(|r| r.scenario == s.name)).collect();
+        Sums::of(&scenarios, runs)
+    }
+
+    /// Which bars hold.
+    fn held(runs: &[Run]) -> [bool; 4] {
+        sums(runs).bars.iter().map(|bar| bar.pass).collect::<Vec<_>>().try_into().unwrap()
+    }
+
+    #[test]
+    fn nineteen_of_twenty_are_enough() {
+        let mut runs: Vec<Run> = (0..19).map(|_| run("rt-monopoly", 6.0, asked(true, true))).collect();
+        runs.push(run("rt-monopoly", 7.0, asked(true, false)));
+        assert_eq!(held(&runs), [true; 4]);
+        runs.push(run("rt-monopoly", 7.0, asked(false, false)));
+        assert_eq!(held(&runs), [false, true, true, true]);
+        let sums = sums(&runs);
+        assert!(!sums.pass());
+        let one = &sums.scenarios[0];
+        assert_eq!((one.runs, one.right_root_cause, one.right_culprit), (21, 20, 19));
+        assert_eq!(sums.recall, Some(20.0 / 21.0));
+        assert_eq!(sums.culprit_accuracy, Some(19.0 / 21.0));
+        assert_eq!(one.seconds, Some(Times { median: 6.0, worst: 7.0 }));
+    }
+
+    #[test]
+    fn one_warning_in_a_control_one_slander_or_one_slow_answer_is_too_much() {
+        assert_eq!(held(&[run("idle", 1.0, control(&["core-saturated"]))]), [true, false, true, true]);
+        let slander = Judgement { proven_wrong: vec!["agent[9]".to_owned()], ..asked(true, true) };
+        assert_eq!(held(&[run("rt-monopoly", 1.0, slander)]), [true, true, false, true]);
+        assert_eq!(held(&[run("idle", 10.1, control(&[]))]), [true, true, true, false]);
+    }
+
+    #[test]
+    fn what_no_run_could_show_is_not_called_reached() {
+        let only_control = sums(&[run("idle", 1.0, control(&[]))]);
+        assert!(only_control.pass() && only_control.bars[0].reached.is_none());
+        assert_eq!((only_control.precision, only_control.recall), (None, None));
+    }
+
+    #[test]
+    fn an_extra_verdict_lowers_precision() {
+        let extra = Judgement { given: 2, extra: vec!["x".to_owned()], ..asked(true, true) };
+        let sums = sums(&[run("rt-monopoly", 1.0, extra)]);
+        assert_eq!((sums.precision, sums.recall), (Some(0.5), Some(1.0)));
+        assert_eq!(sums.scenarios[0].extra, 1);
+    }
+}

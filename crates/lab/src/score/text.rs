@@ -1,0 +1,84 @@
+//! The score for people.
+
+use super::judge::Judgement;
+use super::sums::{ScenarioSums, Sums, Times};
+use super::{NotRun, Run};
+use std::fmt::Write;
+
+/// A node that is this busy before there is any trouble has troubles of its own.
+const BUSY: u64 = 20;
+
+/// One run: `nic-starved 2 (seed 4711): right, 6.1 s`
+pub fn line(run: &Run) -> String {
+    let Judgement { asked, faults, .. } = &run.judgement;
+    let word = match faults.as_slice() {
+        [] if run.judgement.control => "quiet".to_owned(),
+        [] => "right".to_owned(),
+        faults if run.judgement.right() && !asked.is_empty() => format!("right, but {}", faults.join("; ")),
+        faults => format!("WRONG: {}", faults.join("; ")),
+    };
+    let hard = if run.judgement.proven_wrong.is_empty() { "" } else { " (a wrong culprit was called proven)" };
+    let noise = match run.busy_before {
+        busy if busy >= BUSY => format!(" (the node was {busy} % busy before)"),
+        _ => String::new(),
+    };
+    format!("{} {} (seed {}): {word}{hard}, {:.1} s{noise}", run.scenario, run.run, run.seed, run.seconds)
+}
+
+pub fn table(sums: &Sums, not_run: &[NotRun]) -> String {
+    let header = ["scenario", "runs", "root cause", "culprit", "chain", "extra", "median s", "worst s"];
+    let rows: Vec<[String; 8]> =
+        std::iter::once(header.map(str::to_owned)).chain(sums.scenarios.iter().map(row)).collect();
+    let widths: Vec<usize> =
+        (0..header.len()).map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0)).collect();
+    let mut text = String::from("\n");
+    for row in &rows {
+        let [name, numbers @ ..] = row;
+        let mut line = format!("{name:<width$}", width = widths[0]);
+        for (number, width) in numbers.iter().zip(&widths[1..]) {
+            let _ = write!(line, "  {number:>width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let share = |part: Option<f64>| part.map_or("-".to_owned(), |p| format!("{:.1} %", p * 100.0));
+    let times =
+        sums.time_to_verdict.map_or("-".to_owned(), |t| format!("median {:.1} s, worst {:.1} s", t.median, t.worst));
+    let _ = writeln!(
+        text,
+        "\nprecision {}, recall {}, culprit accuracy {}, time to verdict {times}",
+        share(sums.precision),
+        share(sums.recall),
+        share(sums.culprit_accuracy)
+    );
+    for bar in &sums.bars {
+        let reached = bar.reached.as_deref().unwrap_or("not measured");
+        let _ = writeln!(text, "{} {}: {reached} (needed: {})", pass(bar.pass), bar.what, bar.needed);
+    }
+    for not_run in not_run {
+        let _ = writeln!(text, "could not be run: {} {} ({})", not_run.scenario, not_run.run, not_run.why);
+    }
+    let _ = writeln!(text, "{}", pass(sums.pass() && not_run.is_empty()));
+    text
+}
+
+fn pass(pass: bool) -> &'static str {
+    if pass { "PASS" } else { "FAIL" }
+}
+
+fn row(sums: &ScenarioSums) -> [String; 8] {
+    let of = |right: usize| match sums.asking {
+        0 => "-".to_owned(),
+        asking => format!("{right}/{asking}"),
+    };
+    let seconds = |of: fn(Times) -> f64| sums.seconds.map_or("-".to_owned(), |times| format!("{:.1}", of(times)));
+    [
+        sums.scenario.to_owned(),
+        sums.runs.to_string(),
+        of(sums.right_root_cause),
+        of(sums.right_culprit),
+        of(sums.right_chain),
+        sums.extra.to_string(),
+        seconds(|times| times.median),
+        seconds(|times| times.worst),
+    ]
+}

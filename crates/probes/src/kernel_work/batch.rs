@@ -1,0 +1,248 @@
+//! Samples as the kernel gave them, without names: they are kept until somebody knows whether names are worth their price.
+//!
+//! Chains are kept as a tree from the outermost function inwards. Most of a chain is what others have, too, so that a new one takes two or
+//! three nodes. All tables are bounded; what finds no room is told as lost or as [`WorkKind::Unnamed`](coroner_evidence::WorkKind).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use coroner_evidence::Time;
+
+use super::record::Sample;
+
+/// Half a megabyte, with its index two. A node of 192 cores that are all in the kernel all the time fills it in some seconds.
+const MAX_NODES: usize = 32 << 10;
+const MAX_COUNTS: usize = 32 << 10;
+
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// The node of all chains that found no room.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+/// A core that is so much in the kernel over a second may keep others waiting.
+const BUSY_CORE: f64 = 0.3;
+/// Of one core, by one process: what an observer may cost before one asks what it does there.
+const BUSY_PROCESS: f64 = 0.02;
+/// Fewer samples may be chance.
+const LEAST_SAMPLES: f64 = 5.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Since the beginning of the batch.
+    pub second: u32,
+    pub core: u32,
+    pub pid: u32,
+    pub tid: u32,
+    pub node: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// The caller; its own number for an outermost function.
+    parent: u32,
+    address: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub from: Time,
+    nodes: Vec<Node>,
+    index: HashMap<(u32, u64), u32>,
+    pub counts: HashMap<Key, u64>,
+    /// By second.
+    pub lost: Vec<u64>,
+    /// The chain that came last, and its node: idle cores say the same again and again.
+    last: (Vec<u64>, u32),
+    reader: Vec<u64>,
+}
+
+impl Batch {
+    pub fn new(from: Time) -> Batch {
+        Batch { from, ..Batch::default() }
+    }
+
+    pub fn add(&mut self, core: u32, sample: &Sample<'_>) {
+        let second = self.second(Time(sample.time_ns));
+        let node = self.node(sample);
+        let key = Key { second, core, pid: sample.pid, tid: sample.tid, node };
+        if self.counts.len() >= MAX_COUNTS && !self.counts.contains_key(&key) {
+            return self.lose(Time(sample.time_ns), 1);
+        }
+        *self.counts.entry(key).or_default() += 1;
+    }
+
+    pub fn lose(&mut self, at: Time, samples: u64) {
+        // Two hours: batches are shorter.
+        const MOST: usize = 7200;
+        let second = (self.second(at) as usize).min(MOST);
+        if samples > 0 {
+            self.lost.resize(self.lost.len().max(second + 1), 0);
+            self.lost[second] = self.lost[second].saturating_add(samples);
+        }
+    }
+
+    fn second(&self, at: Time) -> u32 {
+        u32::try_from(at.0.saturating_sub(self.from.0) / SECOND).unwrap_or(u32::MAX)
+    }
+
+    /// Time to empty it.
+    pub fn is_full(&self) -> bool {
+        self.nodes.len() > MAX_NODES * 3 / 4 || self.counts.len() > MAX_COUNTS * 3 / 4
+    }
+
+    fn node(&mut self, sample: &Sample<'_>) -> u32 {
+        let mut chain = std::mem::take(&mut self.reader);
+        chain.clear();
+        chain.extend(sample.chain());
+        if chain != self.last.0 {
+            self.last.1 = self.insert(&chain);
+            std::mem::swap(&mut self.last.0, &mut chain);
+        }
+        self.reader = chain;
+        self.last.1
+    }
+
+    fn insert(&mut self, chain: &[u64]) -> u32 {
+        let mut node = NOWHERE;
+        for (inwards, &address) in chain.iter().enumerate().rev() {
+            // A caller goes on after its call, and after a call that never returns another function may stand.
+            let address = if inwards == 0 { address } else { address.saturating_sub(1) };
+            let next = self.nodes.len() as u32;
+            node = match self.index.get(&(node, address)) {
+                Some(&known) => known,
+                None if self.nodes.len() >= MAX_NODES => return NOWHERE,
+                None => {
+                    self.nodes.push(Node { parent: if node == NOWHERE { next } else { node }, address });
+                    self.index.insert((node, address), next);
+                    next
+                }
+            };
+        }
+        node
+    }
+
+    /// Addresses from the innermost function to the outermost.
+    pub fn chain(&self, node: u32) -> impl Iterator<Item = u64> {
+        let mut next = self.nodes.get(node as usize).map(|_| node);
+        std::iter::from_fn(move || {
+            let number = next?;
+            let node = self.nodes.get(number as usize)?;
+            next = (node.parent != number).then_some(node.parent);
+            Some(node.address)
+        })
+    }
+
+    pub fn innermost(&self, node: u32) -> Option<u64> {
+        self.nodes.get(node as usize).map(|node| node.address)
+    }
+
+    pub fn addresses(&self) -> Vec<u64> {
+        let mut addresses: Vec<u64> = self.nodes.iter().map(|node| node.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Where idle cores wait, as far as one can tell without names: where most samples of the idle task are. What interrupts it
+    /// is elsewhere.
+    pub fn idle_address(&self) -> Option<u64> {
+        let mut addresses: HashMap<u64, u64> = HashMap::new();
+        for (key, samples) in self.counts.iter().filter(|(key, _)| key.pid == 0) {
+            if let Some(address) = self.innermost(key.node) {
+                *addresses.entry(address).or_default() += samples;
+            }
+        }
+        addresses.into_iter().max_by_key(|&(address, samples)| (samples, address)).map(|(address, _)| address)
+    }
+
+    /// Whether some core or some process is so much in the kernel that one wants to know what it does there. `own` is left out: what
+    /// we do ourselves is no reason to do more.
+    pub fn is_worth_naming(&self, rate_hz: u32, length: Duration, own: u32) -> bool {
+        let idle = self.idle_address();
+        let mut by_core: HashMap<(u32, u32), u64> = HashMap::new();
+        let mut by_process: HashMap<u32, u64> = HashMap::new();
+        for (key, samples) in &self.counts {
+            if key.pid == 0 && self.innermost(key.node) == idle {
+                continue;
+            }
+            *by_core.entry((key.second, key.core)).or_default() += samples;
+            if key.pid != 0 && key.pid != own {
+                *by_process.entry(key.pid).or_default() += samples;
+            }
+        }
+        let rate = f64::from(rate_hz);
+        let busy_core = (BUSY_CORE * rate).max(LEAST_SAMPLES);
+        let busy_process = (BUSY_PROCESS * rate * length.as_secs_f64()).max(LEAST_SAMPLES);
+        by_core.values().any(|&samples| samples as f64 >= busy_core)
+            || by_process.values().any(|&samples| samples as f64 >= busy_process)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::record::{Record, parse, tests::sample};
+    use super::*;
+
+    pub const HALT: u64 = 0xffff_ffff_8100_0510;
+
+    impl Batch {
+        pub fn put(&mut self, core: u32, pid: u32, at: u64, chain: &[u64]) {
+            let bytes = sample(pid, at, chain);
+            let Some(Record::Sample(sample)) = parse(&bytes) else { panic!("a sample") };
+            self.add(core, &sample);
+        }
+    }
+
+    #[test]
+    fn chains_come_back_and_share_what_they_have_in_common() {
+        let mut batch = Batch::new(Time(0));
+        batch.put(0, 7, 1, &[10, 20, 30]);
+        batch.put(0, 7, 2, &[11, 20, 30]);
+        batch.put(1, 7, 2, &[10, 20, 30]);
+        batch.put(0, 8, SECOND, &[]);
+        assert_eq!(batch.nodes.len(), 4);
+        let mut chains: Vec<(u32, u32, Vec<u64>)> =
+            batch.counts.keys().map(|key| (key.second, key.core, batch.chain(key.node).collect())).collect();
+        chains.sort();
+        let expected =
+            [(0, 0, vec![10, 19, 29]), (0, 0, vec![11, 19, 29]), (0, 1, vec![10, 19, 29]), (1, 0, Vec::new())];
+        assert_eq!(chains, expected, "callers are where they called");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let mut batch = Batch::new(Time(0));
+        let samples = MAX_COUNTS as u64 + 100;
+        for i in 0..samples {
+            batch.put(0, i as u32 + 1, 1, &[1000 + i]);
+        }
+        assert!(batch.is_full());
+        assert!(batch.nodes.len() <= MAX_NODES && batch.counts.len() <= MAX_COUNTS);
+        assert_eq!(batch.counts.values().sum::<u64>() + batch.lost[0], samples);
+
+        let mut batch = Batch::new(Time(0));
+        for i in 0..MAX_NODES as u64 / 2 + 10 {
+            batch.put(0, 7, 1, &[1000 + i, 100_000 + 2 * i]);
+        }
+        let nowhere: u64 = batch.counts.iter().filter(|(key, _)| key.node == NOWHERE).map(|(_, n)| n).sum();
+        assert_eq!((nowhere, batch.lost.len()), (10, 0), "who it was is still known");
+    }
+
+    #[test]
+    fn idle_cores_and_our_own_work_are_no_reason_to_ask_for_names() {
+        let of = |put: &dyn Fn(&mut Batch)| {
+            let mut batch = Batch::new(Time(0));
+            for i in 0..490 {
+                batch.put(0, 0, i * SECOND / 49, &[HALT, HALT + 0x100]);
+            }
+            put(&mut batch);
+            batch.is_worth_naming(49, Duration::from_secs(10), 99)
+        };
+        assert!(!of(&|_| {}));
+        assert!(!of(&|batch| (0..40).for_each(|i| batch.put(1, 99, i * SECOND / 4, &[5, HALT + 0x900]))), "our own");
+        assert!(!of(&|batch| (0..9).for_each(|i| batch.put(1, 7, i * SECOND, &[5, HALT + 0x900]))), "below 2 %");
+        assert!(of(&|batch| (0..10).for_each(|i| batch.put(1, 7, i * SECOND, &[5, HALT + 0x900]))), "2 % of a core");
+        let interrupts = |batch: &mut Batch| (0..15).for_each(|i| batch.put(1, 0, 3 * SECOND + i, &[5, 6, HALT]));
+        assert!(of(&interrupts), "a core that serves interrupts is not idle");
+    }
+}

@@ -1,0 +1,305 @@
+//! On the node itself, as root: real work of real threads, found with its kind, its core and its thread.
+//!
+//! Others work on the machine meanwhile: tests look at shares, and at the threads they started themselves.
+
+use super::*;
+use coroner_evidence::{KernelWork, WorkKind, WorkRow, probe};
+use coroner_lab::{Cgroup, Child, HostLock, LiveScenario};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+fn shell(script: &str, args: &[&Path]) -> Child {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    Child::spawn("sh", &mut command).unwrap()
+}
+
+/// Takes all there is from a cgroup and what is below it, again and again; the writing is the shell's own.
+fn reclaimer(cgroup: &Path) -> Child {
+    shell(
+        "while :; do if [ -e \"$0/memory.force_empty\" ]; then echo 0 > \"$0/memory.force_empty\"; \
+         else echo 1G > \"$0/memory.reclaim\"; fi; done",
+        &[cgroup],
+    )
+}
+
+/// Samples, two seconds at a time, until it is `enough`.
+fn sample_until(what: &str, naming: Naming, mut enough: impl FnMut(&[KernelWork]) -> bool) -> Vec<KernelWork> {
+    let (began, mut all) = (Instant::now(), Vec::new());
+    while !enough(&all) {
+        assert!(began.elapsed() < Duration::from_secs(120), "{what}: {all:#?}");
+        let mut evidence = Evidence::default();
+        let mut sampler = KernelSampler::start(&Root::live(), RATE_HZ, naming, crate::root::now(), &mut evidence);
+        assert!(sampler.is_sampling(), "{:?}", evidence.unseen);
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_secs(1));
+            sampler.look(crate::root::now(), &mut evidence);
+        }
+        sampler.finish(crate::root::now(), &mut evidence);
+        assert!(evidence.unseen.is_empty(), "{:?}", evidence.unseen);
+        assert!(evidence.kernel_work.len() >= 2, "{:?}", evidence.kernel_work);
+        all.extend(evidence.kernel_work);
+    }
+    all
+}
+
+fn samples(work: &[KernelWork], of: impl Fn(&WorkRow) -> bool) -> u64 {
+    work.iter().flat_map(|second| &second.rows).filter(|row| of(row)).map(|row| row.samples).sum()
+}
+
+/// The function that most of these samples are in.
+fn top_symbol(work: &[KernelWork], of: impl Fn(&WorkRow) -> bool) -> String {
+    let rows = work.iter().flat_map(|second| &second.rows).filter(|row| of(row));
+    rows.max_by_key(|row| row.samples).and_then(|row| row.symbol.clone()).unwrap_or_default()
+}
+
+/// A thread of this process on core 1 that does the same again and again.
+struct Busy {
+    tid: u32,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+const CORE: u32 = 1;
+
+impl Busy {
+    fn start(name: &str, mut work: impl FnMut() + Send + 'static) -> Busy {
+        let (stop, tid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&tid));
+        let body = move || {
+            let mut cores = rustix::thread::CpuSet::new();
+            cores.set(CORE as usize);
+            rustix::thread::sched_setaffinity(None, &cores).unwrap();
+            told.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+            while !stopped.load(Ordering::Relaxed) {
+                work();
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body).unwrap();
+        while tid.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        Busy { tid: tid.load(Ordering::SeqCst), stop, thread: Some(thread) }
+    }
+
+    /// Samples until it is found at this, and nowhere else.
+    fn is_found_at(&self, name: &str, kind: WorkKind) -> Vec<KernelWork> {
+        let at_it = |row: &WorkRow| row.tid == self.tid && row.kind == kind;
+        let work = sample_until(name, Naming::Always, |work| samples(work, at_it) >= 20);
+        let own: Vec<&WorkRow> = work.iter().flat_map(|second| &second.rows).filter(|row| at_it(row)).collect();
+        assert!(own.iter().all(|row| (row.core, row.pid) == (CORE, std::process::id())), "{own:#?}");
+        assert!(own.iter().all(|row| row.comm == name && row.symbol.is_some()), "{own:#?}");
+        work
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_thread_that_reads_page_tables_is_found() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    // Many pages in few mappings, so that most of the work is not printing.
+    let pages: Vec<u8> = vec![1; 256 << 20];
+    let reader = Busy::start("smaps-reader", || drop(std::fs::read("/proc/self/smaps")));
+    let work = reader.is_found_at("smaps-reader", WorkKind::PageTables);
+    assert_eq!(pages[pages.len() - 1], 1);
+    let symbol = top_symbol(&work, |row| row.tid == reader.tid && row.kind == WorkKind::PageTables);
+    assert!(symbol.contains("smaps") || symbol.contains("walk") || symbol.contains("p"), "{symbol}");
+}
+
+#[test]
+fn a_thread_that_reads_statistics_of_cgroups_is_found() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let cgroup = Cgroup::with_controller("memory", "coroner-test-read").unwrap();
+    let file = cgroup.dir().join("memory.stat");
+    let reader = Busy::start("stat-reader", move || drop(std::fs::read(&file)));
+    reader.is_found_at("stat-reader", WorkKind::Kernfs);
+}
+
+#[test]
+fn a_thread_that_touches_new_memory_is_found() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let toucher = Busy::start("toucher", || {
+        // From the kernel each time: the allocator gives so much back at once.
+        std::hint::black_box(vec![1u8; 1 << 20]);
+    });
+    let work = sample_until("toucher", Naming::Always, |work| {
+        samples(work, |row| row.tid == toucher.tid && matches!(row.kind, WorkKind::PageFault | WorkKind::HugePages))
+            >= 20
+    });
+    let symbol = top_symbol(&work, |row| row.tid == toucher.tid);
+    assert!(!symbol.is_empty());
+}
+
+#[test]
+fn reclaim_over_five_thousand_zombies_is_seen_and_named() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    if !coroner_lab::live::lab_binary().is_file() {
+        return coroner_lab::skip("needs the lab: cargo build --release -p coroner-lab");
+    }
+    let zombies = LiveScenario::start("zombies", &["--count", "5000", "--seconds", "600"]).unwrap();
+    let path = zombies.truth.facts["cgroup"].as_str().unwrap().to_owned();
+    let of = |child: &Child| {
+        let pid = child.pid();
+        move |row: &WorkRow| row.pid == pid
+    };
+
+    // The same work on a cgroup that has nothing below it.
+    let lonely = Cgroup::with_controller("memory", "coroner-test-lonely").unwrap();
+    let child = reclaimer(lonely.dir());
+    let own = of(&child);
+    let without = sample_until("the kernel works", Naming::IfMuch, |work| samples(work, own) >= 40);
+    let lonely_share =
+        samples(&without, |row| own(row) && row.kind.is_memcg_walk()) as f64 / samples(&without, own) as f64;
+    drop(child);
+
+    let crowded = lonely.hierarchy().mount_point.join(path.trim_start_matches('/'));
+    let child = reclaimer(&crowded);
+    let own = of(&child);
+    let walks = |row: &WorkRow| own(row) && row.kind == WorkKind::ReclaimWalk;
+    let with = sample_until("the walk is seen", Naming::IfMuch, |work| samples(work, walks) >= 100);
+    drop(child);
+    drop(zombies);
+
+    let share = samples(&with, walks) as f64 / samples(&with, own) as f64;
+    assert!(share > 0.5 && lonely_share * 2.0 < share, "{lonely_share} {share}: {with:#?}");
+    let mut rows = with.iter().flat_map(|second| &second.rows).filter(|row| walks(row));
+    assert!(rows.all(|row| row.comm == "sh" && row.symbol.is_some()), "{with:#?}");
+    let symbol = top_symbol(&with, walks);
+    assert!(symbol.contains("mem_cgroup_iter") || symbol.contains("shrink"), "{symbol}");
+    assert_eq!(with.iter().map(|second| second.lost).sum::<u64>(), 0, "{with:#?}");
+}
+
+/// A file that is read through a small cgroup; its drop removes it, and with it the pages that would keep the cgroup.
+struct ReadFile(PathBuf);
+
+impl Drop for ReadFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn reclaim_of_pages_is_not_taken_for_a_walk_over_cgroups() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let cgroup = Cgroup::with_controller("memory", "coroner-test-small").unwrap().freeing_cache();
+    let limit = if cgroup.hierarchy().version == 2 { "memory.high" } else { "memory.limit_in_bytes" };
+    cgroup.write(limit, &(32u64 << 20).to_string()).unwrap();
+    // Written and dropped from the cache outside, so that only clean pages are charged: nothing is ever short of memory.
+    let dir = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let file = ReadFile(dir.join(format!("coroner-test-read-{}", std::process::id())));
+    let written = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "count=128", "conv=fsync"])
+        .arg(format!("of={}", file.0.display()))
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    let dropped = Command::new("dd")
+        .args(["iflag=nocache", "count=0"])
+        .arg(format!("if={}", file.0.display()))
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(written.success() && dropped.success());
+
+    // One process that joins first, so that what it reads is charged there, and then reads the file many times.
+    let script = "echo $$ > \"$0/cgroup.procs\"; f=$1; set --; while [ $# -lt 500 ]; do set -- \"$@\" \"$f\"; done; exec cat \"$@\"";
+    let start = || shell(script, &[cgroup.dir(), &file.0]);
+    let mut reader = start();
+    let mut readers = vec![reader.pid()];
+    let seen = sample_until("reclaim is seen", Naming::Always, |work| {
+        if reader.ended().unwrap().is_some() {
+            reader = start();
+            readers.push(reader.pid());
+        }
+        samples(work, |row| readers.contains(&row.pid) && row.kind.is_reclaim()) >= 20
+    });
+    drop(reader);
+    drop(file);
+    let own = |row: &WorkRow| readers.contains(&row.pid);
+    let (reclaim, walk) = (
+        samples(&seen, |row| own(row) && row.kind.is_reclaim()),
+        samples(&seen, |row| own(row) && row.kind.is_memcg_walk()),
+    );
+    assert!(walk * 4 < reclaim, "{walk} of {reclaim}: {seen:#?}");
+    assert!(samples(&seen, |row| own(row) && row.comm == "cat") > 0, "{seen:#?}");
+}
+
+#[test]
+fn processes_that_begin_are_known_by_name_after_their_end() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let brief = dir.path().join("coroner-brief");
+    std::fs::copy("/bin/true", &brief).unwrap();
+    let starter = Busy::start("starter", move || assert!(Command::new(&brief).status().unwrap().success()));
+    sample_until("its name is told", Naming::Always, |work| samples(work, |row| row.comm == "coroner-brief") > 0);
+    drop(starter);
+}
+
+#[test]
+fn user_time_and_sleep_are_no_work_of_the_kernel() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let (spinner, sleeper) = (shell("while :; do :; done", &[]), shell("sleep 600", &[]));
+    let spun = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", spinner.pid())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() / rustix::param::clock_ticks_per_second()
+    };
+    for naming in [Naming::Always, Naming::IfMuch] {
+        let before = spun();
+        let seen = sample_until("the spinner spins", naming, |_| spun() >= before + 2);
+        let length: f64 = seen.iter().map(|second| second.to.since(second.from).as_secs_f64()).sum();
+        let all = length * f64::from(RATE_HZ);
+        let at_most = |what: &str, found: u64, share: f64| {
+            assert!((found as f64) < all * share, "{what}: {found} of {all} samples: {seen:#?}");
+        };
+        at_most("user code", samples(&seen, |row| row.pid == spinner.pid()), 0.1);
+        at_most("a sleeper", samples(&seen, |row| row.pid == sleeper.pid()), 0.05);
+        let total = samples(&seen, |_| true);
+        at_most("idle or user cores", total, 0.9 * f64::from(seen[0].cores));
+    }
+}
+
+#[test]
+fn without_the_capability_the_reason_is_told() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let try_with = |keep: CapabilitySet| {
+        let thread = std::thread::spawn(move || {
+            set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: keep }).unwrap();
+            let mut evidence = Evidence::default();
+            let now = crate::root::now;
+            let sampler = KernelSampler::start(&Root::live(), RATE_HZ, Naming::Always, now(), &mut evidence);
+            let sampling = sampler.is_sampling();
+            sampler.finish(now(), &mut evidence);
+            (sampling, evidence)
+        });
+        thread.join().unwrap()
+    };
+    let setting = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    let (sampling, evidence) = try_with(CapabilitySet::PERFMON | CapabilitySet::SYSLOG);
+    assert!(sampling && evidence.unseen.is_empty(), "these two suffice: {:?}", evidence.unseen);
+
+    // A lax kernel lets everybody look.
+    if setting("perf_event_paranoid").trim().parse::<i32>().unwrap_or(2) < 1 {
+        return coroner_lab::skip("kernel.perf_event_paranoid is below 1");
+    }
+    for (keep, word) in [
+        (CapabilitySet::empty(), "CAP_PERFMON"),
+        (CapabilitySet::SYSLOG, "CAP_PERFMON"),
+        (CapabilitySet::PERFMON, "hides the kernel's addresses"),
+    ] {
+        let (sampling, evidence) = try_with(keep);
+        let unseen = evidence.why_unseen(probe::KERNEL_SAMPLES);
+        assert!(!sampling && evidence.kernel_work.is_empty(), "{word}");
+        assert!(unseen.is_some_and(|u| u.why.contains(word)), "{word}: {unseen:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Samples as what they tell: one [`KernelWork`] for each second.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use coroner_evidence::kernel_work::kind_of;
+use coroner_evidence::{KernelWork, Time, WorkKind, WorkRow};
+
+use super::batch::{Batch, SECOND};
+use super::symbols::Symbols;
+
+/// Of one second. More are there only on nodes with hundreds of cores, where most are of one sample.
+const MAX_ROWS: usize = 512;
+
+/// A second that has hardly begun goes with the one before.
+const SHORTEST: u64 = SECOND / 2;
+
+/// How samples were taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sampling {
+    pub to: Time,
+    pub rate_hz: u32,
+    pub cores: u32,
+}
+
+/// Without symbols what threads did is told as [`WorkKind::Unnamed`].
+pub(super) fn kernel_work(
+    batch: &Batch,
+    symbols: Option<&Symbols>,
+    sampling: &Sampling,
+    comm: &dyn Fn(u32, u32) -> String,
+) -> Vec<KernelWork> {
+    let mut seconds = seconds(batch.from, sampling);
+    if seconds.is_empty() {
+        return seconds;
+    }
+    let last = seconds.len() - 1;
+    for (second, lost) in batch.lost.iter().enumerate() {
+        let sum = &mut seconds[second.min(last)].lost;
+        *sum = sum.saturating_add(*lost);
+    }
+    let mut kinds: HashMap<u32, Option<WorkKind>> = HashMap::new();
+    let idle = batch.idle_address();
+    let mut found: Vec<HashMap<Who, Did<'_>>> = seconds.iter().map(|_| HashMap::new()).collect();
+    let mut processes: HashMap<u32, u64> = HashMap::new();
+    for (key, &samples) in &batch.counts {
+        let kind = match symbols {
+            _ if batch.innermost(key.node).is_none() => Some(WorkKind::Unnamed),
+            Some(symbols) => *kinds
+                .entry(key.node)
+                .or_insert_with(|| kind_of(batch.chain(key.node).map(|address| symbols.meaning(address)))),
+            None => (key.pid != 0 || batch.innermost(key.node) != idle).then_some(WorkKind::Unnamed),
+        };
+        let Some(kind) = kind else { continue };
+        *processes.entry(key.pid).or_default() += samples;
+        let who = Who { core: key.core, pid: key.pid, tid: key.tid, kind };
+        let did = found[(key.second as usize).min(last)].entry(who).or_default();
+        did.samples += samples;
+        let symbol = symbols.zip(batch.innermost(key.node)).and_then(|(symbols, address)| symbols.name(address));
+        if let Some(symbol) = symbol {
+            *did.symbols.entry(symbol).or_default() += samples;
+        }
+    }
+    for (second, found) in seconds.iter_mut().zip(found) {
+        second.rows = rows(found, &processes, comm);
+    }
+    seconds
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Who {
+    core: u32,
+    pid: u32,
+    tid: u32,
+    kind: WorkKind,
+}
+
+#[derive(Debug, Default)]
+struct Did<'a> {
+    samples: u64,
+    symbols: HashMap<&'a str, u64>,
+}
+
+/// Empty seconds from the beginning of the batch to its end.
+fn seconds(from: Time, sampling: &Sampling) -> Vec<KernelWork> {
+    let (mut seconds, mut begin) = (Vec::new(), from);
+    while begin < sampling.to {
+        let left = sampling.to.0 - begin.0;
+        let end = if left < SECOND + SHORTEST { sampling.to } else { Time(begin.0 + SECOND) };
+        let Sampling { rate_hz, cores, .. } = *sampling;
+        seconds.push(KernelWork { from: begin, to: end, rate_hz, cores, lost: 0, rows: Vec::new() });
+        begin = end;
+    }
+    seconds
+}
+
+/// The most first. On a large node those of processes that did least of all are put together by core and kind.
+fn rows(
+    found: HashMap<Who, Did<'_>>,
+    processes: &HashMap<u32, u64>,
+    comm: &dyn Fn(u32, u32) -> String,
+) -> Vec<WorkRow> {
+    let mut found: Vec<(Who, Did<'_>)> = found.into_iter().collect();
+    let mut others: HashMap<Who, Did<'_>> = HashMap::new();
+    if found.len() > MAX_ROWS {
+        let all_of = |pid: u32| processes.get(&pid).copied().unwrap_or(0);
+        found.sort_unstable_by_key(|(who, did)| (Reverse(all_of(who.pid)), Reverse(did.samples), *who));
+        for (who, did) in found.split_off(MAX_ROWS) {
+            let sum = others.entry(Who { pid: 0, tid: 0, ..who }).or_default();
+            sum.samples += did.samples;
+            for (symbol, samples) in did.symbols {
+                *sum.symbols.entry(symbol).or_default() += samples;
+            }
+        }
+    }
+    let row = |who: Who, did: Did<'_>, comm: String| {
+        let Who { core, pid, tid, kind } = who;
+        let symbol = did.symbols.into_iter().max_by_key(|(name, samples)| (*samples, Reverse(*name)));
+        WorkRow { core, pid, tid, comm, kind, samples: did.samples, symbol: symbol.map(|(name, _)| name.to_owned()) }
+    };
+    let mut rows: Vec<WorkRow> = found.into_iter().map(|(who, did)| row(who, did, comm(who.pid, who.tid))).collect();
+    rows.extend(others.into_iter().map(|(who, did)| row(who, did, OTHERS.to_owned())));
+    rows.sort_by_key(|row| (Reverse(row.samples), row.core, row.tid, row.kind));
+    rows
+}
+
+/// Many threads that did little.
+const OTHERS: &str = "(others)";
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::tests::HALT;
+    use super::super::symbols::tests::{TEXT, symbols};
+    use super::*;
+
+    const BASE: u64 = 0xffff_ffff_8100_0000;
+    const SHRINK_NODE: u64 = BASE + 0x110;
+    const ITER: u64 = BASE + 0x390;
+    const INTERRUPTED: u64 = BASE + 0x610;
+    const OTHER: u64 = BASE + 0x710;
+
+    fn told(batch: &Batch, with: Option<&str>, to: u64) -> Vec<KernelWork> {
+        let symbols = with.map(|text| symbols(text, &batch.addresses()));
+        let sampling = Sampling { to: Time(to), rate_hz: 49, cores: 2 };
+        kernel_work(batch, symbols.as_ref(), &sampling, &|pid, tid| format!("{pid}/{tid}"))
+    }
+
+    fn row(core: u32, pid: u32, kind: WorkKind, samples: u64, symbol: Option<&str>) -> WorkRow {
+        let tid = pid + 1;
+        WorkRow { core, pid, tid, comm: format!("{pid}/{tid}"), kind, samples, symbol: symbol.map(str::to_owned) }
+    }
+
+    fn mixed() -> Batch {
+        let mut batch = Batch::new(Time(SECOND));
+        let first = SECOND + 5;
+        for _ in 0..10 {
+            batch.put(0, 0, first, &[HALT, OTHER]);
+        }
+        batch.put(1, 7, first, &[ITER, SHRINK_NODE, OTHER]);
+        batch.put(1, 7, first, &[SHRINK_NODE, OTHER]);
+        batch.put(1, 7, first, &[ITER + 4, SHRINK_NODE, OTHER]);
+        batch.put(1, 7, first, &[OTHER]);
+        batch.put(0, 0, 2 * SECOND + 5, &[OTHER, INTERRUPTED, HALT]);
+        batch.lose(Time(2 * SECOND + 5), 3);
+        batch
+    }
+
+    #[test]
+    fn seconds_tell_who_did_what_where() {
+        let [first, second] = &told(&mixed(), Some(TEXT), 3 * SECOND + 10)[..] else { panic!("two seconds") };
+        assert_eq!((first.from, first.to, first.lost), (Time(SECOND), Time(2 * SECOND), 0));
+        let walk = row(1, 7, WorkKind::ReclaimWalk, 3, Some("alias_of_iter"));
+        assert_eq!(first.rows, [walk, row(1, 7, WorkKind::Other, 1, Some("something_else"))]);
+        assert_eq!((second.from, second.to, second.lost), (Time(2 * SECOND), Time(3 * SECOND + 10), 3));
+        assert_eq!(second.rows, [row(0, 0, WorkKind::Interrupt, 1, Some("something_else"))]);
+    }
+
+    #[test]
+    fn without_symbols_idle_cores_are_still_idle() {
+        let [first, second] = &told(&mixed(), None, 3 * SECOND + 10)[..] else { panic!("two seconds") };
+        assert_eq!(first.rows, [row(1, 7, WorkKind::Unnamed, 4, None)]);
+        assert_eq!(second.rows, [row(0, 0, WorkKind::Unnamed, 1, None)]);
+    }
+
+    #[test]
+    fn a_second_has_so_many_rows_and_loses_no_sample() {
+        let mut batch = Batch::new(Time(0));
+        let threads = 4 * MAX_ROWS as u32;
+        for pid in 1..=threads {
+            batch.put(pid % 192, pid, 1, &[OTHER]);
+        }
+        for core in 0..5 {
+            batch.put(core, 77_000, 1, &[SHRINK_NODE]);
+        }
+        let [second] = &told(&batch, Some(TEXT), SECOND)[..] else { panic!("one second") };
+        assert!(second.rows.len() <= MAX_ROWS + 192, "{}", second.rows.len());
+        assert_eq!(second.samples(|_| true), u64::from(threads) + 5);
+        assert_eq!(second.rows.iter().filter(|row| row.pid == 77_000).count(), 5, "who did most stays");
+        assert!(second.rows.iter().any(|row| row.comm == OTHERS && row.pid == 0));
+    }
+
+    #[test]
+    fn nothing_seen_is_a_second_without_rows() {
+        let told = told(&Batch::new(Time(0)), Some(TEXT), 5 * SECOND / 2);
+        assert_eq!(told.iter().map(|second| second.rows.len()).collect::<Vec<_>>(), [0, 0]);
+        let over: u64 = told.iter().map(|second| second.to.0 - second.from.0).sum();
+        assert_eq!(over, 5 * SECOND / 2);
+    }
+}
