@@ -41,9 +41,11 @@ fn each_recording_is_diagnosed_as_its_scenario_says() {
 fn each_recording_reads_as_people_saw_it() {
     for (name, path) in recordings() {
         let path = path.to_str().unwrap();
-        for (command, args) in
-            [("diagnose", vec!["diagnose", "-v", "--from", path]), ("cores", vec!["cores", "--from", path])]
-        {
+        for (command, args) in [
+            ("verdict", vec!["diagnose", "--from", path]),
+            ("diagnose", vec!["diagnose", "-v", "--from", path]),
+            ("cores", vec!["cores", "--from", path]),
+        ] {
             let out = coroner(&args);
             assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{name} {command}");
             let text = String::from_utf8(out.stdout).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION");

@@ -70,7 +70,7 @@ fn about(report: &Report<'_>) -> String {
     for (name, value) in node_facts(&report.diagnosis.node) {
         out.push_str(&format!("- {name}: {}\n", line(&value)));
     }
-    out.push_str(&format!("- looked at: {}\n", line(&window_line(report.diagnosis, report.evidence))));
+    out.push_str(&format!("- {}\n", line(&window_line(report.diagnosis, report.evidence))));
     for source in report.source.lines().chain(report.incident.into_iter().flat_map(str::lines)) {
         out.push_str(&format!("- {}\n", line(source)));
     }
@@ -152,10 +152,10 @@ fn proofs(proofs: &Proofs, margin: &str) -> String {
     let mut out = String::new();
     for (name, proof) in telling::named(proofs) {
         let text = match proof {
-            Proof::Shown(text) => format!("shown: {}", line(text)),
-            Proof::NotSeen(why) => format!("**not seen**: {}", line(why)),
+            Proof::Shown(text) => format!("{name}: {}", line(text)),
+            Proof::NotSeen(why) => format!("{name}, **not shown**: {}", line(why)),
         };
-        out.push_str(&format!("{margin}- {name} {text}\n"));
+        out.push_str(&format!("{margin}- {text}\n"));
     }
     out
 }

@@ -3,7 +3,7 @@
 use super::diagnosis_json::timestamp;
 use super::telling::{self, Step, sentence};
 use super::terminal::{bold, by_severity, dim, printable, wrap, wrap_hanging};
-use coroner_diagnosis::verdict::{Certainty, Moment, Proof, Proofs, Verdict};
+use coroner_diagnosis::verdict::{Certainty, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     for more in &verdict.context {
         out.push_str(&wrap(&format!("Also: {} ({})", printable(&more.title), more.code), width, 2));
     }
-    out.push_str(&dim(&wrap(&printable(&proofs_text(&verdict.proofs, &titles, verbose)), width, 2)));
+    out.push_str(&proofs(&verdict.proofs, &titles, width, 2, verbose));
 
     let steps = telling::steps(verdict);
     if !steps.is_empty() {
@@ -49,7 +49,7 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     out.push_str(&timeline_text(telling::timeline(verdict), width, verbose));
 
     out.push('\n');
-    for (label, text) in [("What to do", &verdict.remedy), ("That does not fix", &verdict.not_fixed)] {
+    for (label, text) in [("What to do", &verdict.remedy), ("But", &verdict.not_fixed)] {
         if !text.is_empty() {
             out.push_str(&wrap(&format!("{}: {}", label, printable(&sentence(text))), width, 2));
         }
@@ -75,24 +75,38 @@ fn step_text(step: &Step<'_>, titles: &[&str], width: usize, verbose: bool) -> S
     let effect = format!("→ {} ({}{again})", printable(&link.to.title), link.to.code);
     let mut out = bold(&wrap_hanging(&effect, width, indent, indent + 2));
     out.push_str(&wrap(&printable(&format!("because {}", link.because)), width, indent + 2));
-    out.push_str(&dim(&wrap(&printable(&proofs_text(&link.proofs, titles, verbose)), width, indent + 2)));
+    out.push_str(&proofs(&link.proofs, titles, width, indent + 2, verbose));
     out
 }
 
-/// `likely: core 1 in both · both in the same seconds · not seen: who had the core`. What only repeats a title is left out.
-fn proofs_text(proofs: &Proofs, titles: &[&str], verbose: bool) -> String {
-    let told = |proof: &&Proof| verbose || !(proof.is_shown() && titles.contains(&proof.text()));
+/// `likely: core 1 in both · both in the same seconds · not shown: who had the core`. What only repeats a title is left out.
+fn proofs_text(proofs: &Proofs, titles: &[&str]) -> String {
     let named = telling::named(proofs);
-    let mut parts: Vec<String> = Vec::new();
-    for (name, proof) in named.into_iter().filter(|(_, proof)| told(proof)) {
-        let name = if verbose { format!("{name}: ") } else { String::new() };
-        match proof {
-            Proof::Shown(text) => parts.push(format!("{name}{text}")),
-            Proof::NotSeen(why) => parts.push(format!("{name}not seen: {why}")),
-        }
+    let shown = named.iter().filter(|(_, proof)| proof.is_shown() && !titles.contains(&proof.text()));
+    let not_shown = named.iter().filter(|(_, proof)| !proof.is_shown());
+    let mut parts: Vec<String> = shown.map(|(_, proof)| proof.text().to_owned()).collect();
+    let reasons: Vec<&str> = not_shown.map(|(_, proof)| proof.text()).collect();
+    if !reasons.is_empty() {
+        parts.push(format!("not shown: {}", reasons.join("; ")));
     }
     let certainty = proofs.certainty().as_str();
     if parts.is_empty() { certainty.to_owned() } else { format!("{certainty}: {}", parts.join(" · ")) }
+}
+
+/// Each proof on a line of its own.
+fn proof_lines(proofs: &Proofs) -> String {
+    let mut out = format!("{}:\n", proofs.certainty().as_str());
+    for (name, proof) in telling::named(proofs) {
+        let not_shown = if proof.is_shown() { "" } else { "not shown: " };
+        out.push_str(&format!("- {name}: {not_shown}{}\n", printable(proof.text())));
+    }
+    out
+}
+
+/// The proofs as they are told, at this indent.
+fn proofs(proofs: &Proofs, titles: &[&str], width: usize, indent: usize, verbose: bool) -> String {
+    let text = if verbose { proof_lines(proofs) } else { printable(&proofs_text(proofs, titles)) };
+    dim(&wrap(&text, width, indent))
 }
 
 fn titles(verdict: &Verdict) -> Vec<&str> {

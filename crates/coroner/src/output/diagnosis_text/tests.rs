@@ -31,11 +31,11 @@ fn the_root_cause_comes_first_and_each_link_after_its_cause() {
             "→ kubelet[812] walked memory cgroups",
             "→ core 39 was 100 % busy for 6.6 s",
             "→ eth0 was reset",
-            "likely: the same core · not seen: the log's clock may be off by 2.0 s · 6.6 s",
+            "likely: the same core · 6.6 s · not shown: the log's clock may be off by 2.0 s",
             "22:13:20.000Z core 39",
             "22:13:26.000Z ± 2.0 s eth0 was reset",
             "What to do: Switch it off: `systemctl disable --now ecs.service`, then reboot.",
-            "That does not fix: Disabling alone frees nothing.",
+            "But: Disabling alone frees nothing.",
             "If nothing is done: It happens again",
             "Ruled out - huge pages: 0.1 % of the kernel's time - also (-v says why): oom-kill",
             "Not seen - whether there is gpu-xid",
@@ -75,7 +75,7 @@ fn what_is_only_possible_says_so() {
         &[
             "VERDICT critical, only possible: too little could be seen to be sure",
             "Possible root cause: ecs.service",
-            "possible: not seen: their names are needed",
+            "possible: not shown: their names are needed; their names are needed",
         ],
     );
 }

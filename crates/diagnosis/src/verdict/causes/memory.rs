@@ -27,7 +27,7 @@ fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
             finding,
             match cgroup {
                 true => format!("{name} used more memory than its own limit allows"),
-                false => "memory ran out".to_owned(),
+                false => "the kernel killed where memory had run out".to_owned(),
             },
             Proofs {
                 identity: Proof::shown("the kernel says whose limit it was"),

@@ -21,7 +21,10 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
                     maker.comm, maker.pid
                 )
             }
-            None => format!("cgroups were removed, and memory that they left keeps them ({place})"),
+            None if place.starts_with('/') => {
+                format!("cgroups below {place} were removed, and memory that they left keeps them")
+            }
+            None => "cgroups were removed, and memory that they left keeps them".to_owned(),
         },
         proofs: Proofs {
             identity: match named {
@@ -38,7 +41,9 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
             size: Proof::shown(finding.title.clone()),
         },
         remedy: finding.remedy.clone(),
-        not_fixed: "Stopping who makes them frees none of them.".to_owned(),
+        not_fixed: "Dropping caches frees nothing that is locked, mapped or in tmpfs. A reboot frees all, and they come again as \
+                    long as somebody makes them."
+            .to_owned(),
         risk: risk::when_zombies_hurt(case, None),
     })
 }
