@@ -35,6 +35,11 @@ impl Results {
         Results { name, parts }
     }
 
+    /// `6.1.0-54-cloud-amd64-cgroup_v2`
+    fn is(&self, kernel: &str, cgroups: &str) -> bool {
+        self.name.starts_with(kernel) && self.name.ends_with(&format!("cgroup_{cgroups}"))
+    }
+
     /// The parts from each `what` to the next.
     pub fn sections(&self, what: &str) -> impl Iterator<Item = Section<'_>> {
         let starts = (0..self.parts.len()).filter(move |&i| self.parts[i].0 == what);
@@ -86,9 +91,71 @@ fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
             assert_truth(&scenario.truth(), recorded);
             scenarios += 1;
         }
-        assert_eq!(scenarios, 4, "{}", machine.name);
+        if is_whole() {
+            assert_eq!(scenarios, if machine.is("6.1.", "v2") { 5 } else { 4 }, "{}", machine.name);
+        }
     }
-    assert_eq!(kernels(&machines, ["6.1.", "6.12.", "5.10."]), [2, 1, 1]);
+    assert_all_ran(&machines);
+}
+
+/// The agent of the story, under a systemd of its own, on cgroup v2.
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn a_crashlooping_unit_is_the_root_cause_on_cgroup_v2() {
+    let machines = Results::all();
+    let mut seen = 0;
+    for machine in &machines {
+        for scenario in machine.sections("scenario").filter(|s| s.first["scenario"] == "crashloop-leak") {
+            assert_eq!(scenario.first["truth"]["cgroup_version"], 2, "{}", machine.name);
+            for way in ["live", "recorded"] {
+                let verdict = only_verdict(scenario.name, scenario.part(way));
+                println!("{} crashloop-leak, {way}: {}", machine.name, told(verdict));
+                assert_eq!(verdict["root_cause"]["code"], "unit-crashloop");
+                assert_eq!(verdict["root_cause"]["subject"]["name"], scenario.first["truth"]["unit"]);
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 0 || !is_whole(), "no VM ran crashloop-leak");
+}
+
+/// A core that is taken until the kernel itself gives up on a queue of the NIC that it serves.
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn a_reset_by_the_kernels_own_watchdog_names_core_queue_and_culprit() {
+    let machines = Results::all();
+    let mut seen = 0;
+    for machine in &machines {
+        for reset in machine.sections("reset") {
+            let fact = |name: &str| reset.first[name].as_str().unwrap_or_default();
+            let queue = fact("line").split("transmit queue ").nth(1).and_then(|rest| rest.split(' ').next());
+            let queue = queue.unwrap_or_else(|| panic!("{}: the watchdog did not fire: {}", machine.name, reset.first));
+            let (way, diagnosis) = &reset.rest[0];
+            let verdict = only_verdict(reset.name, diagnosis);
+            println!("{} {}\n{way}: {}", machine.name, fact("line"), told(verdict));
+            assert!(verdict["root_cause"].to_string().contains(fact("culprit")), "{verdict:#}");
+            let chain = verdict["chain"].as_array().unwrap();
+            let last = chain.iter().find(|link| link["to"]["code"] == "nic-reset");
+            let last = last.unwrap_or_else(|| panic!("{}: the reset is not explained: {verdict:#}", machine.name));
+            for words in [format!("{} tx-{queue}", fact("device")), format!("core {}", reset.first["core"])] {
+                assert!(last.to_string().contains(&words), "{words} is not named: {last:#}");
+            }
+            seen += 1;
+        }
+    }
+    // Live and recorded, on 6.1 and 6.12: their kernels print it differently.
+    assert!(seen == 4 || !is_whole(), "{seen} resets");
+}
+
+fn only_verdict<'d>(name: &str, diagnosis: &'d Value) -> &'d Value {
+    match diagnosis["verdicts"].as_array().map(Vec::as_slice) {
+        Some([verdict]) => verdict,
+        verdicts => panic!("{name}: not one verdict: {verdicts:#?}\nunexplained: {:#}", diagnosis["unexplained"]),
+    }
+}
+
+fn told(verdict: &Value) -> String {
+    format!("{}: {}", verdict["certainty"].as_str().unwrap_or("?"), verdict["story"].as_str().unwrap_or("?"))
 }
 
 #[test]
@@ -99,10 +166,20 @@ fn every_kernel_names_its_dead_cgroups_with_bytes_and_files() {
     for machine in &machines {
         vm_zombies::assert_named(machine);
     }
-    assert_eq!(kernels(&machines, ["6.1.", "6.12.", "5.10."]), [2, 1, 1]);
+    assert_all_ran(&machines);
 }
 
-/// How many VMs of each series were run.
-fn kernels<const N: usize>(machines: &[Results], series: [&str; N]) -> [usize; N] {
-    series.map(|s| machines.iter().filter(|m| m.name.starts_with(s)).count())
+/// Not only a part of the tier, which somebody asked for.
+fn is_whole() -> bool {
+    std::env::var_os("CORONER_VM_PART").is_none()
+}
+
+/// One of each kind, at least; Ubuntu's kernel may be out of reach.
+fn assert_all_ran(machines: &[Results]) {
+    for (kernel, cgroups) in [("6.1.", "v2"), ("6.1.", "v1"), ("6.12.", "v2"), ("5.10.", "v1")] {
+        assert!(
+            !is_whole() || machines.iter().any(|m| m.is(kernel, cgroups)),
+            "no VM of {kernel} with cgroup {cgroups}"
+        );
+    }
 }

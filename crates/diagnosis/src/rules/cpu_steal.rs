@@ -106,7 +106,7 @@ mod tests {
         // 12 % of all time, but a third of what was wanted.
         assert_eq!(one(examine(&node(0.24, 0.12))).severity, Severity::Warning);
         assert_eq!(one(examine(&node(0.9, 0.1))).severity, Severity::Info);
-        assert!(fine(examine(&node(0.96, 0.04))).contains("4.0 %"));
+        assert!(fine(examine(&node(0.96, 0.04))).contains("4 %"));
         // Who wants nothing loses nothing.
         fine(examine(&node(0.08, 0.08)));
     }

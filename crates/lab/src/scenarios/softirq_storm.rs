@@ -34,7 +34,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let mut senders = comms.iter().map(|comm| path.send(comm, "10.78.0.255", rate)).collect::<Result<Vec<Child>>>()?;
     path.await_packets(stage, &mut senders)?;
     let mut since = SoftirqTime::of(core)?;
-    stage.until("softirqs fill the core", PATIENCE, || {
+    let full = stage.until("softirqs fill the core", PATIENCE, || {
         senders.iter_mut().try_for_each(Child::expect_running)?;
         path.receiver.expect_running()?;
         let now = SoftirqTime::of(core)?;
@@ -44,7 +44,8 @@ fn perform(stage: &mut Stage) -> Result<()> {
         let percent = now.percent_since(&since);
         since = now;
         Ok((percent >= FULL_PERCENT).then_some(()))
-    })?;
+    });
+    full.with_context(|| format!("does somebody else want core {core}? ksoftirqd takes its turn like any thread"))?;
 
     let pids: Vec<u32> = senders.iter().map(Child::pid).collect();
     let facts = json!({

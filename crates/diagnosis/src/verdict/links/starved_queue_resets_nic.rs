@@ -11,13 +11,18 @@ use std::time::Duration;
 /// A driver's watchdog looks every 5 s at most (ENA, the kernel's own for transmit queues) and prints when it does.
 const WATCHDOG: Duration = Duration::from_secs(10);
 
+/// What holds at the first look may have begun before it. A reset that is older than this is another story.
+const RECENT: Duration = Duration::from_secs(600);
+/// Cores are looked at ten times a second, threads less often.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::NicCoreStarved, Code::CoreSaturated, Code::CoreMonopolised],
     to: &[Code::NicReset],
     examine,
 };
 
-fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let core = cause.ties.common_core(&effect.ties);
     let nic = effect.ties.queues.first()?;
     let same_nic = cause.ties.common_nic(&effect.ties).is_some();
@@ -30,7 +35,14 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     };
     let (before, reset) = (cause.ties.when?, effect.ties.when?);
     let late = When { to: before.to + WATCHDOG, ..before };
-    if !before.can_precede(&reset) || !late.overlaps(&reset) {
+    let watched = case.evidence.window()?;
+    let from_the_start = before.from <= watched.from + FIRST_LOOK;
+    let earlier = from_the_start && reset.to < before.from;
+    let in_time = match earlier {
+        true => before.from.since(reset.to) <= RECENT,
+        false => before.can_precede(&reset) && late.overlaps(&reset),
+    };
+    if !in_time {
         return None;
     }
     let lasted = before.to.since(before.from);
@@ -42,6 +54,9 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
             identity,
             order: match before.surely_precedes(&reset) {
                 true => Proof::shown("the core was taken before the driver gave up"),
+                false if from_the_start => {
+                    Proof::not_seen("the core was taken already when we began to look; since when is not known")
+                }
                 false => Proof::not_seen(format!(
                     "the log's clock may be off by {}, too much to tell which came first",
                     duration_words(reset.uncertainty)
