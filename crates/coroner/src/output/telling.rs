@@ -32,8 +32,9 @@ impl Outcome {
     }
 }
 
-/// A link of a chain, and how far it is from the root.
+/// A link of a chain.
 pub struct Step<'a> {
+    /// Forks before it: in a chain without forks each step follows from the one above.
     pub depth: usize,
     pub link: &'a Link,
     /// Another cause led there, too: what follows from it was told there.
@@ -55,11 +56,13 @@ fn follow<'a>(
     steps: &mut Vec<Step<'a>>,
 ) {
     told.push(from);
-    for link in verdict.chain.iter().filter(|link| is_same(&link.from, from)) {
+    let effects: Vec<&Link> = verdict.chain.iter().filter(|link| is_same(&link.from, from)).collect();
+    let within = depth + usize::from(effects.len() > 1);
+    for link in effects {
         let again = told.iter().any(|before| is_same(before, &link.to));
         steps.push(Step { depth, link, again });
         if !again {
-            follow(verdict, &link.to, depth + 1, told, steps);
+            follow(verdict, &link.to, within, told, steps);
         }
     }
 }

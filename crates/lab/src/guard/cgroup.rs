@@ -88,11 +88,9 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Page cache charged below would keep what is removed as zombies, long after the scenario.
         let free_cache = || {
             if self.frees_cache {
-                let _ = fs::write(self.dir.join("memory.force_empty"), "0");
-                let _ = fs::write(self.dir.join("memory.reclaim"), "1G");
+                free_cache_of(&self.dir);
             }
         };
         if let Err(error) = remove_tree_after(&self.dir, &free_cache) {
@@ -145,9 +143,16 @@ impl Drop for Visit {
     }
 }
 
-/// Ends the members of a cgroup the lab made, and removes it and everything below. Fine if it is gone already.
+/// Page cache charged to a memory cgroup and below would keep what is removed as zombies, long after the scenario.
+fn free_cache_of(dir: &Path) {
+    let _ = fs::write(dir.join("memory.force_empty"), "0");
+    let _ = fs::write(dir.join("memory.reclaim"), "1G");
+}
+
+/// Ends the members of a cgroup the lab made, and removes it and everything below, with the page cache that it left. Fine if it is
+/// gone already.
 pub fn remove_tree(dir: &Path) -> Result<()> {
-    remove_tree_after(dir, &|| ())
+    remove_tree_after(dir, &|| free_cache_of(dir))
 }
 
 /// The same; `last` is called when nothing is left below.

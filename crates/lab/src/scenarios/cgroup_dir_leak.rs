@@ -64,7 +64,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let truth = Truth::new(facts)
         .expect(Expected::new("cgroup-leak").about("cgroup", parent.path()))
         .verdict(ExpectedVerdict::new("cgroup-leak").about("cgroup", parent.path()).by(&culprit))
-        .forbid(&["zombie-memcgs", "core-monopolised", "cpu-throttled", "nic-core-starved"]);
+        .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
     stage.ready(&truth)?;
     let before = children(&parent)?;
     stage.hold(|| maker.expect_running())?;

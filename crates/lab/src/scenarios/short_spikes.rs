@@ -44,8 +44,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "core": core, "pid": spiker.pid(), "comm": comm, "real_time": real_time, "busy_ms": busy_ms, "every_ms": every_ms,
         "victim": {"pid": victim.pid(), "comm": victim_comm},
     });
-    let mistaken =
-        ["core-saturated", "core-monopolised", "nic-core-starved", "cpu-contention", "cpu-throttled", "kernel-stall"];
+    let mistaken = ["core-saturated", "core-monopolised", "nic-core-starved", "cpu-throttled", "kernel-stall"];
     stage.ready(&Truth::new(facts).forbid(&mistaken).at_most("info"))?;
     let before = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?, CoreTimes::now()?);
     stage.hold(|| running(&mut spiker, &mut victim))?;

@@ -33,7 +33,7 @@ pub const SCENARIO: Scenario = Scenario {
         Need::Root,
         Need::TwoCores,
         Need::Program("ip", "iproute2"),
-        Need::Program("mmdebstrap", "mmdebstrap"),
+        Need::SystemdRoot,
         Need::Program("unshare", "util-linux"),
     ],
     perform,
@@ -81,10 +81,10 @@ fn perform(stage: &mut Stage) -> Result<()> {
     share.write(file, value)?;
     let join = share.dir().display().to_string();
     let mut walker = Walker::start(stage, core, &of_slice, &["--join", &join, "--nice", "-20"])?;
+    let mut driver = Driver::of(&wire, core)?;
     wire.await_starved(stage, &mut walker.child)?;
 
     let culprit = walker.child.label();
-    let mut driver = Driver::of(&wire, core)?;
     let facts = wire.facts(node.facts(json!({
         "unit": unit, "unit_cgroup": format!("{}/{unit}", node.cgroup_of_slice(&slice)?), "exit_status": exit_status,
         "restart_delay_ms": delay_ms, "count": count, "leaked": leaked(&node)?, "core": core, "pid": walker.child.pid(),
