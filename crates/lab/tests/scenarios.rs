@@ -319,8 +319,9 @@ fn assert_measured(scenario: &str, measured: &Value) {
         "cpu-throttle" => assert!(number("throttled_periods") >= 1 && number("ran_ms") <= 700, "{measured}"),
         "zombie-reclaim" => assert!(number("pinned") >= 3000 && number("walker_system_ms") >= 100, "{measured}"),
         "the-incident" => {
-            assert!(number("walker_system_ms") >= 100 && number("packets_dropped") > 0, "{measured}");
-            assert!(number("napi_waited_ms") >= 100 && number("restarts") >= 1, "{measured}");
+            assert!(number("walker_system_ms") >= 100 && number("restarts") >= 1, "{measured}");
+            // The kernel counts a wait when it is over: one that lasts shows in what was not received.
+            assert!(number("packets_dropped") > number("packets_received"), "{measured}");
         }
         "memory-limit-reclaim" => assert!(number("limit_hits") >= 100 && number("kills") == 0, "{measured}"),
         "two-problems" => assert!(number("throttled_periods") >= 1 && number("victim_waited_ms") >= 100, "{measured}"),

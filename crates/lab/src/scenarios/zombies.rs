@@ -163,7 +163,7 @@ impl AwaitFreed {
 impl Drop for AwaitFreed {
     fn drop(&mut self) {
         // 60,000 take 3 s on a quiet node.
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_secs(30);
         while !self.done() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }
