@@ -1,7 +1,7 @@
 //! All runs added up, and held against the bars.
 
 use super::Run;
-use super::judge::Asked;
+use super::judge::{Asked, Judgement};
 use crate::scenarios::Scenario;
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub struct ScenarioSums {
     pub right_root_cause: usize,
     pub right_culprit: usize,
     pub right_chain: usize,
-    /// Verdicts that nobody asked for, and in a control warnings.
+    /// Verdicts that nobody asked for; in a control a warning without a verdict counts as one.
     pub extra: usize,
     pub seconds: Option<Times>,
 }
@@ -89,7 +89,7 @@ impl ScenarioSums {
             right_root_cause: all(|asked| asked.right_root_cause),
             right_culprit: all(|asked| asked.right_culprit != Some(false)),
             right_chain: all(|asked| asked.right_root_cause && asked.missing_in_chain.is_empty()),
-            extra: runs.iter().map(|run| run.judgement.extra.len().max(run.judgement.false_alarms.len())).sum(),
+            extra: runs.iter().map(|run| extra(&run.judgement)).sum(),
             seconds: Times::of(runs.iter().map(|run| run.seconds).collect()),
         }
     }
@@ -100,6 +100,10 @@ impl Times {
         seconds.sort_by(f64::total_cmp);
         Some(Times { median: *seconds.get(seconds.len() / 2)?, worst: *seconds.last()? })
     }
+}
+
+fn extra(judgement: &Judgement) -> usize {
+    judgement.extra.len().max(usize::from(!judgement.false_alarms.is_empty()))
 }
 
 fn part(of: usize, all: usize) -> Option<f64> {
@@ -144,7 +148,6 @@ fn bars(runs: &[Run]) -> Vec<Bar> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::Judgement;
     use super::*;
     use crate::scenarios;
 
