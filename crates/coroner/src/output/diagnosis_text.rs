@@ -25,8 +25,15 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     let outcome = Outcome::of(diagnosis);
     out.push_str(&match outcome {
         Outcome::NothingWrong => format!("{}\n", good("Nothing wrong in what was seen.")),
+        Outcome::TooLittleSeen => {
+            let text =
+                "Nothing wrong in what was seen, but too little was seen to be sure: below is what, and what to do.";
+            format!("{}\n", bold(&wrap(text, width, 0)))
+        }
         Outcome::NoCauseFound => format!("{}\n", bold("No cause found for what hurts:")),
-        Outcome::CauseFound => verdict_text::render(&diagnosis.conclusion.verdicts, width, verbose),
+        Outcome::CauseFound => {
+            worse_below(diagnosis, width) + &verdict_text::render(&diagnosis.conclusion.verdicts, width, verbose)
+        }
     });
     out.push_str(&others_text(diagnosis, outcome, width, verbose));
     if verbose {
@@ -45,6 +52,19 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         out.push_str(&dim(&cost_line(cost, watched)));
     }
     out
+}
+
+/// What is worse than all verdicts must not be missed below them.
+fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
+    let told = diagnosis.conclusion.verdicts.iter().map(|verdict| verdict.severity).max();
+    let worse = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| Some(finding.severity) > told);
+    let titles: Vec<String> = worse.map(|(finding, _)| printable(&finding.title)).collect();
+    match titles.is_empty() {
+        true => String::new(),
+        false => {
+            bold(&wrap(&format!("Worse, but its cause was not found (below): {}.", titles.join("; ")), width, 0)) + "\n"
+        }
+    }
 }
 
 /// What is part of no verdict.
@@ -99,7 +119,7 @@ fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose
         return String::new();
     }
     let codes = |ruled_out: &[&RuledOut]| ruled_out.iter().map(|r| r.code.as_str()).collect::<Vec<_>>().join(", ");
-    if outcome == Outcome::NothingWrong && !verbose {
+    if matches!(outcome, Outcome::NothingWrong | Outcome::TooLittleSeen) && !verbose {
         let all: Vec<&RuledOut> = diagnosis.ruled_out.iter().collect();
         return format!("\n{}", wrap(&format!("Ruled out (-v says why): {}.", codes(&all)), width, 0));
     }

@@ -28,6 +28,9 @@ pub fn render(report: &Report<'_>) -> String {
     let verdicts = &diagnosis.conclusion.verdicts;
     match Outcome::of(diagnosis) {
         Outcome::NothingWrong => out.push_str("\n## Verdict\n\nNothing wrong in what was seen.\n"),
+        Outcome::TooLittleSeen => {
+            out.push_str("\n## Verdict\n\nNothing wrong in what was seen, but too little was seen to be sure.\n");
+        }
         Outcome::NoCauseFound => out.push_str("\n## Verdict\n\nNo cause found for what hurts.\n"),
         Outcome::CauseFound => {
             for (i, verdict) in verdicts.iter().enumerate() {
@@ -52,6 +55,7 @@ fn title(diagnosis: &Diagnosis) -> String {
             format!("{}{}", if_unsure(verdict.certainty), verdict.root_cause.title)
         }
         (Outcome::NoCauseFound, _, Some(worst)) => format!("no cause found: {}", worst.title),
+        (Outcome::TooLittleSeen, ..) => "too little was seen to say whether something is wrong".to_owned(),
         _ => "nothing wrong in what was seen".to_owned(),
     };
     format!("{host}: {what}")
@@ -108,6 +112,9 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     let root = &verdict.root_cause;
     let subject = format!("{} {}", root.subject.kind.as_str(), root.subject.name);
     let mut out = format!("\n## Verdict{number} ({severity}, {sure})\n\n");
+    if !verdict.chain.is_empty() {
+        out.push_str(&format!("> {}\n\n", line(&verdict.story)));
+    }
     out.push_str(&format!("**{cause}:** {} ({}, `{}`)\n\n", line(&root.title), line(&subject), root.code));
     out.push_str(&format!("Because {}\n\n", line(&sentence(&verdict.because))));
     for more in &verdict.context {

@@ -9,6 +9,8 @@ use coroner_evidence::Unseen;
 pub enum Outcome {
     /// No finding of severity warning or worse.
     NothingWrong,
+    /// None either, but whether a full core hurts anybody could not be told.
+    TooLittleSeen,
     NoCauseFound,
     /// At least one verdict; how sure it is, it says itself.
     CauseFound,
@@ -19,6 +21,7 @@ impl Outcome {
         match (diagnosis.conclusion.verdicts.is_empty(), diagnosis.worst() >= Some(Severity::Warning)) {
             (false, _) => Outcome::CauseFound,
             (true, true) => Outcome::NoCauseFound,
+            (true, false) if is_blind_to_cores(diagnosis) => Outcome::TooLittleSeen,
             (true, false) => Outcome::NothingWrong,
         }
     }
@@ -26,10 +29,16 @@ impl Outcome {
     pub fn as_str(self) -> &'static str {
         match self {
             Outcome::NothingWrong => "nothing wrong",
+            Outcome::TooLittleSeen => "too little seen",
             Outcome::NoCauseFound => "no cause found",
             Outcome::CauseFound => "cause found",
         }
     }
+}
+
+/// A rule that cannot tell says so under its own code.
+fn is_blind_to_cores(diagnosis: &Diagnosis) -> bool {
+    diagnosis.unseen.iter().any(|unseen| unseen.probe == Code::CoreSaturated.as_str())
 }
 
 /// A link of a chain.
