@@ -129,15 +129,13 @@ fn a_thread_that_reads_statistics_of_cgroups_is_found() {
 fn a_thread_that_touches_new_memory_is_found() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let toucher = Busy::start("toucher", || {
-        // From the kernel each time: the allocator gives so much back at once.
-        std::hint::black_box(vec![1u8; 1 << 20]);
+        // From the kernel each time: what is so large the allocator gives back at once.
+        std::hint::black_box(vec![1u8; 64 << 20]);
     });
-    let work = sample_until("toucher", Naming::Always, |work| {
-        samples(work, |row| row.tid == toucher.tid && matches!(row.kind, WorkKind::PageFault | WorkKind::HugePages))
-            >= 20
-    });
-    let symbol = top_symbol(&work, |row| row.tid == toucher.tid);
-    assert!(!symbol.is_empty());
+    let kinds = [WorkKind::PageFault, WorkKind::HugePages];
+    let faults = |row: &WorkRow| row.tid == toucher.tid && kinds.contains(&row.kind);
+    let work = sample_until("toucher", Naming::Always, |work| samples(work, faults) >= 20);
+    assert_ne!(top_symbol(&work, faults), "");
 }
 
 #[test]
