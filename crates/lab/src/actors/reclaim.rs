@@ -7,7 +7,6 @@ use crate::node;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::fs::{Advice, fadvise};
-use rustix::process::setpriority_process;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -21,8 +20,6 @@ pub struct Reclaim {
     pub comm: String,
     #[arg(long)]
     pub core: u32,
-    #[arg(long, allow_hyphen_values = true)]
-    pub nice: Option<i32>,
     /// A cpu cgroup to join first.
     #[arg(long)]
     pub join: Option<PathBuf>,
@@ -35,9 +32,6 @@ pub fn reclaim(reclaim: &Reclaim) -> Result<()> {
     name_this_thread(&reclaim.comm)?;
     if let Some(dir) = &reclaim.join {
         join_cgroup(dir)?;
-    }
-    if let Some(nice) = reclaim.nice {
-        setpriority_process(None, nice).context("cannot set the nice value")?;
     }
     node::pin(None, &[reclaim.core])?;
     // v1 has the one, v2 the other; each frees what it can, which may be nothing.

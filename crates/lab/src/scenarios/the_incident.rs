@@ -3,8 +3,8 @@
 //!
 //! What is real: systemd and the loop, the dead, the walk, the full core, the starved NAPI thread, the dropped packets. What had to be
 //! helped: a crashloop of 12 days does not fit into a test, so most of the dead were made beforehand with the unit's own path and in its own
-//! tmpfs; this kernel lets a NAPI thread in between the steps of a walk, so the walker has a larger share of its core than anybody may
-//! have by accident; and a veth has no driver that resets it, so the line that ENA's would print (2.17 and later, which name the core) is
+//! tmpfs; this kernel lets a NAPI thread in between the steps of a walk, so the walker has the largest share of its core that there is and the NAPI thread
+//! the smallest; and a veth has no driver that resets it, so the line that ENA's would print (2.17 and later, which name the core) is
 //! written to the kernel log whenever the NAPI thread has really not run for 5 s.
 
 use super::crashloop_leak::restarting_service;
@@ -19,7 +19,6 @@ use crate::node::{self, CoreTimes};
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, setpriority_process};
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
@@ -42,8 +41,9 @@ pub const SCENARIO: Scenario = Scenario {
 const RESTARTS: u64 = 3;
 const PACKETS_PER_SECOND: u64 = 10_000;
 
-/// The largest share there is: two to the 18th against 1,024 of an ordinary group (v1), 10,000 against 100 (v2).
-const LARGEST_SHARE: [(&str, &str); 2] = [("cpu.shares", "262144"), ("cpu.weight", "10000")];
+/// The largest and the smallest share of a core that there is; an ordinary group has 1,024 on v1 and 100 on v2.
+const LARGEST: [(&str, &str); 2] = [("cpu.shares", "262144"), ("cpu.weight", "10000")];
+const SMALLEST: [(&str, &str); 2] = [("cpu.shares", "2"), ("cpu.weight", "1")];
 
 fn perform(stage: &mut Stage) -> Result<()> {
     let core = super::take_core(&mut stage.draw)?;
@@ -73,14 +73,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
         Ok((restarted && leaked(&node)? > RESTARTS).then_some(()))
     })?;
 
+    // Before the wire, which takes its NAPI thread along when it goes.
+    let small = share_of_core("small", SMALLEST)?;
+    let large = share_of_core("large", LARGEST)?;
     let mut wire = Wire::lay(stage, core, PACKETS_PER_SECOND)?;
-    setpriority_process(Pid::from_raw(wire.napi as i32), 19).context("cannot set the NAPI thread's nice value")?;
-    let share = Cgroup::with_controller("cpu", "share")?;
-    let largest = LARGEST_SHARE.into_iter().find(|(file, _)| share.dir().join(file).exists());
-    let (file, value) = largest.context("the cpu cgroup has neither shares nor weight")?;
-    share.write(file, value)?;
-    let join = share.dir().display().to_string();
-    let mut walker = Walker::start(stage, core, &of_slice, &["--join", &join, "--nice", "-20"])?;
+    small.add(wire.napi)?;
+    let join = large.dir().display().to_string();
+    let mut walker = Walker::start(stage, core, &of_slice, &["--join", &join])?;
     let mut driver = Driver::of(&wire, core)?;
     wire.await_starved(stage, &mut walker.child)?;
 
@@ -123,6 +122,14 @@ fn perform(stage: &mut Stage) -> Result<()> {
     measured["resets_logged"] = json!(driver.resets);
     measured["busy_percent"] = json!(CoreTimes::now()?.busy_percent_since(&before.3));
     stage.ended(measured)
+}
+
+fn share_of_core(what: &str, share: [(&str, &str); 2]) -> Result<Cgroup> {
+    let group = Cgroup::with_controller("cpu", what)?;
+    let known = share.into_iter().find(|(file, _)| group.dir().join(file).exists());
+    let (file, value) = known.context("a cpu cgroup has neither shares nor weight")?;
+    group.write(file, value)?;
+    Ok(group)
 }
 
 /// Pages that keep most of the dead. Its drop frees them and waits until they are gone: the node's own end is slow with so many.
