@@ -54,6 +54,52 @@ fn each_recording_reads_as_people_saw_it() {
     }
 }
 
+/// As docs/json.md has it.
+#[test]
+fn verdicts_have_the_documented_shape() {
+    let names_a_finding = |told: &Value, diagnosis: &Value| {
+        let of =
+            |f: &Value| f["code"] == told["code"] && f["subject"] == told["subject"] && f["title"] == told["title"];
+        findings(diagnosis).iter().any(of)
+    };
+    let mut verdicts = 0;
+    for (name, path) in recordings() {
+        let out = coroner(&["diagnose", "--json", "--from", path.to_str().unwrap()]);
+        let diagnosis = json_of(&out);
+        let all = diagnosis["verdicts"].as_array().unwrap();
+        let conclusion = match (out.status.code(), all.is_empty()) {
+            (Some(0), true) => "nothing wrong",
+            (Some(1), true) => "no cause found",
+            (Some(1), false) => "cause found",
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(diagnosis["conclusion"], conclusion, "{name}");
+        for verdict in all {
+            verdicts += 1;
+            let mut named = vec![&verdict["root_cause"]];
+            named.extend(verdict["context"].as_array().unwrap());
+            for link in verdict["chain"].as_array().unwrap() {
+                named.extend([&link["from"], &link["to"]]);
+                assert!(link["because"].is_string() && link["evidence"].is_array(), "{name}: {link:#}");
+                for proof in ["identity", "order", "size"] {
+                    let proof = &link["proofs"][proof];
+                    assert!(proof["shown"].is_string() || proof["not_seen"].is_string(), "{name}: {link:#}");
+                }
+            }
+            assert!(named.into_iter().all(|told| names_a_finding(told, &diagnosis)), "{name}: {verdict:#}");
+            assert!(["proven", "likely", "possible"].iter().any(|c| verdict["certainty"] == *c), "{name}: {verdict:#}");
+            for field in ["because", "remedy", "not_fixed", "story", "severity"] {
+                assert!(verdict[field].is_string(), "{name}, {field}: {verdict:#}");
+            }
+            for moment in verdict["timeline"].as_array().unwrap() {
+                moment["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+                assert!(moment["uncertainty_ms"].is_u64() && moment["what"].is_string(), "{name}: {moment}");
+            }
+        }
+    }
+    assert!(verdicts >= 4, "only {verdicts} verdicts in all recordings");
+}
+
 #[test]
 fn reading_a_recording_changes_nothing() {
     for (name, path) in recordings() {
