@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod kernel_work;
 mod output;
 mod recorder;
 

@@ -52,6 +52,23 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
 }
 
 #[test]
+fn without_bpf_it_says_what_is_lost_and_still_samples_the_kernel() {
+    let unseen = |args: &[&str]| {
+        let seen = json_of(&coroner(args));
+        let unseen = seen["unseen"].as_array().cloned().unwrap_or_default();
+        let why = |probe: &str| {
+            let found = unseen.iter().find(|unseen| unseen["probe"] == probe);
+            found.map(|unseen| unseen["why"].as_str().unwrap_or_default().to_owned())
+        };
+        (why("child-exits"), why("kernel-samples"))
+    };
+    let (exits, kernel) = unseen(&["diagnose", "--no-bpf", "--for", "1s", "--json"]);
+    assert_eq!(exits.as_deref(), Some("BPF was not to be used"));
+    assert_eq!(kernel, unseen(&["diagnose", "--for", "1s", "--json"]).1, "samples are no BPF");
+    fails(&["diagnose", "--no-bpf", "--last", "5m"], &["--no-bpf", "--last"]);
+}
+
+#[test]
 fn this_node_is_diagnosed_in_the_documented_shape() {
     let out = coroner(&["--for", "1s", "--json"]);
     let d = json_of(&out);

@@ -98,6 +98,13 @@ impl<'e> Work<'e> {
         sampled.fold(Duration::ZERO, |sum, stretch| sum.saturating_add(stretch.to.since(stretch.from)))
     }
 
+    /// How long it was sampled in the stretches whose middle lies within the window.
+    pub fn over_within(&self, window: Window) -> Duration {
+        let middle = |stretch: &KernelWork| Time(stretch.from.0 / 2 + stretch.to.0 / 2);
+        let inside = self.stretches.iter().filter(|stretch| stretch.rate_hz > 0 && window.contains(middle(stretch)));
+        inside.fold(Duration::ZERO, |sum, stretch| sum.saturating_add(stretch.to.since(stretch.from)))
+    }
+
     pub fn cores(&self) -> u32 {
         self.stretches.last().map_or(0, |stretch| stretch.cores)
     }

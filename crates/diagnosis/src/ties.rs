@@ -65,6 +65,13 @@ impl When {
         self.from + slack <= other.from
     }
 
+    /// Whether they overlap, whatever the clocks are off.
+    pub fn surely_overlaps(&self, other: &When) -> bool {
+        let slack = self.uncertainty.saturating_add(other.uncertainty);
+        self.from + slack <= other.to && other.from + slack <= self.to
+    }
+
+    /// Whether they may overlap, both clocks at their worst.
     pub fn overlaps(&self, other: &When) -> bool {
         let slack = self.uncertainty.saturating_add(other.uncertainty);
         self.from <= other.to + slack && other.from <= self.to + slack

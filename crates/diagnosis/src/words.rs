@@ -103,7 +103,8 @@ pub fn list<S: AsRef<str>>(items: &[S], at_most: usize) -> String {
 
 /// A share in percent, one decimal below ten: `6.5 %`, `43 %`.
 pub fn percent(share: f64) -> String {
-    let p = share * 100.0;
+    // An empty sum is -0.0.
+    let p = share * 100.0 + 0.0;
     if p < 9.95 { format!("{p:.1} %") } else { format!("{p:.0} %") }
 }
 

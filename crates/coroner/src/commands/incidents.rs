@@ -4,6 +4,7 @@ use super::profile::out;
 use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
+use crate::kernel_work;
 use crate::output::incidents_text::Listed;
 use crate::output::report::{self as markdown, Report as MarkdownReport};
 use crate::output::{incidents_json, incidents_text, print, warn};
@@ -115,7 +116,8 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
     let listed = Listed::new(directory, incident);
     let read = match &listed.file {
         None => Err("its minutes are not frozen yet, or could not be".to_owned()),
-        Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|recording| {
+        Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
+            kernel_work::add(file, &mut recording.evidence);
             let diagnosis = diagnose(&recording.evidence);
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
             Read { evidence: recording.evidence, diagnosis, risers }

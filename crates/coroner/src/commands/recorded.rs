@@ -2,6 +2,7 @@
 
 use crate::args::RecordedArgs;
 use crate::args::profile::Moment;
+use crate::kernel_work;
 use crate::output::diagnosis_json::timestamp;
 use crate::output::warn;
 use crate::recorder::directory;
@@ -67,7 +68,7 @@ pub fn read(args: &RecordedArgs, is_watch: bool) -> anyhow::Result<Option<Record
 fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     let is_directory = path.is_dir();
     let (span, is_default) = span(path, args)?;
-    let recording = recording::read_span(path, &span)?;
+    let mut recording = recording::read_span(path, &span)?;
     let is_written = is_directory && directory::is_live(path);
     if !recording.about.sealed && !is_written {
         warn(&format!(
@@ -81,6 +82,7 @@ fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
         "{}: the recording holds no look at the cores; nothing can be said",
         path.display()
     );
+    kernel_work::add(path, &mut recording.evidence);
     let line = match is_directory && is_default {
         true => format!("from {}, its last 10 minutes; --last, --since and --until ask for others", path.display()),
         false => String::new(),

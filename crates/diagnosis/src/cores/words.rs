@@ -2,7 +2,8 @@
 
 /// `3 %`, `100 %`; below 1 with one digit, so that little is not nothing.
 pub fn percent(share: f64) -> String {
-    let percent = share * 100.0;
+    // An empty sum is -0.0.
+    let percent = share * 100.0 + 0.0;
     if percent > 0.0 && percent < 1.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 

@@ -7,6 +7,7 @@ use super::not_seen;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
+use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, percent};
 use crate::zombies::makers::{self, MakerShare};
 use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
@@ -144,7 +145,7 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>, maker: Option<&
                 in it, so empty ones can be removed on a drained node; fix who leaks, or they return."
             .to_owned();
     };
-    let dir = format!("{}{}", census.mount_point.trim_end_matches('/'), parent.path);
+    let dir = shell_word(&format!("{}{}", census.mount_point.trim_end_matches('/'), parent.path));
     let who =
         CgroupOwner::of_path(&parent.path).unit.map(|unit| format!(" (they lie below {unit})")).unwrap_or_default();
     let first = match maker {

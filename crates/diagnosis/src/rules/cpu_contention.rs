@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const FULL: f64 = 0.95;
 /// For each thread that runs two wait: everybody gets a third of what it wants. A build or a batch job that starts two processes for
 /// each core is at work; it takes as long as it takes.
-const WAITING_PER_CORE: f64 = 2.0;
+pub const WAITING_PER_CORE: f64 = 2.0;
 const WORTH_KNOWING: f64 = 0.5;
 const NAMED: usize = 4;
 

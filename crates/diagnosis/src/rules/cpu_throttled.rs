@@ -8,6 +8,7 @@ use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
+use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, list, percent, plural};
 use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Source, Time, probe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,10 +242,11 @@ fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
         return None;
     };
     let directory = format!("{}{below}", mount.mount_point.trim_end_matches('/'));
-    Some(match mount.version {
-        1 => format!("`echo -1 > {directory}/cpu.cfs_quota_us`"),
-        _ => format!("`echo max > {directory}/cpu.max`"),
-    })
+    let file = format!("{directory}/{}", if mount.version == 1 { "cpu.cfs_quota_us" } else { "cpu.max" });
+    let word = shell_word(&file);
+    // A name that would end the quotes is not put into a command.
+    let lifts = if mount.version == 1 { "-1" } else { "max" };
+    (!word.contains('`')).then(|| format!("`echo {lifts} > {word}`"))
 }
 
 fn remedy(mounts: &[CgroupMount], path: &str) -> String {

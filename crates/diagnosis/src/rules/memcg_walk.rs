@@ -28,7 +28,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if let Some(all) = all.filter(|all| *all < MANY) {
         return Answer::Fine(format!("{} of one core, over {} memory cgroups", percent(share), count(all)));
     }
-    let walkers = work.processes(|row| row.kind.is_memcg_walk());
+    // The kernel frees cgroups by workers of its own: that ends the trouble.
+    let frees = |comm: &str| comm.starts_with("kworker/") && comm.contains("cgroup_");
+    let walkers = work.processes(|row| row.kind.is_memcg_walk() && !frees(&row.comm));
     let telling = walkers.iter().filter(|walker| walker.share >= WORTH_KNOWING || walker.peak >= FELT_FOR_A_SECOND);
     let findings: Vec<Finding> = telling.take(MOST_FINDINGS).map(|walker| finding(walker, memcgs)).collect();
     Answer::from_findings(findings, || format!("{} of one core went into it", percent(share)))
@@ -57,11 +59,17 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
             percent(walker.peak)
         ),
         evidence: walker.facts(),
-        remedy: format!(
-            "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. Until they are gone, let {name} ask less \
-             often, or keep it off cores that serve a NIC (`taskset -pc CORES {}`).",
-            walker.thread.pid
-        ),
+        remedy: match walker.thread.comm.starts_with("kworker/") || walker.thread.comm.starts_with("kswapd") {
+            true => format!(
+                "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. {name} is the kernel's own: it walks \
+                 when memory is short, or when somebody reads statistics."
+            ),
+            false => format!(
+                "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. Until they are gone, let {name} ask \
+                 less often, or keep it off cores that serve a NIC (`taskset -pc CORES {}`).",
+                walker.thread.pid
+            ),
+        },
         ties: walker.ties(),
     }
 }

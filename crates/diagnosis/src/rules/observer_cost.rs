@@ -39,7 +39,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     Answer::from_findings(findings, || {
         let share = |processes: &[ProcessWork]| processes.iter().map(|p| p.share).sum::<f64>();
         format!(
-            "page tables of others took {} of one core, files of cgroups and /sys {}",
+            "page tables of processes took {} of one core, files of cgroups and /sys {}",
             percent(share(&tables)),
             percent(share(&files))
         )
@@ -50,7 +50,7 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
     let name = process.thread.name();
     let (what, harm, remedy) = match kind {
         WorkKind::PageTables => (
-            "page tables of other processes (smaps, clear_refs)",
+            "page tables of processes (smaps, clear_refs)",
             "While it reads them, the process that it looks at cannot change its memory map and waits.",
             "Turn off what asks for it: cAdvisor `--disable_metrics=referenced_memory`, other agents' memory maps or \"referenced bytes\"; or \
              look less often; smaps_rollup is cheaper than smaps.",

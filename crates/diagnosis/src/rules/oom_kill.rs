@@ -226,6 +226,16 @@ fn ties(kills: &[Kill], cgroups: &[&str]) -> Ties {
     }
 }
 
+/// What died longer ago is told, but it is not what is wrong now.
+const RECENT: Duration = Duration::from_secs(3600);
+
+fn unless_old(severity: Severity, kills: &[Kill]) -> Severity {
+    match kills.last().is_some_and(|kill| kill.event.age <= RECENT) {
+        true => severity,
+        false => Severity::Info,
+    }
+}
+
 fn node_finding(kills: &[Kill]) -> Finding {
     let last = &kills[kills.len() - 1];
     let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
@@ -233,7 +243,7 @@ fn node_finding(kills: &[Kill]) -> Finding {
     Finding {
         code: Code::OomKill,
         ties: ties(kills, &[]),
-        severity: Severity::Critical,
+        severity: unless_old(Severity::Critical, kills),
         subject: Subject::new(SubjectKind::Node, "memory"),
         title: format!("The node ran out of memory and killed {}{also}, last {}", last.victim(), last.event.age_words()),
         detail: format!(
@@ -256,7 +266,7 @@ fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
         code: Code::OomKill,
         ties: ties(kills, &[cgroup]),
         // The limit did what it is for, and only its own job paid.
-        severity: Severity::Warning,
+        severity: unless_old(Severity::Warning, kills),
         subject: Subject::new(SubjectKind::Cgroup, cgroup),
         title: format!(
             "{} hit its memory limit: {}{also} killed, last {}",
@@ -297,8 +307,12 @@ fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
     }));
     Finding {
         code: Code::OomKill,
-        ties: Ties::default(),
-        severity: Severity::Warning,
+        ties: Ties {
+            cgroups: cgroups.iter().map(|(cgroup, _)| cgroup.to_string()).collect(),
+            ..latest.map(|(_, kill)| ties(std::slice::from_ref(kill), &[])).unwrap_or_default()
+        },
+        severity: latest
+            .map_or(Severity::Warning, |(_, kill)| unless_old(Severity::Warning, std::slice::from_ref(kill))),
         subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
         title: format!(
             "{} cgroups hit their memory limit: {} killed{last}",

@@ -8,7 +8,8 @@ use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
-use coroner_evidence::{Evidence, Source, Window, probe};
+use coroner_evidence::{Evidence, Source, Time, Window, probe};
+use std::collections::BTreeSet;
 
 /// Fewer in one window are worth a note: a burst that a retransmission repairs.
 const SOME_DROPS: u64 = 10;
@@ -127,10 +128,15 @@ pub fn examine(evidence: &Evidence) -> Answer {
 /// From the last look before a counter first moved to the look after it last did.
 fn moved_when(evidence: &Evidence, subject: &str, name: &str) -> Option<When> {
     let points = evidence.counters.points(Source::Softnet, subject, name);
+    // A counter that stands still is not written down: the look before is that of any other counter.
+    let softnet = evidence.counters.iter().filter(|(series, _)| series.source == Source::Softnet);
+    let looks: BTreeSet<Time> = softnet.flat_map(|(_, points)| points.iter().map(|point| point.at)).collect();
+    let look_before = |at: Time| looks.range(..at).next_back().copied();
     let mut moves = points.windows(2).filter(|pair| pair[1].value > pair[0].value);
     let first = moves.next()?;
     let last = moves.next_back().unwrap_or(first);
-    Some(Window { from: first[0].at, to: last[1].at }.into())
+    let from = look_before(first[1].at).map_or(first[0].at, |look| look.max(first[0].at));
+    Some(Window { from, to: last[1].at }.into())
 }
 
 const SOURCE: &str = "/proc/net/softnet_stat";

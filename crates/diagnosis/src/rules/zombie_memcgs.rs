@@ -225,10 +225,12 @@ fn finding(
     }
 }
 
-/// Of the largest group: where they were, of which unit, and who was seen making them.
+/// Of the group that has most of them: where they were, of which unit, and who was seen making most of what came while we watched.
 fn ties(report: Option<&Report<'_>>) -> Ties {
-    let Some(group) = report.and_then(|report| report.groups.first()) else { return Ties::default() };
-    let mut ties = group.makers.iter().find(|share| share.maker.is_some()).map(MakerShare::ties).unwrap_or_default();
+    let Some(group) = report.and_then(named::dominant) else { return Ties::default() };
+    let born = group.makers.iter().map(|share| share.born).sum::<u64>();
+    let maker = group.makers.iter().find(|share| share.maker.is_some() && share.born > born / 2);
+    let mut ties = maker.map(MakerShare::ties).unwrap_or_default();
     ties.cgroups.push(group.parent.clone());
     if let Some(unit) = &group.unit {
         ties.units = vec![unit.clone()];

@@ -67,10 +67,15 @@ fn edges(case: &Case<'_>) -> Vec<Edge> {
             }
         }
     }
-    let pairs: Vec<(usize, usize)> = edges.iter().map(|edge| (edge.from, edge.to)).collect();
+    let all: Vec<(usize, usize, Certainty)> =
+        edges.iter().map(|edge| (edge.from, edge.to, edge.linked.proofs.certainty())).collect();
     edges.retain(|edge| {
-        let others: Vec<(usize, usize)> = pairs.iter().copied().filter(|pair| *pair != (edge.from, edge.to)).collect();
-        !leads_to(edge.from, edge.to, &others)
+        // A way round that is less certain does not take its place.
+        let certainty = edge.linked.proofs.certainty();
+        let others = all.iter().filter(|(from, to, _)| (*from, *to) != (edge.from, edge.to));
+        let as_sure = others.filter(|(_, _, other)| *other >= certainty);
+        let pairs: Vec<(usize, usize)> = as_sure.map(|(from, to, _)| (*from, *to)).collect();
+        !leads_to(edge.from, edge.to, &pairs)
     });
     edges
 }
@@ -138,10 +143,24 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
-        remedy: judged.remedy.clone(),
+        remedy: with_relief(&judged.remedy, &findings),
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),
     }
+}
+
+/// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step.
+fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
+    let walk = findings.iter().skip(1).find(|finding| finding.code == Code::MemcgWalk);
+    let Some(walker) = walk.and_then(|walk| walk.ties.culprits.first()) else { return remedy.to_owned() };
+    if walker.comm.starts_with("kworker/") || walker.comm.starts_with("kswapd") {
+        return remedy.to_owned();
+    }
+    format!(
+        "To stop the harm at once: stop {0}, let it look less often, or keep it off the cores that others need (`taskset -pc CORES {1}`). Then the cause: {remedy}",
+        walker.name(),
+        walker.pid
+    )
 }
 
 /// From what hurts back to the cause.

@@ -166,6 +166,8 @@ CREATE VIEW events AS
     SELECT to_ns, 'kernel', cores || ' cores', kernel || ' samples in the kernel in '
            || printf('%.1f s', (to_ns - from_ns) / 1e9) || ': ' || memcg_walk || ' stepping through memory cgroups, '
            || reclaim || ' in reclaim' FROM kernel_work
+           -- One core for 30 % of the time, or more: calm seconds would hide everything else.
+           WHERE kernel >= 0.3 * rate_hz * (to_ns - from_ns) / 1e9
   ) LEFT JOIN wall_clock ORDER BY at_ns;
 -- One line for each look at the dead. `named` is how many are in zombie_chunks, where the scan could name them at all.
 CREATE VIEW zombies_readable AS

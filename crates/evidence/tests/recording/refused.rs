@@ -41,7 +41,7 @@ fn each_refusal_says_what_is_wrong() {
     Connection::open(&path).unwrap().execute_batch(&newer).unwrap();
     let (error, text) = refusal(&path);
     assert!(matches!(error, RecordingError::Newer { .. }));
-    assert!(text.ends_with("made by coroner 9.8, format 5; this one reads up to format 4; update coroner"), "{text}");
+    assert!(text.ends_with("made by coroner 9.8, format 6; this one reads up to format 5; update coroner"), "{text}");
 }
 
 #[test]

@@ -98,7 +98,10 @@ impl ScenarioSums {
 impl Times {
     fn of(mut seconds: Vec<f64>) -> Option<Times> {
         seconds.sort_by(f64::total_cmp);
-        Some(Times { median: *seconds.get(seconds.len() / 2)?, worst: *seconds.last()? })
+        let worst = *seconds.last()?;
+        // Of an even number there are two in the middle.
+        let (low, high) = (seconds[(seconds.len() - 1) / 2], seconds[seconds.len() / 2]);
+        Some(Times { median: (low + high) / 2.0, worst })
     }
 }
 
@@ -194,6 +197,14 @@ mod tests {
         assert_eq!(sums.recall, Some(20.0 / 21.0));
         assert_eq!(sums.culprit_accuracy, Some(19.0 / 21.0));
         assert_eq!(one.seconds, Some(Times { median: 6.0, worst: 7.0 }));
+    }
+
+    #[test]
+    fn the_median_lies_in_the_middle() {
+        let of = |seconds: &[f64]| Times::of(seconds.to_vec());
+        assert_eq!(of(&[9.0, 1.0, 2.0]), Some(Times { median: 2.0, worst: 9.0 }));
+        assert_eq!(of(&[4.0, 1.0]), Some(Times { median: 2.5, worst: 4.0 }));
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

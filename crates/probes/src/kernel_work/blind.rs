@@ -1,12 +1,11 @@
 //! Why the kernel's work cannot be sampled, in words for [`Evidence::unseen`].
 
-use std::io;
-
 use coroner_evidence::{Evidence, probe};
 
 use super::symbols::NoSymbols;
 use crate::Root;
 use crate::perf::blind::explain;
+use crate::perf::cores::Refused;
 
 const WHAT: &str = "what the kernel is at work on (samples of its stacks)";
 
@@ -40,8 +39,9 @@ pub(super) fn no_symbols(root: &Root, error: &NoSymbols, evidence: &mut Evidence
     evidence.unseen(probe::KERNEL_SAMPLES, WHAT, why, how_to_see);
 }
 
-/// perf_event_open or the mapping of its ring failed on `blind` of `cores` cores.
-pub(super) fn refused(root: &Root, error: &io::Error, blind: usize, cores: usize, evidence: &mut Evidence) {
+/// perf_event_open or the mapping of its ring failed.
+pub(super) fn refused(root: &Root, refused: &Refused, evidence: &mut Evidence) {
+    let Refused { error, blind, cores } = refused;
     let what = if blind < cores { format!("{WHAT}, on {blind} of {cores} cores") } else { WHAT.to_owned() };
     let (why, how_to_see) = explain(root, error);
     evidence.unseen(probe::KERNEL_SAMPLES, what, why, how_to_see);
@@ -64,7 +64,8 @@ mod tests {
     #[test]
     fn only_some_cores_are_blind() {
         let mut evidence = Evidence::default();
-        refused(&Root::live(), &io::Error::from_raw_os_error(libc::EMFILE), 3, 192, &mut evidence);
+        let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+        refused(&Root::live(), &Refused { error, blind: 3, cores: 192 }, &mut evidence);
         assert!(evidence.unseen[0].what.ends_with("on 3 of 192 cores"), "{:?}", evidence.unseen);
     }
 

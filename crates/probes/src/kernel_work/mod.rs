@@ -23,14 +23,13 @@ mod rows;
 mod symbols;
 mod threads;
 
-use std::collections::BTreeSet;
-use std::io;
 use std::time::Duration;
 
-use coroner_evidence::{CoreSet, Evidence, Time};
+use coroner_evidence::{Evidence, Time};
 use rustix::time::ClockId;
 
-use crate::perf::{self, Attributes, Event, Ring, flag, sample};
+use crate::perf::cores::{CoreLosses, ONLINE, SampledCores, Wanted, online};
+use crate::perf::{self, Attributes, Event, flag, sample};
 use crate::root::{Root, clock};
 use batch::Batch;
 use record::Record;
@@ -63,37 +62,28 @@ pub enum Naming {
 pub struct KernelSampler {
     root: Root,
     rate_hz: u32,
+    read_format: u64,
     naming: Naming,
-    cores: Vec<SampledCore>,
-    /// All that were sampled for a while: cores come and go.
-    ever: BTreeSet<u32>,
+    cores: SampledCores,
+    /// Samples that are missing, as far as they are told.
+    lost: u64,
     batch: Batch,
     threads: ThreadNames,
     spent: Duration,
-}
-
-#[derive(Debug)]
-struct SampledCore {
-    number: u32,
-    ring: Ring,
-    /// By records of losses, for kernels that do not count them.
-    lost: u64,
-    throttled_since: Option<u64>,
-    held_back_ns: u64,
-    /// Of what it missed, so much is told already.
-    told: u64,
 }
 
 impl KernelSampler {
     /// Begins now (`at`). What cannot be seen is noted in the evidence.
     pub fn start(root: &Root, rate_hz: u32, naming: Naming, at: Time, evidence: &mut Evidence) -> KernelSampler {
         let began = clock(ClockId::ThreadCPUTime);
+        let rate_hz = perf::allowed_rate(root, rate_hz);
         let mut sampler = KernelSampler {
             root: root.clone(),
-            rate_hz: perf::allowed_rate(root, rate_hz),
+            rate_hz,
+            read_format: if root.is_live() { read_format(root, rate_hz) } else { 0 },
             naming,
-            cores: Vec::new(),
-            ever: BTreeSet::new(),
+            cores: SampledCores::default(),
+            lost: 0,
             batch: Batch::new(at),
             threads: ThreadNames::default(),
             spent: Duration::ZERO,
@@ -104,19 +94,12 @@ impl KernelSampler {
         }
         sampler.follow_cores(evidence);
         // Without symbols samples mean nothing. The permission to sample is asked for first.
-        if !sampler.cores.is_empty()
+        if sampler.is_sampling()
             && let Err(error) = symbols::can_be_read(root)
         {
             blind::no_symbols(root, &error, evidence);
             sampler.cores.clear();
         }
-        let cores = sampler.cores.len();
-        let mut error = None;
-        sampler.cores.retain(|core| core.ring.enable().map_err(|why| error = Some(why)).is_ok());
-        if let Some(error) = error {
-            blind::refused(root, &error, cores - sampler.cores.len(), cores, evidence);
-        }
-        sampler.ever = sampler.cores.iter().map(|core| core.number).collect();
         sampler.spent = clock(ClockId::ThreadCPUTime).since(began);
         sampler
     }
@@ -151,40 +134,33 @@ impl KernelSampler {
         if !self.is_sampling() {
             return;
         }
-        for core in &self.cores {
-            let _ = core.ring.disable();
-        }
+        self.cores.stop();
         self.drain(at);
-        for core in &mut self.cores {
-            // Now that it is off, the core need not be asked.
-            core.lost = core.lost.max(core.ring.lost().unwrap_or(0));
-            self.batch.lose(at, core.missed(at, self.rate_hz));
-        }
+        self.note_losses(at, &self.cores.last_losses(at));
         self.threads.look(&self.root);
         self.tell(at, evidence);
     }
 
     fn drain(&mut self, at: Time) {
         let (batch, threads) = (&mut self.batch, &mut self.threads);
-        for core in &mut self.cores {
-            let SampledCore { number, ring, lost, throttled_since, held_back_ns, .. } = core;
-            let sound = ring.drain(|bytes| match record::parse(bytes) {
-                Some(Record::Sample(sample)) => {
-                    batch.add(*number, &sample);
-                    threads.saw(sample.pid, sample.tid);
-                }
-                Some(Record::Lost(more)) => *lost = lost.saturating_add(more),
-                Some(Record::Throttled(since)) => *throttled_since = Some(since),
-                Some(Record::Unthrottled(until)) => {
-                    let held = throttled_since.take().map_or(0, |since| until.saturating_sub(since));
-                    *held_back_ns = held_back_ns.saturating_add(held);
-                }
-                Some(Record::Named(tid, name)) => threads.named(tid, name),
-                Some(Record::Other) | None => {}
-            });
-            *lost = lost.saturating_add(u64::from(!sound));
-            batch.lose(at, core.missed(at, self.rate_hz));
-        }
+        self.cores.drain(at, &mut |core, bytes| match record::parse(bytes) {
+            Some(Record::Sample(sample)) => {
+                batch.add(core, &sample);
+                threads.saw(sample.pid, sample.tid);
+            }
+            Some(Record::Named(tid, name)) => threads.named(tid, name),
+            Some(Record::Other) | None => {}
+        });
+        self.note_losses(at, &self.cores.losses(at));
+    }
+
+    /// Samples that the kernel had no room for, and those it held back to save time, since this was asked last.
+    fn note_losses(&mut self, at: Time, losses: &[CoreLosses]) {
+        let rate = u128::from(self.rate_hz);
+        let held = |ns: u64| u64::try_from(u128::from(ns) * rate / 1_000_000_000).unwrap_or(u64::MAX);
+        let all = losses.iter().fold(0u64, |sum, l| sum.saturating_add(l.lost).saturating_add(held(l.throttled_ns)));
+        self.batch.lose(at, all.saturating_sub(self.lost));
+        self.lost = self.lost.max(all);
     }
 
     /// Writes down the batch, and begins another.
@@ -200,84 +176,33 @@ impl KernelSampler {
             },
             false => None,
         };
-        let sampling = Sampling { to: at, rate_hz: self.rate_hz, cores: self.ever.len() as u32 };
+        let sampling = Sampling { to: at, rate_hz: self.rate_hz, cores: self.cores.iter().count() as u32 };
         let comm = |pid, tid| self.threads.name(pid, tid);
         evidence.kernel_work.extend(rows::kernel_work(&batch, symbols.as_ref(), &sampling, &comm));
         self.threads.forget();
     }
 
-    /// Begins with cores that came, and lets go of those that went.
     fn follow_cores(&mut self, evidence: &mut Evidence) {
-        const ONLINE: &str = "/sys/devices/system/cpu/online";
-        let online = match self.root.read_line(ONLINE).as_deref().map(CoreSet::parse_list) {
-            Some(Some(online)) => online,
+        let Some(online) = online(&self.root) else {
             // Those that are known go on.
-            _ if !self.cores.is_empty() => return,
-            _ => return blind::no_cores(&format!("{ONLINE} does not say which cores there are"), evidence),
-        };
-        let now = clock(ClockId::Monotonic);
-        let rate_hz = self.rate_hz;
-        let (stay, went) =
-            std::mem::take(&mut self.cores).into_iter().partition::<Vec<_>, _>(|core| online.contains(core.number));
-        self.cores = stay;
-        for mut core in went {
-            core.lost = core.lost.max(core.ring.lost().unwrap_or(0));
-            self.batch.lose(now, core.missed(now, rate_hz));
-        }
-
-        let (mut refused, mut error) = (0, None);
-        let known: BTreeSet<u32> = self.cores.iter().map(|core| core.number).collect();
-        let began = !self.ever.is_empty();
-        for number in online.iter().filter(|number| !known.contains(number)) {
-            let ring = open_ring(number, rate_hz).and_then(|ring| {
-                // The first ones begin together.
-                if began {
-                    ring.enable()?;
-                    self.ever.insert(number);
-                }
-                Ok(ring)
-            });
-            match ring {
-                Ok(ring) => {
-                    let begun = SampledCore { number, ring, lost: 0, throttled_since: None, held_back_ns: 0, told: 0 };
-                    self.cores.push(begun);
-                }
-                // It went offline in this moment.
-                Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => {}
-                Err(why) => {
-                    refused += 1;
-                    let denied = matches!(why.raw_os_error(), Some(libc::EACCES | libc::EPERM));
-                    error = Some(why);
-                    // It is the same on all others.
-                    if denied {
-                        refused = online.len() - self.cores.len();
-                        break;
-                    }
-                }
+            if !self.is_sampling() {
+                blind::no_cores(&format!("{ONLINE} does not say which cores there are"), evidence);
             }
-        }
-        if let Some(error) = error {
-            blind::refused(&self.root, &error, refused, online.len(), evidence);
+            return;
+        };
+        perf::more_files(online.len());
+        let attributes = attributes(self.rate_hz, self.read_format);
+        // An idle core need not tick, and one in user code has nothing to say.
+        let wanted = Wanted { attributes, ring_bytes: ring_bytes(self.rate_hz), always_ticks: false };
+        if let Err(refused) = self.cores.follow(&online, &wanted, clock(ClockId::Monotonic)) {
+            blind::refused(&self.root, &refused, evidence);
         }
     }
 }
 
-impl SampledCore {
-    /// Samples that the kernel had no room for, and those it held back to save time, since this was asked last.
-    fn missed(&mut self, now: Time, rate_hz: u32) -> u64 {
-        let still = self.throttled_since.map_or(0, |since| now.0.saturating_sub(since));
-        let held_ns = u128::from(self.held_back_ns.saturating_add(still));
-        let held = held_ns * u128::from(rate_hz) / 1_000_000_000;
-        let all = self.lost.saturating_add(u64::try_from(held).unwrap_or(u64::MAX));
-        let more = all.saturating_sub(self.told);
-        self.told = self.told.max(all);
-        more
-    }
-}
-
-/// One event by the kernel's own clock, which is not counting yet.
-fn open_ring(core: u32, rate_hz: u32) -> io::Result<Ring> {
-    let attributes = |read_format| Attributes {
+/// An event by the kernel's own clock.
+fn attributes(rate_hz: u32, read_format: u64) -> Attributes {
+    Attributes {
         kind: perf::TYPE_SOFTWARE,
         config: perf::COUNT_SW_CPU_CLOCK,
         sample_period: u64::from(rate_hz),
@@ -294,13 +219,16 @@ fn open_ring(core: u32, rate_hz: u32) -> io::Result<Ring> {
             | flag::USE_CLOCKID,
         clock_id: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
-    };
-    // How many were lost is told from Linux 6.0 on; before, such a wish is refused with EINVAL.
-    let event = match Event::open(core, &attributes(perf::READ_FORMAT_LOST)) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Event::open(core, &attributes(0))?,
-        event => event?,
-    };
-    Ring::of(event, ring_bytes(rate_hz))
+    }
+}
+
+/// How many were lost is told from Linux 6.0 on; before, such a wish is refused with EINVAL.
+fn read_format(root: &Root, rate_hz: u32) -> u64 {
+    let first = online(root).and_then(|online| online.iter().next()).unwrap_or(0);
+    match Event::open(first, &attributes(rate_hz, perf::READ_FORMAT_LOST)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => 0,
+        _ => perf::READ_FORMAT_LOST,
+    }
 }
 
 /// Room for more than a second of the deepest stacks.

@@ -1,7 +1,7 @@
 //! One record of the ring, from its bytes (include/uapi/linux/perf_event.h: enum perf_event_type).
 
 use crate::perf::HEADER;
-use crate::perf::record::{COMM, LOST, SAMPLE, THROTTLE, UNTHROTTLE};
+use crate::perf::record::{COMM, SAMPLE};
 
 /// From here up (to -1) a number in a chain is not an address but says what the next ones are: PERF_CONTEXT_MAX.
 const CONTEXT_MARKS: u64 = -4095i64 as u64;
@@ -12,12 +12,6 @@ const LONGEST_COMM: usize = 15;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Record<'a> {
     Sample(Sample<'a>),
-    /// So many found no room.
-    Lost(u64),
-    /// The kernel stopped sampling at this time …
-    Throttled(u64),
-    /// … and went on at this one.
-    Unthrottled(u64),
     /// A thread is called so from now on.
     Named(u32, &'a [u8]),
     Other,
@@ -63,10 +57,6 @@ pub(super) fn parse(record: &[u8]) -> Option<Record<'_>> {
             let chain = body.get(24..)?.get(..frames.checked_mul(8)?)?;
             Record::Sample(Sample { pid, tid, time_ns, chain })
         }
-        // The event's id, then how many.
-        LOST => Record::Lost(field(1)?),
-        THROTTLE => Record::Throttled(field(0)?),
-        UNTHROTTLE => Record::Unthrottled(field(0)?),
         COMM => {
             let tid = half(body.get(4..8)?)?;
             let name = body.get(8..)?;
@@ -99,19 +89,12 @@ pub(super) mod tests {
         record(SAMPLE, &body)
     }
 
-    fn words(numbers: &[u64]) -> Vec<u8> {
-        numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
-    }
-
     #[test]
     fn records_as_the_kernel_writes_them() {
         let bytes = sample(42, 7, &[-128i64 as u64, 0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
         let Some(Record::Sample(found)) = parse(&bytes) else { panic!("a sample") };
         assert_eq!((found.pid, found.tid, found.time_ns), (42, 43, 7));
         assert_eq!(found.chain().collect::<Vec<_>>(), [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
-        assert_eq!(parse(&record(LOST, &words(&[1, 17]))), Some(Record::Lost(17)));
-        assert_eq!(parse(&record(THROTTLE, &words(&[99, 1, 1]))), Some(Record::Throttled(99)));
-        assert_eq!(parse(&record(UNTHROTTLE, &words(&[100, 1, 1]))), Some(Record::Unthrottled(100)));
         assert_eq!(parse(&record(1, &[1])), Some(Record::Other));
         let named = |pid: u32, thread: u32| {
             let mut body = [pid.to_ne_bytes(), thread.to_ne_bytes()].concat();

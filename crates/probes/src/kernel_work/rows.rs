@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use coroner_evidence::kernel_work::kind_of;
+use coroner_evidence::kernel_work::{fewer_rows, kind_of};
 use coroner_evidence::{KernelWork, Time, WorkKind, WorkRow};
 
 use super::batch::{Batch, SECOND};
@@ -67,7 +67,7 @@ pub(super) fn kernel_work(
     seconds
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Who {
     core: u32,
     pid: u32,
@@ -94,38 +94,21 @@ fn seconds(from: Time, sampling: &Sampling) -> Vec<KernelWork> {
     seconds
 }
 
-/// The most first. On a large node those of processes that did least of all are put together by core and kind.
+/// On a large node those of processes that did least of all are put together.
 fn rows(
     found: HashMap<Who, Did<'_>>,
     processes: &HashMap<u32, u64>,
     comm: &dyn Fn(u32, u32) -> String,
 ) -> Vec<WorkRow> {
-    let mut found: Vec<(Who, Did<'_>)> = found.into_iter().collect();
-    let mut others: HashMap<Who, Did<'_>> = HashMap::new();
-    if found.len() > MAX_ROWS {
-        let all_of = |pid: u32| processes.get(&pid).copied().unwrap_or(0);
-        found.sort_unstable_by_key(|(who, did)| (Reverse(all_of(who.pid)), Reverse(did.samples), *who));
-        for (who, did) in found.split_off(MAX_ROWS) {
-            let sum = others.entry(Who { pid: 0, tid: 0, ..who }).or_default();
-            sum.samples += did.samples;
-            for (symbol, samples) in did.symbols {
-                *sum.symbols.entry(symbol).or_default() += samples;
-            }
-        }
-    }
-    let row = |who: Who, did: Did<'_>, comm: String| {
+    let row = |(who, did): (Who, Did<'_>)| {
         let Who { core, pid, tid, kind } = who;
         let symbol = did.symbols.into_iter().max_by_key(|(name, samples)| (*samples, Reverse(*name)));
-        WorkRow { core, pid, tid, comm, kind, samples: did.samples, symbol: symbol.map(|(name, _)| name.to_owned()) }
+        let symbol = symbol.map(|(name, _)| name.to_owned());
+        WorkRow { core, pid, tid, comm: comm(pid, tid), kind, samples: did.samples, symbol }
     };
-    let mut rows: Vec<WorkRow> = found.into_iter().map(|(who, did)| row(who, did, comm(who.pid, who.tid))).collect();
-    rows.extend(others.into_iter().map(|(who, did)| row(who, did, OTHERS.to_owned())));
-    rows.sort_by_key(|row| (Reverse(row.samples), row.core, row.tid, row.kind));
-    rows
+    let rows = found.into_iter().map(row).collect();
+    fewer_rows(rows, MAX_ROWS, |row| processes.get(&row.pid).copied().unwrap_or(0))
 }
-
-/// Many threads that did little.
-const OTHERS: &str = "(others)";
 
 #[cfg(test)]
 mod tests {
@@ -196,14 +179,14 @@ mod tests {
         assert!(second.rows.len() <= MAX_ROWS + 192, "{}", second.rows.len());
         assert_eq!(second.samples(|_| true), u64::from(threads) + 5);
         assert_eq!(second.rows.iter().filter(|row| row.pid == 77_000).count(), 5, "who did most stays");
-        assert!(second.rows.iter().any(|row| row.comm == OTHERS && row.pid == 0));
+        assert!(second.rows.iter().any(|row| row.comm == "(others)" && row.pid == 0));
     }
 
     #[test]
     fn nothing_seen_is_a_second_without_rows() {
-        let told = told(&Batch::new(Time(0)), Some(TEXT), 5 * SECOND / 2);
+        let told = told(&Batch::new(Time(0)), Some(TEXT), 12 * SECOND / 5);
         assert_eq!(told.iter().map(|second| second.rows.len()).collect::<Vec<_>>(), [0, 0]);
         let over: u64 = told.iter().map(|second| second.to.0 - second.from.0).sum();
-        assert_eq!(over, 5 * SECOND / 2);
+        assert_eq!(over, 12 * SECOND / 5);
     }
 }

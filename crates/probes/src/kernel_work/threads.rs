@@ -52,7 +52,11 @@ impl ThreadNames {
         for (pid, tid) in asked {
             self.nameless.remove(&(pid, tid));
             // A name that was told last is the latest one.
-            let name = self.begun.remove(&tid).or_else(|| root.read_line(&format!("/proc/{pid}/task/{tid}/comm")));
+            let name = self.begun.remove(&tid).or_else(|| {
+                // Of a thread that ended its process may tell.
+                let files = [format!("/proc/{pid}/task/{tid}/comm"), format!("/proc/{pid}/comm")];
+                files.iter().find_map(|file| root.read_line(file))
+            });
             self.names.insert(tid, name.unwrap_or_else(|| GONE.to_owned()));
         }
     }
@@ -84,8 +88,9 @@ mod tests {
             std::fs::create_dir_all(&task).unwrap();
             std::fs::write(task.join("comm"), name).unwrap();
         }
+        std::fs::write(dir.path().join("proc/7/comm"), "java\n").unwrap();
         let mut threads = ThreadNames::default();
-        for (pid, tid) in [(7, 7), (7, 8), (9, 9), (10, 10), (0, 0)] {
+        for (pid, tid) in [(7, 7), (7, 8), (7, 11), (9, 9), (10, 10), (0, 0)] {
             threads.saw(pid, tid);
         }
         threads.named(9, b"cat");
@@ -93,6 +98,7 @@ mod tests {
         threads.named(8, b"renamed");
         assert_eq!(threads.name(7, 7), "java");
         assert_eq!(threads.name(7, 8), "renamed");
+        assert_eq!(threads.name(7, 11), "java", "it ended, its process did not");
         assert_eq!((threads.name(9, 9).as_str(), threads.name(10, 10).as_str()), ("cat", GONE));
         assert_eq!(threads.name(0, 0), IDLE);
     }

@@ -3,6 +3,7 @@
 //! Layouts are those of include/uapi/linux/perf_event.h.
 
 pub(crate) mod blind;
+pub(crate) mod cores;
 mod event;
 mod ring;
 

@@ -1,11 +1,10 @@
 //! Why stacks cannot be sampled, in words for [`Evidence::unseen`].
 
-use std::io;
-
 use coroner_evidence::{Evidence, probe};
 
 use crate::Root;
 use crate::perf::blind::explain;
+use crate::perf::cores::Refused;
 
 const WHAT: &str = "which functions run on each core (stack samples)";
 
@@ -17,8 +16,9 @@ pub(super) fn no_cores(why: &str, evidence: &mut Evidence) {
     evidence.unseen(probe::SAMPLES, WHAT, why, "run where /sys is mounted");
 }
 
-/// perf_event_open or the mapping of its ring failed on `blind` of `cores` cores.
-pub(super) fn refused(root: &Root, error: &io::Error, blind: usize, cores: usize, evidence: &mut Evidence) {
+/// perf_event_open or the mapping of its ring failed.
+pub(super) fn refused(root: &Root, refused: &Refused, evidence: &mut Evidence) {
+    let Refused { error, blind, cores } = refused;
     let what = if blind < cores { format!("{WHAT}, on {blind} of {cores} cores") } else { WHAT.to_owned() };
     let (why, how_to_see) = explain(root, error);
     evidence.unseen(probe::SAMPLES, what, why, how_to_see);

@@ -75,7 +75,7 @@ fn rate(samples: &[Ticked], core: u32) -> f64 {
 fn a_spinner_is_sampled_on_its_core_with_its_stack() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(97);
-    let core = sampler.cores.last().unwrap().number;
+    let core = sampler.cores.iter().last().unwrap().number;
     let spinner = spinner(core);
     let mut seen = Vec::new();
     let began = Instant::now();
@@ -162,15 +162,12 @@ fn what_found_no_room_is_counted() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut evidence = Evidence::default();
     let mut sampler = start(49);
-    let online = sampler.online().unwrap();
+    let online = online(&Root::live()).unwrap();
     sampler.cores.clear();
     // Rings as small as they can be, at a high rate, not read for a while.
-    let attributes = core::attributes(sampler.ticker, 999, sampler.extras);
-    for number in online.iter() {
-        let core = SampledCore::open(number, &attributes, 4096, clock(ClockId::Monotonic)).unwrap();
-        core.enable().unwrap();
-        sampler.cores.push(core);
-    }
+    let attributes = event::attributes(sampler.ticker, 999, sampler.extras);
+    let wanted = Wanted { attributes, ring_bytes: 4096, always_ticks: false };
+    sampler.cores.follow(&online, &wanted, clock(ClockId::Monotonic)).unwrap();
     let began = Instant::now();
     while sampler.losses().iter().map(|losses| losses.lost).sum::<u64>() == 0 {
         assert!(began.elapsed() < Duration::from_secs(60));

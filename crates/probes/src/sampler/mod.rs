@@ -14,11 +14,10 @@
 //! for beginning or changing its event, which is done by that core itself.
 
 mod blind;
-mod core;
+mod event;
 #[cfg(test)]
 mod host_tests;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -26,15 +25,15 @@ use coroner_evidence::{CoreSet, Evidence};
 use rustix::time::ClockId;
 
 use crate::perf;
+use crate::perf::cores::{ONLINE, SampledCores, Wanted, online};
 use crate::root::{Root, clock};
-use core::{Extras, SAMPLE_TYPE, SampledCore, Ticker};
+use event::{Extras, SAMPLE_TYPE, Ticker};
+
+pub use crate::perf::cores::CoreLosses;
 
 /// All rings together, and the largest one.
 const RINGS_BYTES: usize = 32 << 20;
 const LARGEST_RING: usize = 512 << 10;
-
-/// An online core that says nothing for so long was switched off and on in between: its event is dead.
-const SILENT: Duration = Duration::from_secs(10);
 
 /// How long a counter of cycles may take to show that it counts.
 const COUNTS_WITHIN: Duration = Duration::from_millis(2);
@@ -56,16 +55,6 @@ pub struct RecordFormat {
     pub has_build_ids: bool,
 }
 
-/// What one core did not tell, since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CoreLosses {
-    pub core: u32,
-    /// Records, of whatever kind, that found no room in the ring.
-    pub lost: u64,
-    /// How long the kernel stopped sampling, because samples took too much of its time.
-    pub throttled_ns: u64,
-}
-
 /// Samples all cores until it is dropped. Where it may not, it says so once and sees nothing.
 #[derive(Debug)]
 pub struct Sampler {
@@ -73,9 +62,7 @@ pub struct Sampler {
     rate_hz: u32,
     ticker: Ticker,
     extras: Extras,
-    cores: Vec<SampledCore>,
-    /// What cores that went have lost.
-    gone: BTreeMap<u32, CoreLosses>,
+    cores: SampledCores,
 }
 
 impl Sampler {
@@ -86,14 +73,13 @@ impl Sampler {
             rate_hz: perf::allowed_rate(root, options.rate_hz),
             ticker: Ticker::CpuClock,
             extras: Extras::None,
-            cores: Vec::new(),
-            gone: BTreeMap::new(),
+            cores: SampledCores::default(),
         };
         if !root.is_live() {
             blind::not_live(evidence);
             return sampler;
         }
-        let Some(online) = sampler.online() else {
+        let Some(online) = online(root) else {
             blind::no_cores(&format!("{ONLINE} does not say which cores there are"), evidence);
             return sampler;
         };
@@ -109,7 +95,7 @@ impl Sampler {
     /// Chooses a ticker and begins, if it ticks.
     fn begin_with(&mut self, ticker: Ticker, online: &CoreSet) -> bool {
         let Some(first) = online.iter().next() else { return false };
-        let Ok(extras) = core::best_extras(first, ticker, self.rate_hz) else { return false };
+        let Ok(extras) = event::best_extras(first, ticker, self.rate_hz) else { return false };
         (self.ticker, self.extras) = (ticker, extras);
         self.follow(online, &mut Evidence::default());
         // In some virtual machines a counter of cycles can be had that never counts. Our own work is on one of the cores.
@@ -147,101 +133,47 @@ impl Sampler {
 
     /// Hands on all whole records that are in the rings: the core, and one record with its header. Records of one core are in order.
     pub fn drain(&mut self, take: &mut dyn FnMut(u32, &[u8])) {
-        let now = clock(ClockId::Monotonic);
-        for core in &mut self.cores {
-            core.drain(now, take);
-        }
+        self.cores.drain(clock(ClockId::Monotonic), take);
     }
 
     /// Begins with cores that came, and lets go of those that went; about once a second, after [`Sampler::drain`].
     pub fn follow_cores(&mut self, evidence: &mut Evidence) {
         if self.is_sampling()
-            && let Some(online) = self.online()
+            && let Some(online) = online(&self.root)
         {
             self.follow(&online, evidence);
         }
     }
 
-    fn online(&self) -> Option<CoreSet> {
-        self.root.read_line(ONLINE).as_deref().and_then(CoreSet::parse_list).filter(|online| !online.is_empty())
-    }
-
     fn follow(&mut self, online: &CoreSet, evidence: &mut Evidence) {
-        let now = clock(ClockId::Monotonic);
-        // Cycles stand still on an idle core: its silence says nothing.
-        let dead = |core: &SampledCore| self.ticker == Ticker::CpuClock && now.since(core.heard) > SILENT;
-        let (stay, went) = std::mem::take(&mut self.cores)
-            .into_iter()
-            .partition::<Vec<_>, _>(|core| online.contains(core.number) && !dead(core));
-        self.cores = stay;
-        for core in went {
-            let losses = core.last_losses(now);
-            let sum = self.gone.entry(core.number).or_insert(CoreLosses { core: core.number, ..CoreLosses::default() });
-            sum.lost = sum.lost.saturating_add(losses.lost);
-            sum.throttled_ns = sum.throttled_ns.saturating_add(losses.throttled_ns);
-        }
-        let attributes = core::attributes(self.ticker, self.rate_hz, self.extras);
-        let ring_bytes = ring_bytes(online.len());
-        let (mut refused, mut error) = (0, None);
-        for number in online.iter() {
-            if self.cores.iter().any(|core| core.number == number) {
-                continue;
-            }
-            let opened = SampledCore::open(number, &attributes, ring_bytes, now);
-            match opened.and_then(|core| core.enable().map(|()| core)) {
-                Ok(core) => self.cores.push(core),
-                // It went offline in this moment.
-                Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => {}
-                Err(why) => {
-                    refused += 1;
-                    let denied = matches!(why.raw_os_error(), Some(libc::EACCES | libc::EPERM));
-                    error = Some(why);
-                    // It is the same on all others.
-                    if denied {
-                        refused = online.len() - self.cores.len();
-                        break;
-                    }
-                }
-            }
-        }
-        self.cores.sort_by_key(|core| core.number);
-        if let Some(error) = error {
-            blind::refused(&self.root, &error, refused, online.len(), evidence);
+        let wanted = Wanted {
+            attributes: event::attributes(self.ticker, self.rate_hz, self.extras),
+            ring_bytes: ring_bytes(online.len()),
+            // Cycles stand still on an idle core: its silence says nothing.
+            always_ticks: self.ticker == Ticker::CpuClock,
+        };
+        if let Err(refused) = self.cores.follow(online, &wanted, clock(ClockId::Monotonic)) {
+            blind::refused(&self.root, &refused, evidence);
         }
     }
 
     /// What each core has lost since the start, those that went included.
     pub fn losses(&self) -> Vec<CoreLosses> {
-        let now = clock(ClockId::Monotonic);
-        let mut all = self.gone.clone();
-        for core in &self.cores {
-            let losses = core.losses(now);
-            let sum = all.entry(core.number).or_insert(CoreLosses { core: core.number, ..CoreLosses::default() });
-            sum.lost = sum.lost.saturating_add(losses.lost);
-            sum.throttled_ns = sum.throttled_ns.saturating_add(losses.throttled_ns);
-        }
-        all.into_values().collect()
+        self.cores.losses(clock(ClockId::Monotonic))
     }
 
     /// Samples one core at another rate, until [`Sampler::relax`]. Waits for that core.
     pub fn escalate(&mut self, core: u32, rate_hz: u32) -> io::Result<()> {
         let rate_hz = perf::allowed_rate(&self.root, rate_hz);
-        let attributes = core::attributes(self.ticker, rate_hz, self.extras);
-        self.core(core)?.escalate(&attributes)
+        let attributes = event::attributes(self.ticker, rate_hz, self.extras);
+        self.cores.core(core)?.escalate(&attributes)
     }
 
     /// Back to the usual rate.
     pub fn relax(&mut self, core: u32) -> io::Result<()> {
-        self.core(core)?.relax()
-    }
-
-    fn core(&mut self, number: u32) -> io::Result<&mut SampledCore> {
-        let found = self.cores.iter_mut().find(|core| core.number == number);
-        found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("core {number} is not sampled")))
+        self.cores.core(core)?.relax()
     }
 }
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// A power of two.
 fn ring_bytes(cores: usize) -> usize {

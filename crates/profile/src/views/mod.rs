@@ -7,6 +7,7 @@ pub mod diff;
 mod filter;
 pub mod flame;
 pub mod heatmap;
+pub mod kernel_work;
 mod kinds;
 pub mod monopolies;
 pub mod risers;

@@ -5,14 +5,16 @@ mod risers;
 
 use super::incident::Incident;
 use super::incidents::files;
+use crate::kernel_work;
 use anyhow::{Context, bail};
 use coroner_diagnosis::{Finding, diagnose};
 
 use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span, segments};
-use coroner_evidence::{Clocks, Evidence};
-use coroner_profile::import::{ImportError, Report};
+use coroner_evidence::{Clocks, Evidence, KernelWork, Time};
+use coroner_profile::import::ImportError;
 use coroner_profile::model::Clock;
 use coroner_profile::recording::{Origin, SampleWriter};
+use coroner_profile::views::kernel_work::WorkSums;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,11 +64,16 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let until = incident.until_real_ns.min(now.max(incident.triggered_real_ns + SETTLE.as_nanos() as u64));
     let from = incident.from_real_ns.max(first_recorded(directory)?);
     let span = Span::Between { from_real_ns: from, to_real_ns: until };
-    let evidence = read_span(directory, &span)?.evidence;
+    let mut evidence = read_span(directory, &span)?.evidence;
     let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
-    copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
+    let work = copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
+    if evidence.kernel_work.is_empty() {
+        // Now that all samples are read, nobody need read them again to know it.
+        file.append(&Evidence { kernel_work: work.clone(), ..Evidence::default() })?;
+        evidence.kernel_work = work;
+    }
     file.set_incident(&incident_row(incident, until))?;
     let mut findings = Vec::new();
     if whole {
@@ -87,19 +94,23 @@ fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
 /// Longer than it takes a second of evidence to reach the segments.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// The samples of the window, on the clock that the evidence has.
+/// The samples of the window, on the clock that the evidence has, and what they tell of the kernel's work.
 fn copy_samples(
     directory: &Path,
     range: Range<u64>,
     clocks: Clocks,
     evidence: &Evidence,
     file: &mut Writer,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<KernelWork>> {
     let mut samples = SampleWriter::default();
+    let mut work = WorkSums::default();
     let mut failed = None;
     let read = coroner_profile::recording::read(directory, Some(range), &mut |names, mut sample| {
         // In a directory, times are those of the wall clock.
         sample.time = sample.time.and_then(|wall| clocks.time_of_real_ns(wall)).map(|time| time.0);
+        if let Some(at) = sample.time {
+            work.add(names, &sample, Time(at));
+        }
         match samples.take(file, names, sample) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
@@ -111,21 +122,21 @@ fn copy_samples(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let report = match read {
-        Ok((_, report)) => report,
+    let (names, report) = match read {
+        Ok(read) => read,
         // A recorder without samples has none to freeze.
-        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => Report::default(),
+        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
     if report.samples == 0 {
-        return Ok(());
+        return Ok(Vec::new());
     }
     samples.commit(file)?;
     let host = evidence.node.as_ref().and_then(|node| node.host.clone());
     let origin = Origin { kind: "coroner record".to_owned(), file: None, host };
     let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
     file.set_profile_source(&origin.row(Some(clock), Some(&report)))?;
-    Ok(())
+    Ok(if work.is_nameless() { Vec::new() } else { work.finish(&names, &kernel_work::sampled(evidence)) })
 }
 
 /// Which incident the file is, for whoever finds it elsewhere.

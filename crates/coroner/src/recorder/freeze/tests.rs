@@ -3,6 +3,7 @@ use crate::recorder::incident::{SCHEMA, State};
 use coroner_evidence::recording::{self, segments};
 use coroner_probes::Root;
 use coroner_probes::watch::{Options, Watch};
+use coroner_profile::import::Report;
 use coroner_profile::model::{Dictionary, Frame, Place, Sample, StackId, Strings, Task};
 use coroner_profile::views::risers::What;
 
@@ -11,7 +12,9 @@ const SECOND: u64 = 1_000_000_000;
 /// Real evidence of this node, and samples of the minutes before it: `busy` had core 1 until ten seconds before the end, then `spin`.
 fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
     let mut evidence = Evidence::default();
-    let mut watch = Watch::start(Root::live(), Options::default(), Duration::from_millis(1500));
+    // As the recorder does, which has the stacks.
+    let options = Options { kernel_work: false, ..Options::default() };
+    let mut watch = Watch::start(Root::live(), options, Duration::from_millis(1500));
     while let Some(fragment) = watch.next_turn() {
         evidence.append(fragment);
     }
@@ -88,6 +91,9 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
         assert!(frozen.about.sealed);
         assert_eq!(frozen.evidence.core_times, evidence.core_times);
         assert_eq!(frozen.evidence.node, evidence.node);
+        let rows: Vec<_> = frozen.evidence.kernel_work.iter().flat_map(|second| &second.rows).collect();
+        assert!(rows.iter().all(|row| (row.core, row.tid, row.comm.as_str()) == (1, 77, "spin")), "{rows:?}");
+        assert_eq!(rows.iter().map(|row| row.samples).sum::<u64>(), 100, "ten seconds at 10 Hz: {rows:?}");
         let mut count = 0;
         let (names, _) = coroner_profile::recording::read(&path, None, &mut |_, sample| {
             // By the clock of the evidence.

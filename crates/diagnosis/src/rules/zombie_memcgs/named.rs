@@ -12,11 +12,11 @@ const FILES: usize = 3;
 const MAKERS: usize = 2;
 
 /// The group that most of them are of.
-fn dominant<'r, 'e>(report: &'r Report<'e>) -> Option<&'r Group<'e>> {
+pub fn dominant<'r, 'e>(report: &'r Report<'e>) -> Option<&'r Group<'e>> {
     let own = || report.groups.iter().filter(|g| g.rest_of == 0);
     let most_dead = report.scan.dead.and_then(|all| own().find(|g| g.dead.is_some_and(|dead| dead > all / 2)));
-    let uncounted = report.groups.iter().all(|g| g.dead.is_none());
-    most_dead.or_else(|| own().find(|g| uncounted && g.held.total() > report.held.total() / 2))
+    // Where the dead are not counted by place, what they hold says nothing of how many they are.
+    most_dead
 }
 
 /// What the finding is about: the unit that they are of, else the cgroup below which they died. `None` if there is no such one.

@@ -7,7 +7,10 @@ use crate::verdict::{Case, Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
 
-pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated], judge };
+/// Of the core's busy time: then it is this thread that fills it.
+const MOST_PERCENT: f64 = 50.0;
+
+pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated, Code::NicCoreStarved], judge };
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let thread = finding.ties.culprits.first()?;
@@ -20,9 +23,9 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let proofs = Proofs {
         identity: Proof::shown(format!("{} ran on core {core}", thread.name())),
         order: Proof::shown("cause and effect were measured together"),
-        size: match what {
-            Some(what) => Proof::shown(what),
-            None => Proof::not_seen("what it did there was not sampled"),
+        size: match finding.number("owner's share of the busy time") {
+            Some(share) if share >= MOST_PERCENT => Proof::shown(format!("it had {share} % of the core's busy time")),
+            _ => Proof::not_seen("whether it had most of the core"),
         },
     };
     Some(Root::of(

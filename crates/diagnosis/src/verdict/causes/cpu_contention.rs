@@ -8,7 +8,7 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "all cores were full, and no single thread, interrupt, quota or neighbour explains it",
+            "more threads want to run than the cores can serve",
             measured(finding, "the same cores were full and waited for"),
             "Limits and weights share the shortage out; they do not end it.",
         ))

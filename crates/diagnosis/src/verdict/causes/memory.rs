@@ -5,6 +5,9 @@ use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
 use crate::verdict::{Case, Proof, Proofs};
 
+/// The subject of a kill for want of memory on the node as a whole.
+const NODE: &str = "memory";
+
 pub const CAUSE: Cause = Cause { codes: &[Code::MemoryReclaim, Code::OomKill], judge };
 
 fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
@@ -27,6 +30,7 @@ fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
             finding,
             match cgroup {
                 true => format!("{name} used more memory than its own limit allows"),
+                false if name != NODE => "each of these cgroups used more memory than its own limit allows".to_owned(),
                 false => "the kernel killed where memory had run out".to_owned(),
             },
             Proofs {

@@ -10,16 +10,13 @@ pub const CAUSE: Cause = Cause { codes: &[Code::ZombieMemcgs], judge };
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let report = case.zombies.as_ref();
-    let maker = report.and_then(|report| report.groups.first()?.makers.iter().find_map(|share| share.maker.as_ref()));
+    let maker = finding.ties.culprits.first();
     let place = &finding.subject.name;
     let named = report.is_some_and(|report| report.scan.method.is_bpf());
     Some(Root {
         because: match maker {
             Some(maker) => {
-                format!(
-                    "{}[{}] makes and removes cgroups, and memory that they leave keeps them",
-                    maker.comm, maker.pid
-                )
+                format!("{} makes and removes cgroups, and memory that they leave keeps them", maker.name())
             }
             None if place.starts_with('/') => {
                 format!("cgroups below {place} were removed, and memory that they left keeps them")

@@ -7,26 +7,38 @@ use crate::verdict::{Case, Proof, Proofs};
 use crate::words::count;
 use crate::zombies::cost::stats_walk;
 
+/// Of all that a read walks: then it is these that make it long.
+const MOSTLY: f64 = 0.5;
+
 pub const LINK: LinkRule =
     LinkRule { from: &[Code::ZombieMemcgs, Code::CgroupLeak], to: &[Code::SlowMemcgStat], examine };
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let (dead, live) = case.memcgs?;
-    let number = if cause.code == Code::ZombieMemcgs { dead } else { live };
+    let number = if cause.code == Code::ZombieMemcgs { dead } else { live } as f64;
     let walks = case.evidence.cgroup_censuses.last().and_then(|census| stats_walk(case.evidence, census.version));
     // This kernel does not walk them to answer: the slow read has another reason.
     if walks == Some(false) {
         return None;
     }
     Some(Linked {
-        because: format!("each read walks {} memory cgroups", count(number)),
+        because: format!("each read walks {} memory cgroups", count(dead.saturating_add(live))),
         proofs: Proofs {
             identity: match walks {
                 Some(true) => Proof::shown("on this kernel a read of these statistics walks all of them"),
                 _ => Proof::not_seen("whether a read walks them depends on the kernel"),
             },
             order: Proof::shown("they were there before the read"),
-            size: Proof::shown(effect.title.clone()),
+            size: match number >= MOSTLY * (dead.saturating_add(live)) as f64 {
+                true => {
+                    Proof::shown(format!("{} of the {} that a read walks", count(number as u64), count(dead + live)))
+                }
+                false => Proof::not_seen(format!(
+                    "only {} of the {} that a read walks",
+                    count(number as u64),
+                    count(dead + live)
+                )),
+            },
         },
         evidence: effect.facts_about(&["time to read", "CPU time of that"]),
     })

@@ -11,6 +11,7 @@ mod starved_queue_resets_nic;
 mod taken_core_drops_packets;
 mod taken_core_stalls_kernel;
 mod taken_core_starves_nic;
+mod taken_cores_leave_too_few;
 mod unit_leaks_zombies;
 mod work_fills_core;
 mod zombies_lengthen_walk;
@@ -18,6 +19,7 @@ mod zombies_lengthen_walk;
 use super::{Case, Proof, Proofs};
 use crate::code::Code;
 use crate::finding::{Fact, Finding};
+use crate::words::duration_words;
 
 pub struct LinkRule {
     pub from: &'static [Code],
@@ -43,6 +45,7 @@ pub const ALL: &[LinkRule] = &[
     taken_core_starves_nic::LINK,
     taken_core_drops_packets::LINK,
     taken_core_stalls_kernel::LINK,
+    taken_cores_leave_too_few::LINK,
     starved_queue_resets_nic::LINK,
     reclaim_ends_in_kill::LINK,
     kills_make_loop::LINK,
@@ -61,7 +64,11 @@ fn while_both(cause: &Finding, effect: &Finding) -> Option<Proof> {
     let (Some(before), Some(after)) = (cause.ties.when, effect.ties.when) else {
         return Some(Proof::not_seen("when it was is not known"));
     };
-    before.overlaps(&after).then(|| Proof::shown("both in the same seconds"))
+    if before.surely_overlaps(&after) {
+        return Some(Proof::shown("both in the same seconds"));
+    }
+    let off = duration_words(before.uncertainty.saturating_add(after.uncertainty));
+    before.overlaps(&after).then(|| Proof::not_seen(format!("the clocks may be off by {off}: too much to tell")))
 }
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     if !in_time {
         return None;
     }
-    let lasted = before.to.since(before.from);
+    // What came after the reset did not cause it.
+    let lasted = before.to.min(reset.to).since(before.from);
     let silent = effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("longest silence"));
     let silent = silent.map(|ms| Duration::from_millis(ms as u64));
     Some(Linked {
@@ -63,7 +64,10 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 )),
             },
             size: match silent {
-                // The core may have been taken before we began to look.
+                Some(_) if earlier => {
+                    Proof::not_seen("how long the core had been taken before the driver gave up was not watched")
+                }
+                // Of the silence, most was seen; the rest may have been before we began to look.
                 Some(silent) if lasted.mul_f64(2.0) >= silent => Proof::shown(format!(
                     "the poll had not run for {}; the core was seen taken for {}",
                     duration_words(silent),

@@ -2,7 +2,10 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
+use crate::finding::Finding;
 use crate::verdict::{Proof, Proofs};
+
+const MOST: f64 = 0.5;
 
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::NicCoreStarved, Code::CoreSaturated, Code::CoreMonopolised, Code::InterruptStorm],
@@ -14,9 +17,22 @@ pub const LINK: LinkRule = LinkRule {
             proofs: Proofs {
                 identity: Proof::shown(format!("core {core} in both")),
                 order: while_both(cause, effect)?,
-                size: Proof::shown("a backlog of 1,000 packets is full within milliseconds"),
+                size: size(cause, effect),
             },
             evidence: effect.facts_about(&["dropped", "part dropped"]),
         })
     },
 };
+
+/// Whether the core was taken for most of the time in which packets were dropped.
+fn size(cause: &Finding, effect: &Finding) -> Proof {
+    let (Some(taken), Some(dropped)) = (cause.ties.when, effect.ties.when) else {
+        return Proof::not_seen("when it was is not known");
+    };
+    let both = taken.to.min(dropped.to).since(taken.from.max(dropped.from));
+    let all = dropped.to.since(dropped.from);
+    match both.as_secs_f64() >= MOST * all.as_secs_f64() {
+        true => Proof::shown("the core was taken for most of the time in which packets were dropped"),
+        false => Proof::not_seen("packets were dropped at other times, too"),
+    }
+}

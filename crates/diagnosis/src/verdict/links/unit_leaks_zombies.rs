@@ -4,13 +4,15 @@ use super::{LinkRule, Linked};
 use crate::code::Code;
 use crate::finding::{Fact, Finding, SubjectKind};
 use crate::verdict::{Case, Proof, Proofs};
-use crate::words::{count, percent, rate};
+use crate::words::{count, duration_words, percent};
+use crate::zombies::Growth;
 use coroner_evidence::CgroupOwner;
-use std::time::Duration;
 
-/// With so few, and so small a part of all, somebody else is to blame.
+/// With so few, or so small a part of all, somebody else is to blame for what there is.
 const A_FEW: u64 = 20;
-const PART: f64 = 0.1;
+const PART: f64 = 1.0 / 3.0;
+/// A loop that leaves one with each start, and only that, makes as many as it starts; some are freed at once.
+const AS_MANY: f64 = 0.5;
 /// Most of them are its own: it explains the whole.
 const MOST: f64 = 0.5;
 
@@ -36,7 +38,7 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
         }
         _ => of_pod(case, cause.ties.pods.first()?),
     };
-    examine_left(&left, cause, dead)
+    examine_left(case, &left, cause, dead)
 }
 
 fn of_pod(case: &Case<'_>, uid: &str) -> Left {
@@ -51,21 +53,11 @@ fn of_pod(case: &Case<'_>, uid: &str) -> Left {
     }
 }
 
-fn examine_left(left: &Left, cause: &Finding, dead: u64) -> Option<Linked> {
+fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Option<Linked> {
     let unit = &cause.subject.name;
-    let Some(own) = left.own else {
-        return Some(Linked {
-            because: format!("{unit} starts again and again, and each start makes a cgroup"),
-            proofs: Proofs {
-                identity: Proof::not_seen("whose the dead cgroups were could not be read: their names are needed"),
-                order: Proof::not_seen("when they died is not known"),
-                size: Proof::not_seen("how many of them are its own is not known"),
-            },
-            evidence: Vec::new(),
-        });
-    };
+    let Some(own) = left.own else { return without_names(case, cause) };
     let part = own as f64 / dead.max(1) as f64;
-    if own < A_FEW && part < PART {
+    if own < A_FEW || part < PART {
         return None;
     }
     let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
@@ -75,14 +67,11 @@ fn examine_left(left: &Left, cause: &Finding, dead: u64) -> Option<Linked> {
     }
     evidence.extend(cause.facts_about(&["restarts", "per hour"]));
     Some(Linked {
-        because: format!("{} of the {} dead cgroups are its own: one is left with each start", count(own), count(dead)),
+        because: format!("{} of the {} dead cgroups are its own", count(own), count(dead)),
         proofs: Proofs {
             identity: Proof::shown(format!("the dead have the path of {unit}, or its processes made them")),
             order: match per_hour {
-                Some(per_hour) => Proof::shown(format!(
-                    "they become more as it restarts: {}",
-                    rate(per_hour, Duration::from_secs(3600))
-                )),
+                Some(_) => Proof::shown("they become more while it restarts"),
                 None => Proof::not_seen("they did not become more while we watched"),
             },
             size: match part >= MOST {
@@ -91,5 +80,32 @@ fn examine_left(left: &Left, cause: &Finding, dead: u64) -> Option<Linked> {
             },
         },
         evidence,
+    })
+}
+
+/// Whose they are is not known: then at least they become more about as often as it starts.
+fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
+    let restarts_per_hour =
+        cause.evidence.iter().find(|fact| fact.what.starts_with("restarts per hour"))?.value.as_f64();
+    let size = match (crate::zombies::growth::growth(case.evidence), restarts_per_hour) {
+        (Growth::Growing { by, over }, Some(restarts)) => {
+            let growth = by as f64 * 3600.0 / over.as_secs_f64().max(1.0);
+            if growth < AS_MANY * restarts {
+                return None;
+            }
+            Proof::shown(format!("{} more in {}, about as many as it started", count(by), duration_words(over)))
+        }
+        // It starts again and again, and they become no more.
+        (Growth::Steady { .. }, _) => return None,
+        _ => Proof::not_seen("whether they become more was not watched for long enough"),
+    };
+    Some(Linked {
+        because: format!("{} starts again and again, and each start makes a cgroup", cause.subject.name),
+        proofs: Proofs {
+            identity: Proof::not_seen("whose the dead cgroups were could not be read: their names are needed"),
+            order: Proof::not_seen("when they died is not known"),
+            size,
+        },
+        evidence: Vec::new(),
     })
 }

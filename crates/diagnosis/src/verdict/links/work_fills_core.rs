@@ -7,7 +7,7 @@ use crate::verdict::{Case, Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind};
 
-/// The work explains a core if it is at least half of what the owner did there.
+/// The work explains a core if it is at least half of the core's time.
 const MOST: f64 = 0.5;
 /// With less than this it is something else that fills it.
 const SOME: f64 = 0.2;
@@ -39,27 +39,22 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         return None;
     }
     let of_owner = |row: &coroner_evidence::WorkRow| row.core == core && row.pid == owner.pid;
-    let all = work.time_within(Some(window), of_owner);
+    let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
     if all.is_zero() || share < SOME {
         return None;
     }
     Some(Linked {
-        because: format!("{} of what {} did in the kernel on core {core} was that", percent(share), owner.name()),
+        because: format!("that took {} of core {core}'s time", percent(share)),
         proofs: Proofs {
             identity: Proof::shown(format!("{} on core {core} in both", owner.name())),
             order: Proof::shown("sampled in the same seconds"),
             size: match share >= MOST {
-                true => Proof::shown(format!("{} of its kernel time there", percent(share))),
-                false => Proof::not_seen(format!("only {} of its kernel time there", percent(share))),
+                true => Proof::shown(format!("{} of the core's time", percent(share))),
+                false => Proof::not_seen(format!("only {} of the core's time", percent(share))),
             },
         },
-        evidence: vec![Fact::new(
-            "of its kernel time on that core",
-            (share * 1000.0).round() / 10.0,
-            "%",
-            "samples of the kernel",
-        )],
+        evidence: vec![Fact::new("of that core's time", (share * 1000.0).round() / 10.0, "%", "samples of the kernel")],
     })
 }

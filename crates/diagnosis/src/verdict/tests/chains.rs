@@ -216,12 +216,19 @@ fn a_crashloop_with_few_dead_of_its_own_is_not_blamed() {
 fn a_unit_with_a_part_of_the_dead_is_not_called_proven() {
     let mut evidence = incident();
     evidence.zombie_scans.clear();
-    dead(&mut evidence, CGROUP, 3_976, 4_000);
-    dead(&mut evidence, "/batch/job", 16_000, 16_000);
+    dead(&mut evidence, CGROUP, 7_976, 8_000);
+    dead(&mut evidence, "/batch/job", 12_000, 12_000);
     let conclusion = concluded(&evidence);
     let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).unwrap();
     assert!(unit.certainty < Certainty::Proven, "{}", told(&diagnose(&evidence)));
     is_honest(&conclusion);
+    // With a small part of them it is not what has to go first.
+    evidence.zombie_scans.clear();
+    dead(&mut evidence, CGROUP, 1_976, 2_000);
+    dead(&mut evidence, "/batch/job", 18_000, 18_000);
+    let conclusion = concluded(&evidence);
+    let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).unwrap();
+    assert_eq!(steps(unit), []);
 }
 
 #[test]

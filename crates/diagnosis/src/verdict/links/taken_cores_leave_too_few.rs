@@ -1,0 +1,38 @@
+//! On a small node one core that somebody has for itself is a large part of all there is.
+
+use super::{LinkRule, Linked, while_both};
+use crate::code::Code;
+use crate::finding::Finding;
+use crate::rules::cpu_contention::WAITING_PER_CORE;
+use crate::verdict::{Case, Proof, Proofs};
+
+pub const LINK: LinkRule = LinkRule {
+    from: &[Code::CoreMonopolised, Code::InterruptStorm, Code::CpuSteal, Code::MemcgWalk, Code::ObserverCost],
+    to: &[Code::CpuContention],
+    examine,
+};
+
+/// With the core back, as many of those that wait could run; if still too many wait, there is too little CPU anyway.
+fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+    let waiting = effect.number("threads that waited, on average")?;
+    let cores = effect.ties.cores.len() as f64;
+    let taken = cause.ties.cores.len().min(match cause.code {
+        // A thread takes one core at a time, whichever it is.
+        Code::MemcgWalk | Code::ObserverCost | Code::CoreMonopolised => 1,
+        _ => usize::MAX,
+    }) as f64;
+    if taken < 1.0 || (waiting - taken) / cores.max(1.0) >= WAITING_PER_CORE {
+        return None;
+    }
+    Some(Linked {
+        because: format!("it takes {taken} of {cores} cores, and without it fewer would wait than is worth a warning"),
+        proofs: Proofs {
+            identity: Proof::shown("the core that it takes is one of those that are full"),
+            order: while_both(cause, effect)?,
+            size: Proof::shown(format!(
+                "{waiting:.1} threads wait; with {taken} core more fewer than {WAITING_PER_CORE} for each core would"
+            )),
+        },
+        evidence: Vec::new(),
+    })
+}

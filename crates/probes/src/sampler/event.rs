@@ -1,0 +1,83 @@
+//! The event that is asked for on each core.
+
+use std::io;
+
+use crate::perf::{self, Attributes, Event, flag, sample};
+
+/// What each sample holds, in the kernel's order: process and thread, time, core, period, and the chain of return addresses.
+pub(super) const SAMPLE_TYPE: u64 = sample::TID | sample::TIME | sample::CPU | sample::PERIOD | sample::CALLCHAIN;
+
+/// What ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ticker {
+    /// Comes as an interrupt that cannot be masked: sees also what runs with interrupts off. Stands still on an idle core.
+    Cycles,
+    /// The kernel's own clock, which every machine has. Ticks on an idle core, too.
+    CpuClock,
+}
+
+/// What a kernel can add to the records. Each kernel knows all that an older one knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extras {
+    /// Linux 6.0: how many records were lost.
+    Lost,
+    /// 5.12: build ids of mapped files.
+    BuildIds,
+    /// 5.1: code of the kernel's that comes and goes (BPF programs).
+    KernelSymbols,
+    None,
+}
+
+impl Extras {
+    const ALL: [Extras; 4] = [Extras::Lost, Extras::BuildIds, Extras::KernelSymbols, Extras::None];
+
+    pub fn has_build_ids(self) -> bool {
+        matches!(self, Extras::Lost | Extras::BuildIds)
+    }
+}
+
+pub(super) fn attributes(ticker: Ticker, rate_hz: u32, extras: Extras) -> Attributes {
+    let (kind, config) = match ticker {
+        Ticker::Cycles => (perf::TYPE_HARDWARE, perf::COUNT_HW_CPU_CYCLES),
+        Ticker::CpuClock => (perf::TYPE_SOFTWARE, perf::COUNT_SW_CPU_CLOCK),
+    };
+    let more = match extras {
+        Extras::Lost | Extras::BuildIds => flag::BUILD_ID | flag::KSYMBOL,
+        Extras::KernelSymbols => flag::KSYMBOL,
+        Extras::None => 0,
+    };
+    Attributes {
+        kind,
+        config,
+        sample_period: u64::from(rate_hz),
+        sample_type: SAMPLE_TYPE,
+        read_format: if extras == Extras::Lost { perf::READ_FORMAT_LOST } else { 0 },
+        // Not exclude_idle: it would also drop interrupts served by an idle core. Not mmap_data: only code is looked up.
+        flags: flag::DISABLED
+            | flag::FREQUENCY
+            | flag::MMAP
+            | flag::MMAP2
+            | flag::COMM
+            | flag::COMM_EXEC
+            | flag::TASK
+            | flag::SAMPLE_ID_ALL
+            | flag::USE_CLOCKID
+            | more,
+        clock_id: libc::CLOCK_MONOTONIC,
+        ..Attributes::default()
+    }
+}
+
+/// What this kernel can add, by asking it for an event on `core`.
+pub(super) fn best_extras(core: u32, ticker: Ticker, rate_hz: u32) -> io::Result<Extras> {
+    let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
+    for extras in Extras::ALL {
+        match Event::open(core, &attributes(ticker, rate_hz, extras)) {
+            Ok(_) => return Ok(extras),
+            // What a kernel does not know it calls invalid.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
