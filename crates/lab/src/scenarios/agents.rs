@@ -4,7 +4,7 @@
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
 use crate::stage::Stage;
-use crate::truth::{Expected, Truth};
+use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
 use serde_json::json;
 
@@ -84,6 +84,10 @@ fn perform(stage: &mut Stage, story: Story) -> Result<()> {
     match expected {
         Some(code) => truth = truth.expect(Expected::new(code).about("unit", UNIT).severity("info")),
         None => truth = truth.at_most("info"),
+    }
+    // One that idles is worth a word; two that want the same node are trouble.
+    if expected == Some("agent-conflict") {
+        truth = truth.verdict(ExpectedVerdict::new("agent-conflict").about("unit", UNIT).by(UNIT));
     }
     let others: Vec<&str> = super::UNIT_FINDINGS.iter().copied().filter(|code| Some(*code) != expected).collect();
     stage.ready(&truth.forbid(&others))?;
