@@ -2,6 +2,7 @@
 
 mod any;
 mod chains;
+mod links;
 mod node;
 mod others;
 

@@ -1,0 +1,140 @@
+//! Two findings, and whether the first caused the second.
+
+use super::node::{quiet, unit};
+use crate::code::Code;
+use crate::cores::scene::time;
+use crate::finding::{Finding, Severity, Subject, SubjectKind};
+use crate::ties::{Queue, Task, Ties, When};
+use crate::verdict::links::{Linked, examine};
+use crate::verdict::{Case, Certainty};
+use coroner_evidence::Evidence;
+use std::time::Duration;
+
+fn finding(code: Code, ties: Ties) -> Finding {
+    Finding {
+        code,
+        severity: Severity::Warning,
+        subject: Subject::new(SubjectKind::Node, "node"),
+        title: format!("there is {code}"),
+        detail: String::new(),
+        evidence: Vec::new(),
+        remedy: String::new(),
+        ties,
+    }
+}
+
+fn seconds(from: f64, to: f64) -> Option<When> {
+    Some(When { from: time(from), to: time(to), uncertainty: Duration::ZERO })
+}
+
+/// On a core, by a thread, in these seconds.
+fn on(core: u32, by: &str, from: f64, to: f64) -> Ties {
+    let culprits = match by {
+        "" => Vec::new(),
+        comm => vec![Task { tid: 70, pid: 70, comm: comm.to_owned() }],
+    };
+    Ties { cores: vec![core], culprits, when: seconds(from, to), ..Ties::default() }
+}
+
+fn link(evidence: &Evidence, cause: Finding, effect: Finding) -> Option<Linked> {
+    let findings = [cause, effect];
+    examine(&Case::new(evidence, &findings), &findings[0], &findings[1])
+}
+
+fn linked(cause: (Code, Ties), effect: (Code, Ties)) -> Option<Certainty> {
+    let link = link(&quiet().evidence(), finding(cause.0, cause.1), finding(effect.0, effect.1))?;
+    assert!(!link.because.is_empty());
+    Some(link.proofs.certainty())
+}
+
+#[test]
+fn drops_follow_from_the_core_that_was_taken_then() {
+    let drops = |core, from, to| (Code::SoftnetDrop, on(core, "", from, to));
+    for taken in [Code::CoreSaturated, Code::CoreMonopolised, Code::InterruptStorm, Code::NicCoreStarved] {
+        let cause = || (taken, on(1, "spin", 2.0, 5.0));
+        assert_eq!(linked(cause(), drops(1, 3.0, 4.0)), Some(Certainty::Proven), "{taken}");
+        assert_eq!(linked(cause(), drops(2, 3.0, 4.0)), None, "{taken}: another core");
+        assert_eq!(linked(cause(), drops(1, 7.0, 8.0)), None, "{taken}: it was over by then");
+    }
+}
+
+#[test]
+fn the_watchdog_of_the_kernel_barks_at_the_thread_that_has_the_core() {
+    let stall = |by, from| (Code::KernelStall, on(1, by, from, from));
+    let held = || (Code::CoreMonopolised, on(1, "spin", 2.0, 9.0));
+    assert_eq!(linked(held(), stall("spin", 8.0)), Some(Certainty::Proven));
+    assert_eq!(linked(held(), stall("", 8.0)), Some(Certainty::Likely), "an RCU stall names nobody");
+    assert_eq!(linked(held(), stall("spin", 1.0)), None, "it barked before");
+}
+
+#[test]
+fn a_core_is_filled_by_the_node_only_if_no_thread_fills_it() {
+    let storm = || (Code::InterruptStorm, on(1, "", 2.0, 5.0));
+    assert_eq!(linked(storm(), (Code::CoreSaturated, on(1, "", 2.0, 5.0))), Some(Certainty::Proven));
+    let steal = || (Code::CpuSteal, Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() });
+    assert_eq!(linked(steal(), (Code::CoreSaturated, on(1, "", 2.0, 5.0))), Some(Certainty::Proven));
+    assert_eq!(linked(steal(), (Code::CoreSaturated, on(1, "train", 2.0, 5.0))), None, "train filled it");
+    assert_eq!(linked(storm(), (Code::CoreSaturated, on(2, "", 2.0, 5.0))), None);
+}
+
+#[test]
+fn a_monopolist_fills_its_own_core_and_nobody_elses() {
+    let cause = |core| (Code::CoreMonopolised, on(core, "spin", 2.0, 5.0));
+    assert_eq!(linked(cause(1), (Code::CoreSaturated, on(1, "spin", 2.0, 5.0))), Some(Certainty::Proven));
+    assert_eq!(linked(cause(2), (Code::CoreSaturated, on(1, "spin", 2.0, 5.0))), None);
+    let other = Ties { culprits: vec![Task { tid: 71, pid: 71, comm: "x".to_owned() }], ..on(1, "", 2.0, 5.0) };
+    assert_eq!(linked(cause(1), (Code::CoreSaturated, other)), None);
+}
+
+#[test]
+fn a_queue_that_waits_while_its_core_is_taken_by_another_thread_is_likely_at_most() {
+    let eth0 = Queue { nic: "eth0".to_owned(), queue: Some("rx-0".to_owned()) };
+    let waits = |by| (Code::NicCoreStarved, Ties { queues: vec![eth0.clone()], ..on(1, by, 2.0, 5.0) });
+    let full = || (Code::CoreSaturated, on(1, "spin", 2.0, 5.0));
+    assert_eq!(linked(full(), waits("spin")), Some(Certainty::Proven));
+    assert_eq!(linked(full(), waits("")), Some(Certainty::Likely));
+}
+
+#[test]
+fn memory_that_ran_out_in_spite_of_reclaim_is_of_the_same_cgroup() {
+    let of = |path: &str| Ties { cgroups: vec![path.to_owned()], when: seconds(1.0, 5.0), ..Ties::default() };
+    let reclaim = |ties| (Code::MemoryReclaim, ties);
+    let kill = |ties| (Code::OomKill, ties);
+    assert_eq!(linked(reclaim(of("/job")), kill(of("/job/worker"))), Some(Certainty::Likely));
+    assert_eq!(linked(reclaim(of("/job")), kill(of("/other"))), None);
+    assert_eq!(linked(reclaim(of("/job")), kill(of("/jobs"))), None, "a path is not its prefix");
+    let node = || Ties { when: seconds(1.0, 5.0), ..Ties::default() };
+    assert_eq!(linked(reclaim(node()), kill(node())), Some(Certainty::Likely));
+    assert_eq!(linked(reclaim(node()), kill(of("/job"))), None, "its own limit, not the node's memory");
+}
+
+#[test]
+fn kills_in_a_units_cgroup_make_it_start_again() {
+    let mut evidence = quiet().evidence();
+    unit(&mut evidence, "train.service", 5);
+    let cgroup = "/system.slice/train.service";
+    let looping = || Finding {
+        subject: Subject::new(SubjectKind::Unit, "train.service"),
+        ..finding(Code::UnitCrashloop, Ties::of_unit("train.service", Some(cgroup)))
+    };
+    let kill = |path: &str| finding(Code::OomKill, Ties::of_cgroup(path));
+    let certainty = |evidence: &Evidence, path| link(evidence, kill(path), looping()).map(|l| l.proofs.certainty());
+    assert_eq!(certainty(&evidence, cgroup), Some(Certainty::Possible), "systemd says that it exited by itself");
+    evidence.units.iter_mut().for_each(|unit| unit.result = Some("oom-kill".to_owned()));
+    assert_eq!(certainty(&evidence, cgroup), Some(Certainty::Likely));
+    assert_eq!(certainty(&evidence, "/system.slice/other.service"), None);
+}
+
+#[test]
+fn a_slow_read_is_not_blamed_on_the_dead_where_the_kernel_does_not_visit_them() {
+    let mut evidence = quiet().evidence();
+    super::node::dead_without_names(&mut evidence, 5_000, 5_000);
+    let slow = |evidence: &Evidence| {
+        link(evidence, finding(Code::ZombieMemcgs, Ties::default()), finding(Code::SlowMemcgStat, Ties::default()))
+    };
+    assert_eq!(slow(&evidence).map(|l| l.proofs.certainty()), Some(Certainty::Proven), "5.4 with cgroup v1");
+    evidence.node.as_mut().unwrap().kernel = Some("6.1.0-40-cloud-amd64".to_owned());
+    assert!(slow(&evidence).is_none());
+    evidence.node = None;
+    assert_eq!(slow(&evidence).map(|l| l.proofs.certainty()), Some(Certainty::Possible), "which kernel is not known");
+}
