@@ -12,7 +12,7 @@ use std::time::Duration;
 const WATCHDOG: Duration = Duration::from_secs(10);
 
 /// What holds at the first look may have begun before it. A reset that is older than this is another story.
-const RECENT: Duration = Duration::from_secs(600);
+const RECENT: Duration = Duration::from_secs(60);
 /// Cores are looked at ten times a second, threads less often.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 

@@ -2,7 +2,7 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::rules::cpu_contention::WAITING_PER_CORE;
 use crate::verdict::{Case, Proof, Proofs};
 
@@ -14,6 +14,10 @@ pub const LINK: LinkRule = LinkRule {
 
 /// With the core back, as many of those that wait could run; if still too many wait, there is too little CPU anyway.
 fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+    // A node that is merely full is no effect that anybody asks about.
+    if effect.severity < Severity::Warning {
+        return None;
+    }
     let waiting = effect.number("threads that waited, on average")?;
     let cores = effect.ties.cores.len() as f64;
     let taken = cause.ties.cores.len().min(match cause.code {

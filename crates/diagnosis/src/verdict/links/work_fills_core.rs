@@ -21,7 +21,7 @@ pub const LINK: LinkRule = LinkRule {
 fn is_of(code: Code, kind: WorkKind) -> bool {
     match code {
         Code::MemcgWalk => kind.is_memcg_walk(),
-        Code::MemoryReclaim => kind.is_reclaim(),
+        Code::MemoryReclaim => kind == WorkKind::Reclaim,
         Code::PageFaults => kind == WorkKind::PageFault,
         Code::HugePages => kind == WorkKind::HugePages,
         _ => matches!(kind, WorkKind::PageTables | WorkKind::Kernfs | WorkKind::StatsWalk),
@@ -33,12 +33,15 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let core = *effect.ties.cores.first()?;
     let when = effect.ties.when?;
     let window = Window { from: when.from, to: when.to };
-    // Reclaim is a cause of many threads; the others name whose work it is.
-    let owner = effect.ties.culprits.first()?;
-    if cause.code != Code::MemoryReclaim && cause.ties.common_culprit(&effect.ties).is_none() {
+    // Reclaim is the work of many threads; the others name whose work it is.
+    let owner = effect.ties.culprits.first();
+    let of_many = cause.code == Code::MemoryReclaim;
+    if !of_many && cause.ties.common_culprit(&effect.ties).is_none() {
         return None;
     }
-    let of_owner = |row: &coroner_evidence::WorkRow| row.core == core && row.pid == owner.pid;
+    let of_owner = |row: &coroner_evidence::WorkRow| {
+        row.core == core && (of_many || owner.is_some_and(|owner| row.pid == owner.pid))
+    };
     let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
@@ -48,7 +51,10 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     Some(Linked {
         because: format!("that took {} of core {core}'s time", percent(share)),
         proofs: Proofs {
-            identity: Proof::shown(format!("{} on core {core} in both", owner.name())),
+            identity: match owner {
+                Some(owner) if !of_many => Proof::shown(format!("{} on core {core} in both", owner.name())),
+                _ => Proof::shown(format!("threads on core {core} were sampled in reclaim")),
+            },
             order: Proof::shown("sampled in the same seconds"),
             size: match share >= MOST {
                 true => Proof::shown(format!("{} of the core's time", percent(share))),
