@@ -203,4 +203,71 @@ mod tests {
         assert!(part.from > window.from && part.to == window.to);
         assert!(part.length().as_secs() * 192 * 49 <= MOST_SAMPLES);
     }
+
+    /// 150 s of 96 cores: 600 threads in 6,000 stacks of the kernel and of user code, and idle cores.
+    #[test]
+    #[ignore = "a measurement"]
+    fn how_long_a_large_node_takes() {
+        const CORES: u32 = 96;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("large.coroner");
+        let mut file = Writer::create(&path).unwrap();
+        let mut names = Dictionary::default();
+        let event = names.intern_event("cpu-clock");
+        let mut frame = |symbol: String, place| {
+            let symbol = names.strings.intern(&symbol);
+            names.frames.intern(Frame { symbol, module: Strings::EMPTY, place, inlined: false })
+        };
+        let user: Vec<_> = (0..400).map(|i| frame(format!("user_{i}"), Place::User)).collect();
+        let kernel: Vec<_> = (0..400).map(|i| frame(format!("kernel_{i}"), Place::Kernel)).collect();
+        let walk = frame("css_rstat_flush".to_owned(), Place::Kernel);
+        let stacks: Vec<StackId> = (0..6000usize)
+            .map(|i| {
+                let mut stack = StackId::EMPTY;
+                for depth in 0..10 + i % 20 {
+                    stack = names.stacks.push(stack, user[(i * 7 + depth * 13) % 400]);
+                }
+                for depth in 0..i % 3 * 5 {
+                    let inner = if depth == 3 && i % 5 == 0 { walk } else { kernel[(i * 11 + depth * 17) % 400] };
+                    stack = names.stacks.push(stack, inner);
+                }
+                stack
+            })
+            .collect();
+        let tasks: Vec<_> = (0..600)
+            .map(|i| {
+                let comm = names.strings.intern(&format!("thread-{i}"));
+                names.intern_task(Task { pid: Some(i / 4 + 1), tid: Some(i + 1), comm, cgroup: None })
+            })
+            .collect();
+        let mut samples = SampleWriter::default();
+        let mut random = 1u64;
+        for tick in 0..150 * 49 {
+            for core in 0..CORES {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let (stack, task) = (stacks[(random >> 33) as usize % 6000], tasks[(random >> 40) as usize % 600]);
+                let time = Some(850 * SECOND + tick * SECOND / 49);
+                let sample = Sample { time, core: Some(core), task, event, period: SECOND / 49, stack };
+                samples.take(&mut file, &names, sample).unwrap();
+            }
+        }
+        samples.commit(&mut file).unwrap();
+        let clock = Clock { clock_ns: CLOCKS.at.0, wall_ns: CLOCKS.real_ns };
+        let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
+        file.set_profile_source(&origin.row(Some(clock), Some(&Report::default()))).unwrap();
+        file.finish(&[]).unwrap();
+        let look = |second: u64| CoreTimes {
+            at: Time(second * SECOND),
+            cores: (0..CORES).map(|core| CoreTicks { core, system: second, ..CoreTicks::default() }).collect(),
+        };
+        let mut evidence = Evidence { core_times: vec![look(850), look(1000)], ..Evidence::default() };
+        let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let before = cpu();
+        add(&path, &mut evidence);
+        let took = (cpu().tv_sec - before.tv_sec) * 1000 + (cpu().tv_nsec - before.tv_nsec) / 1_000_000;
+        let rows: usize = evidence.kernel_work.iter().map(|second| second.rows.len()).sum();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        println!("{} samples: {took} ms of CPU, {rows} rows, {peak}", 150 * 49 * CORES);
+    }
 }

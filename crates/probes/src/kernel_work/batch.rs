@@ -22,7 +22,9 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 /// A core that is so much in the kernel over a second may keep others waiting.
 const BUSY_CORE: f64 = 0.3;
 /// Of one core, by one process: what an observer may cost before one asks what it does there.
-const BUSY_PROCESS: f64 = 0.02;
+const BUSY_PROCESS: f64 = 0.05;
+/// Of one core, by all together.
+const BUSY_NODE: f64 = 0.1;
 /// Fewer samples may be chance.
 const LEAST_SAMPLES: f64 = 5.0;
 
@@ -172,9 +174,10 @@ impl Batch {
         }
         let rate = f64::from(rate_hz);
         let busy_core = (BUSY_CORE * rate).max(LEAST_SAMPLES);
-        let busy_process = (BUSY_PROCESS * rate * length.as_secs_f64()).max(LEAST_SAMPLES);
+        let over = |share: f64| (share * rate * length.as_secs_f64()).max(LEAST_SAMPLES);
         by_core.values().any(|&samples| samples as f64 >= busy_core)
-            || by_process.values().any(|&samples| samples as f64 >= busy_process)
+            || by_process.values().any(|&samples| samples as f64 >= over(BUSY_PROCESS))
+            || by_process.values().sum::<u64>() as f64 >= over(BUSY_NODE)
     }
 }
 
@@ -240,8 +243,15 @@ pub(super) mod tests {
         };
         assert!(!of(&|_| {}));
         assert!(!of(&|batch| (0..40).for_each(|i| batch.put(1, 99, i * SECOND / 4, &[5, HALT + 0x900]))), "our own");
-        assert!(!of(&|batch| (0..9).for_each(|i| batch.put(1, 7, i * SECOND, &[5, HALT + 0x900]))), "below 2 %");
-        assert!(of(&|batch| (0..10).for_each(|i| batch.put(1, 7, i * SECOND, &[5, HALT + 0x900]))), "2 % of a core");
+        let some = |n: u64, processes: u64| {
+            move |batch: &mut Batch| {
+                (0..n).for_each(|i| batch.put(1, 7 + (i % processes) as u32, i * SECOND / 8, &[5, HALT + 0x900]))
+            }
+        };
+        assert!(!of(&some(24, 1)), "below 5 % of a core");
+        assert!(of(&some(25, 1)));
+        assert!(!of(&some(48, 10)), "below 10 %, by ten together");
+        assert!(of(&some(49, 10)));
         let interrupts = |batch: &mut Batch| (0..15).for_each(|i| batch.put(1, 0, 3 * SECOND + i, &[5, 6, HALT]));
         assert!(of(&interrupts), "a core that serves interrupts is not idle");
     }

@@ -49,7 +49,8 @@ const TELL_EVERY: Duration = Duration::from_secs(30);
 /// Whether functions are looked up by name, which costs some 70 ms of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// If some core was in the kernel for 30 % of a second, or some process for 2 % of the time. Else what is little is told as
+    /// If some core was in the kernel for 30 % of a second, or some process for 5 % of the time, or all for 10 % of a core's. Else
+    /// what is little is told as
     /// [`WorkKind::Unnamed`](coroner_evidence::WorkKind::Unnamed).
     IfMuch,
     /// Also if it is little.

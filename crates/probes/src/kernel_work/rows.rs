@@ -10,7 +10,7 @@ use super::batch::{Batch, SECOND};
 use super::symbols::Symbols;
 
 /// Of one second. More are there only on nodes with hundreds of cores, where most are of one sample.
-const MAX_ROWS: usize = 512;
+const MAX_ROWS: usize = 128;
 
 /// A second that has hardly begun goes with the one before.
 const SHORTEST: u64 = SECOND / 2;

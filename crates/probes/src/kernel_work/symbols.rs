@@ -77,18 +77,10 @@ impl Symbols {
             if symbol.address != open.start {
                 found.note(&open, symbol.address);
                 open.start = symbol.address;
-                open.name.clear();
-                open.meaning = 0;
+                open.names.clear();
             }
             if symbol.is_code() {
-                let name = String::from_utf8_lossy(symbol.base_name());
-                // Nothing that we look for is in a module.
-                if symbol.module.is_none() {
-                    open.meaning |= meaning_of(&name);
-                }
-                if open.name.is_empty() {
-                    open.name.push_str(&name);
-                }
+                open.add(&symbol);
             }
             true
         })?;
@@ -111,13 +103,31 @@ impl Symbols {
     }
 }
 
-/// One function with all its names.
+/// One function with all its names. What they mean is asked only of those that somebody was in: it takes longer than reading them.
 #[derive(Debug, Default)]
 struct Function {
     start: u64,
-    /// The first; empty of what is no code.
-    name: String,
-    meaning: Meaning,
+    /// One in a line, those of modules after a tab; empty of what is no code.
+    names: Vec<u8>,
+}
+
+impl Function {
+    fn add(&mut self, symbol: &Symbol<'_>) {
+        if symbol.module.is_some() {
+            self.names.push(b'\t');
+        }
+        self.names.extend_from_slice(symbol.base_name());
+        self.names.push(b'\n');
+    }
+
+    /// The first name, and what all say.
+    fn tell(&self) -> (String, Meaning) {
+        let names = String::from_utf8_lossy(&self.names);
+        let mut lines = names.lines();
+        // Nothing that we look for is in a module.
+        let meaning = lines.clone().filter(|name| !name.starts_with('\t')).fold(0, |all, name| all | meaning_of(name));
+        (lines.next().unwrap_or_default().trim_start().to_owned(), meaning)
+    }
 }
 
 struct Found {
@@ -131,7 +141,7 @@ struct Found {
 impl Found {
     /// The kernel's own come in the order of their addresses, those of modules do not: the nearest one before an address counts.
     fn note(&mut self, function: &Function, next: u64) {
-        if function.name.is_empty() {
+        if function.names.is_empty() {
             return;
         }
         let reach = function.start.saturating_add(LONGEST_FUNCTION);
@@ -155,7 +165,7 @@ struct Names {
 
 impl Names {
     fn number(&mut self, function: &Function) -> u32 {
-        let key = (function.name.clone(), function.meaning);
+        let key = function.tell();
         let next = self.functions.len() as u32;
         *self.numbers.entry(key).or_insert_with_key(|key| {
             self.functions.push(key.clone());

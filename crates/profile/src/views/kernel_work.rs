@@ -17,7 +17,7 @@ use crate::model::{Dictionary, Place, Sample, StackId, StrId, TaskId};
 const SECOND: u64 = 1_000_000_000;
 
 /// Rows of one second.
-const MAX_ROWS: usize = 512;
+const MAX_ROWS: usize = 128;
 /// Seconds are closed when samples are so much later: those of late chunks still come.
 const OPEN_SECONDS: u64 = 10;
 /// What all open seconds may hold.

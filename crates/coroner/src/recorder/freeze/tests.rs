@@ -91,7 +91,11 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
         assert!(frozen.about.sealed);
         assert_eq!(frozen.evidence.core_times, evidence.core_times);
         assert_eq!(frozen.evidence.node, evidence.node);
-        let rows: Vec<_> = frozen.evidence.kernel_work.iter().flat_map(|second| &second.rows).collect();
+        let mut told = Evidence { kernel_work: Vec::new(), ..frozen.evidence.clone() };
+        // The samples begin before the evidence does.
+        told.core_times[0].at = clocks.at - Duration::from_secs(100);
+        kernel_work::add(&path, &mut told);
+        let rows: Vec<_> = told.kernel_work.iter().flat_map(|second| &second.rows).collect();
         assert!(rows.iter().all(|row| (row.core, row.tid, row.comm.as_str()) == (1, 77, "spin")), "{rows:?}");
         assert_eq!(rows.iter().map(|row| row.samples).sum::<u64>(), 100, "ten seconds at 10 Hz: {rows:?}");
         let mut count = 0;
