@@ -82,6 +82,11 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let mut walker = Walker::start(stage, core, &of_slice, &["--join", &join])?;
     let mut driver = Driver::of(&wire, core)?;
     wire.await_starved(stage, &mut walker.child)?;
+    stage.until("the driver has given up on its device", PATIENCE, || {
+        walker.child.expect_running()?;
+        driver.look(&wire)?;
+        Ok((driver.resets > 0).then_some(()))
+    })?;
 
     let culprit = walker.child.label();
     let facts = wire.facts(node.facts(json!({
