@@ -194,7 +194,8 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     let place = incident.core.map_or_else(|| "on all cores".to_owned(), |core| format!("on core {core}"));
     if !read.risers.is_empty() {
         out.push_str(&format!("\n{}\n", bold(&format!("Who rose {place}"))));
-        let of = if incident.core.is_some() { "its time" } else { "the busy time" };
+        let of =
+            if incident.core.is_some() { "its time (its busy time, if sampled by cycles)" } else { "the busy time" };
         let text =
             format!("Shares of {of}, in the seconds around the trigger against what was recorded in the hour before.");
         out.push_str(&wrap(&text, width, 2));
