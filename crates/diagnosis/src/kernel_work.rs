@@ -12,6 +12,9 @@ use std::time::Duration;
 /// A stretch that is shorter says nothing of a second.
 const SHORTEST: f64 = 0.5;
 
+/// Less than this is nothing in words.
+const WORTH_SAYING: f64 = 0.0005;
+
 /// All stretches together. Cheap: a view on the evidence.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'e> {
@@ -138,6 +141,16 @@ impl<'e> Work<'e> {
         self.time(|row| of(row.kind)).as_secs_f64() / self.over().as_secs_f64().max(0.001)
     }
 
+    /// How much of one core this was, where the kind of some work is not known: nobody looks what it is while it is little.
+    pub fn share_words(&self, of: impl Fn(WorkKind) -> bool) -> String {
+        let (known, unknown) = (self.cores_of(of), self.cores_of(|kind| kind == WorkKind::Unnamed));
+        match (known > 0.0, unknown >= WORTH_SAYING) {
+            (_, false) => percent(known),
+            (false, true) => format!("at most {}", percent(unknown)),
+            (true, true) => format!("{} to {}", percent(known), percent(known + unknown)),
+        }
+    }
+
     /// The processes that did this, the most first.
     pub fn processes(&self, of: impl Fn(&WorkRow) -> bool) -> Vec<ProcessWork> {
         let mut processes: BTreeMap<u32, Gathered<'_>> = BTreeMap::new();
@@ -257,5 +270,17 @@ mod tests {
         let first = Window { from: Time::from_secs(1), to: Time::from_secs(2) };
         assert_eq!(work.time_within(Some(first), |row| row.core == 1), Duration::from_millis(900));
         assert!(Work::of(&Evidence::default()).is_none());
+    }
+
+    #[test]
+    fn work_that_nobody_looked_at_is_not_called_zero() {
+        let told = |rows| {
+            let evidence = Evidence { kernel_work: vec![second(Time::from_secs(1), rows)], ..Evidence::default() };
+            Work::of(&evidence).unwrap().share_words(|kind| kind == WorkKind::PageFault)
+        };
+        let (faults, unnamed) = (row(0, 7, "a", WorkKind::PageFault, 10), row(0, 8, "b", WorkKind::Unnamed, 3));
+        assert_eq!(told(vec![faults.clone()]), "10 %");
+        assert_eq!(told(vec![unnamed.clone()]), "at most 3.0 %");
+        assert_eq!(told(vec![faults, unnamed]), "10 % to 13 %");
     }
 }

@@ -21,7 +21,10 @@ pub struct Ties {
     /// By their uid.
     pub pods: Vec<String>,
     pub queues: Vec<Queue>,
+    /// When it was at its worst, if it came and went.
     pub when: Option<When>,
+    /// When it was so for the first time, if that was before.
+    pub since: Option<Time>,
 }
 
 /// A process, or one of its threads.
@@ -39,6 +42,9 @@ pub struct Queue {
     /// `rx-3`, `tx-5`
     pub queue: Option<String>,
 }
+
+/// As [`Nic::display_name`] writes it.
+const IN_NETNS: &str = " in netns ";
 
 /// When it was, and how far that may be off: the kernel log has a clock of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +123,16 @@ impl Queue {
         }
     }
 
+    /// The kernel log names a device without its namespace.
+    fn is_same_device(&self, other: &Queue) -> bool {
+        let (own, others) = (self.nic.split_once(IN_NETNS), other.nic.split_once(IN_NETNS));
+        match (own, others) {
+            (Some((own, _)), None) => own == other.nic,
+            (None, Some((others, _))) => others == self.nic,
+            _ => self.nic == other.nic,
+        }
+    }
+
     pub fn of(nic: &Nic, queue: &NicQueue) -> Queue {
         Queue { nic: nic.display_name(), queue: Some(queue.label()) }
     }
@@ -160,7 +176,7 @@ impl Ties {
     }
 
     pub fn common_nic(&self, other: &Ties) -> Option<&Queue> {
-        self.queues.iter().find(|queue| other.queues.iter().any(|o| o.nic == queue.nic))
+        self.queues.iter().find(|queue| other.queues.iter().any(|o| o.is_same_device(queue)))
     }
 
     pub fn common_unit(&self, other: &Ties) -> Option<&str> {

@@ -13,6 +13,8 @@ use crate::recorder::incident::{Incident, State};
 use crate::recorder::incidents::files;
 use crate::recorder::{directory, freeze as freezer};
 use anyhow::{Context, bail};
+use coroner_diagnosis::finding::SubjectKind;
+use coroner_diagnosis::verdict::{FindingRef, Verdict};
 use coroner_diagnosis::{Diagnosis, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, RiserRow};
@@ -118,7 +120,9 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         None => Err("its minutes are not frozen yet, or could not be".to_owned()),
         Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
             kernel_work::add(file, &mut recording.evidence);
-            let diagnosis = diagnose(&recording.evidence);
+            let mut diagnosis = diagnose(&recording.evidence);
+            let verdicts = &mut diagnosis.conclusion.verdicts;
+            verdicts.sort_by_key(|verdict| std::cmp::Reverse(nearness(verdict, &listed.incident)));
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
             Read { evidence: recording.evidence, diagnosis, risers }
         }),
@@ -134,6 +138,18 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         print(&show.report.told())?;
     }
     Ok(())
+}
+
+/// How much a verdict is about what the incident was frozen for; the nearest is told first.
+fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
+    let told = verdict.chain.iter().flat_map(|link| [&link.from, &link.to]).chain([&verdict.root_cause]);
+    let of_one = |told: &FindingRef| {
+        let name = told.subject.name.as_str();
+        let core = incident.core.map(|core| core.to_string());
+        let same_core = told.subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
+        u8::from(told.code.as_str() == incident.code) * 2 + u8::from(same_core || name == incident.subject)
+    };
+    told.map(of_one).max().unwrap_or(0)
 }
 
 fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> {

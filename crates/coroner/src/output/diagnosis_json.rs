@@ -51,7 +51,8 @@ fn verdict(verdict: &Verdict) -> serde_json::Result<Value> {
 }
 
 fn moment(moment: &Moment) -> Value {
-    json!({ "at": timestamp(moment.real_ns), "uncertainty_ms": moment.uncertainty_ms, "what": moment.what })
+    let Moment { real_ns, uncertainty_ms, already, what } = moment;
+    json!({ "at": timestamp(*real_ns), "uncertainty_ms": uncertainty_ms, "already": already, "what": what })
 }
 
 pub fn window(real_ns: Option<(u64, u64)>) -> Value {

@@ -1,7 +1,7 @@
 //! A diagnosis for people.
 
 use super::diagnosis_json::timestamp;
-use super::telling::{self, Outcome, sentence};
+use super::telling::{self, Outcome};
 use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
 use super::verdict_text;
 use coroner_diagnosis::cores::Cores;
@@ -80,7 +80,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
         }
         out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy: true }));
         let needs = format!("To name its cause we need {}.", unexplained.needs.trim_end_matches('.'));
-        let how = format!("To get that: {}", sentence(&unexplained.command));
+        let how = telling::how_to_get(unexplained);
         out.push_str(&wrap(&printable(&format!("{needs} {how}")), width, 2));
     }
     let worth_knowing = telling::worth_knowing(diagnosis);

@@ -187,7 +187,7 @@ fn others(diagnosis: &Diagnosis) -> String {
     for (finding, unexplained) in unexplained {
         out.push_str(&finding_text(finding));
         out.push_str(&format!("  To name its cause we need {}\n", line(&sentence(&unexplained.needs))));
-        out.push_str(&format!("  To get that: {}\n", line(&sentence(&unexplained.command))));
+        out.push_str(&format!("  {}\n", line(&telling::how_to_get(unexplained))));
     }
     let worth_knowing = telling::worth_knowing(diagnosis);
     if !worth_knowing.is_empty() {

@@ -112,6 +112,15 @@ pub fn unexplained(diagnosis: &Diagnosis) -> Vec<(&Finding, &Unexplained)> {
     all.filter_map(|unexplained| Some((finding_of(diagnosis, &unexplained.finding)?, unexplained))).collect()
 }
 
+/// `To get that: `coroner record --dir DIR`, then …`
+pub fn how_to_get(unexplained: &Unexplained) -> String {
+    let Unexplained { command, then, .. } = unexplained;
+    match then.is_empty() {
+        true => format!("To get that: `{command}`."),
+        false => format!("To get that: `{command}`, {then}."),
+    }
+}
+
 /// What hurts nobody, and is part of no verdict.
 pub fn worth_knowing(diagnosis: &Diagnosis) -> Vec<&Finding> {
     let mild = diagnosis.findings.iter().filter(|finding| finding.severity < Severity::Warning);

@@ -111,6 +111,7 @@ pub fn the_incident() -> Diagnosis {
     let moment = |secs: u64, uncertainty_ms: u64, finding: &Finding| Moment {
         real_ns: (1_700_000_000 + secs) * 1_000_000_000,
         uncertainty_ms,
+        already: false,
         what: finding.title.clone(),
     };
     verdict.timeline = vec![moment(0, 0, &core), moment(6, 2000, &reset)];
@@ -126,7 +127,8 @@ pub fn unexplained() -> Diagnosis {
     let unexplained = Unexplained {
         finding: FindingRef::to(&reset),
         needs: "what ran on the core that serves the queue".to_owned(),
-        command: "`coroner record --dir DIR`".to_owned(),
+        command: "coroner record --dir DIR".to_owned(),
+        then: "then look at its incidents".to_owned(),
     };
     diagnosis(vec![reset], Conclusion { verdicts: Vec::new(), unexplained: vec![unexplained] })
 }

@@ -131,7 +131,7 @@ fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {
     out
 }
 
-/// `05:51:42.123Z ± 2.0 s`, with the date where they are of several days.
+/// `05:51:42.123Z ± 2.0 s`, `before 05:51:42.123Z`, with the date where they are of several days.
 pub fn clock(moment: &Moment, all: &[Moment]) -> String {
     let at = timestamp(moment.real_ns);
     let day = |moment: &Moment| timestamp(moment.real_ns).split('T').next().map(str::to_owned);
@@ -141,6 +141,7 @@ pub fn clock(moment: &Moment, all: &[Moment]) -> String {
         _ => at,
     };
     match moment.uncertainty_ms {
+        0 if moment.already => format!("before {at}"),
         0 => at,
         ms => format!("{at} ± {}", duration_words(Duration::from_millis(ms))),
     }

@@ -93,8 +93,8 @@ impl FullCore {
         real_time && self.victims.iter().any(|v| v.harm == Harm::Starved && !v.who.class.is_real_time())
     }
 
-    /// A thread in the kernel kept a kernel thread off for long in one go. No slice lasts that long, whatever the weights of
-    /// their cgroups: it could not be preempted.
+    /// A thread in the kernel kept a kernel thread off for long in one go. No slice lasts that long: it could not be preempted, or
+    /// its cgroup weighs far more than kernel threads do.
     pub fn is_stuck(&self) -> bool {
         let in_kernel =
             self.ownership.owner().is_some_and(|o| o.who().is_some() && o.system_share.is_some_and(|s| s >= IN_KERNEL));

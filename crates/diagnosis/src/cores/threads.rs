@@ -5,8 +5,8 @@ use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSamp
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Our own name: an observer that waits for a moment is nobody's victim.
-const OBSERVER: &str = "coroner";
+/// Our own name: an observer that waits for a moment is nobody's victim, and what it costs is told elsewhere.
+pub const OBSERVER: &str = "coroner";
 
 /// A thread as a person wants it named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,6 +28,9 @@ pub struct Who {
     pub nice: i8,
     /// Where it may run; `None` if that was not read.
     pub affinity: Option<CoreSet>,
+    /// It is one of ours.
+    #[serde(skip)]
+    pub observer: bool,
 }
 
 fn class_text<S: serde::Serializer>(class: &SchedulingClass, serializer: S) -> Result<S::Ok, S::Error> {
@@ -137,6 +140,7 @@ impl ThreadLine<'_> {
             rt_priority: self.about.map_or(0, |t| t.rt_priority),
             nice: self.about.map_or(0, |t| t.nice),
             affinity: self.about.and_then(|t| t.affinity.clone()),
+            observer: self.is_observer(),
         }
     }
 

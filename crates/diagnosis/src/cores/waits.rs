@@ -67,6 +67,9 @@ pub struct Victim {
     /// When its longest wait was.
     #[serde(skip)]
     pub window: Window,
+    /// When its first long wait began.
+    #[serde(skip)]
+    pub since: Time,
 }
 
 /// All waits, by core.
@@ -168,6 +171,7 @@ impl Waits {
             longest_ns: u64,
             open: bool,
             window: Window,
+            since: Time,
         }
         let mut by_thread: BTreeMap<usize, Total> = BTreeMap::new();
         for wait in self.by_core.get(&core).into_iter().flatten() {
@@ -182,7 +186,11 @@ impl Waits {
                 longest_ns: 0,
                 open: false,
                 window: overlap,
+                since: window.to,
             });
+            if wait.long_ns > 0 {
+                total.since = total.since.min(overlap.from);
+            }
             total.ns = total.ns.saturating_add(wait.ns.min(most));
             total.long_ns = total.long_ns.saturating_add(wait.long_ns.min(most));
             let longest = wait.longest_ns.min(most);
@@ -225,6 +233,7 @@ impl Waits {
                 still_waiting: total.open,
                 line,
                 window: total.window,
+                since: total.since.min(total.window.from),
             });
         }
         victims.sort_by_key(|v| std::cmp::Reverse(v.waited_ns));

@@ -57,6 +57,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
 fn monopolist(full: &FullCore) -> Option<(&Owner, &Who)> {
     let owner = full.ownership.owner()?;
     let OwnerKind::Thread(who) = &owner.kind else { return None };
+    if who.observer {
+        return None;
+    }
     let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
     let to_blame = if who.class.is_real_time() {
         owner.share >= REAL_TIME_SHARE && (full.is_outranked() || full.others_have_room())

@@ -238,6 +238,10 @@ fn sharers(cores: &Cores, full: &FullCore) -> Option<String> {
 fn severity(full: &FullCore, serves_nic: bool) -> Severity {
     let kernel = full.stretch.saturation == Saturation::Kernel;
     let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
+    // That we look is no trouble of the node's; it is over when we are done.
+    if full.ownership.owner().and_then(|owner| owner.who()).is_some_and(|who| who.observer) {
+        return Severity::Info;
+    }
     match (kernel || starved, serves_nic) {
         (true, true) => Severity::Critical,
         (true, false) => Severity::Warning,
@@ -735,6 +739,18 @@ mod tests {
         };
         assert_eq!(findings(&scene(Actor::new(4711, "spin", 1))), []);
         assert_eq!(findings(&scene(Actor::new(4711, "spin", 1).fifo(50)))[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_core_that_we_fill_ourselves_is_no_trouble_of_the_node() {
+        let scene = |process: &str| {
+            Scene::new(2, 5.0)
+                .load(1, 0.0, 5.0, Kind::System, 1.0)
+                .with(Actor::new(90, "sampler", 1).of_process(89, process).in_kernel().until(99.0, Doing::Run))
+                .evidence()
+        };
+        assert_eq!(findings(&scene("agent"))[0].severity, Severity::Warning);
+        assert_eq!(findings(&scene("coroner"))[0].severity, Severity::Info);
     }
 
     #[test]

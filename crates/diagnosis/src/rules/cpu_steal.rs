@@ -25,9 +25,15 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     };
     let stolen = part(&average);
-    let fine = || Answer::Fine(format!("{} of the time that was wanted", percent(stolen)));
-    if stolen < WORTH_KNOWING || average.busy() < WANTED {
-        return fine();
+    if average.busy() < WANTED {
+        return Answer::Fine(format!(
+            "{} of the cores' time; only {} was wanted at all",
+            percent(average.steal),
+            percent(average.busy())
+        ));
+    }
+    if stolen < WORTH_KNOWING {
+        return Answer::Fine(format!("{} of the time that was wanted", percent(stolen)));
     }
     let severity = match stolen {
         s if s >= CRITICAL => Severity::Critical,

@@ -5,17 +5,23 @@ use crate::cores::cited::{shares_text, victim_fact, with_room};
 use crate::cores::owners::OwnerKind;
 use crate::cores::threads::is_napi;
 use crate::cores::timeline::Saturation;
+use crate::cores::traffic;
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::kernel_work::Work;
 use crate::ties::{Queue, Task, Ties};
-use coroner_evidence::{Evidence, Source, Window, WorkKind};
+use crate::units::paths::shell_word;
+use crate::words::count;
+use coroner_evidence::{Evidence, Nic, Source, Window, WorkKind, WorkRow};
 
 /// Half of the core's time: threads get less than what comes before them.
 const STORM: f64 = 0.5;
 /// Of the sampled packet work on a core, in the name of one process.
 const BEHALF: f64 = 0.5;
+/// Time that a sender spends in its own calls, for each that goes into handling its packets. Of one that is interrupted at random
+/// in user code it is nothing, but for ticks.
+const OWN_CALLS: f64 = 0.1;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -54,7 +60,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let mut detail = format!("Core {core}{}: {}.", cores.when(window.from), shares_text(&full.stretch.shares));
     if let Some((task, part)) = &behalf {
         detail.push_str(&format!(
-            " {} of the packets were handled while {} ran: it sends or receives them.",
+            " {} of the packets were handled while {} ran, which is in the kernel for itself as well: most likely it sends them.",
             percent(*part),
             task.name()
         ));
@@ -63,7 +69,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
     }
     if dropped > 0 {
-        detail.push_str(&format!(" It dropped {dropped} packets meanwhile."));
+        detail.push_str(&format!(" It dropped {} packets meanwhile.", count(dropped)));
     }
     let mut evidence = vec![
         Fact::new("core", core, "", "/proc/stat"),
@@ -83,7 +89,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         ),
         detail,
         evidence,
-        remedy: remedy(cores, full, &queues, behalf.as_ref().map(|(task, _)| task)),
+        remedy: remedy(cores, full, behalf.as_ref().map(|(task, _)| task)),
         ties: Ties {
             cores: vec![core],
             culprits: behalf.into_iter().map(|(task, _)| task).collect(),
@@ -115,7 +121,8 @@ fn most_raised(cores: &Cores, full: &FullCore) -> Option<String> {
     (moved(most) > 0).then(|| format!("softirq {most}"))
 }
 
-/// Who was running when packets were handled on this core: on a loopback or a veth that is who sends them.
+/// Who was running when packets were handled on this core: on a loopback or a veth that is who sends them. Whoever is only interrupted
+/// by packets is seldom in the kernel for anything else.
 fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Task, f64)> {
     let work = Work::of(evidence)?;
     let all = work.time_within(Some(window), |row| row.core == core && row.kind == WorkKind::Network);
@@ -125,26 +132,39 @@ fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Task,
         !comm.starts_with("ksoftirqd/") && !is_napi(comm)
     })?;
     let part = most.time.as_secs_f64() / all.as_secs_f64().max(1e-9);
+    let calls = |row: &WorkRow| {
+        row.pid == most.thread.pid && row.core == core && !matches!(row.kind, WorkKind::Network | WorkKind::Interrupt)
+    };
+    if work.time(calls).as_secs_f64() < OWN_CALLS * most.time.as_secs_f64() {
+        return None;
+    }
     (part >= BEHALF).then_some((most.thread, part.min(1.0)))
 }
 
-fn remedy(cores: &Cores, full: &FullCore, queues: &[String], sender: Option<&Task>) -> String {
+fn remedy(cores: &Cores, full: &FullCore, sender: Option<&Task>) -> String {
     let mut steps = Vec::new();
     if let Some(sender) = sender {
         steps.push(format!("See whether {} should send so much.", sender.name()));
     }
-    if let Some(queue) = queues.first() {
-        let device = queue.split(' ').next().unwrap_or("DEV");
+    let Some(others) = with_room(cores, full.core, full.stretch.window) else {
+        steps.push(
+            "No other core has room: fewer packets, or larger ones (GRO, jumbo frames), are what helps.".to_owned(),
+        );
+        return steps.join(" ");
+    };
+    // What a process of this node sends comes by no device with queues of its own.
+    let mut devices = cores.queues(full.core).into_iter().filter(|(nic, _)| sender.is_none() && nic.bus.is_some());
+    let at_work = |nic: &Nic, queue| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true);
+    if let Some((nic, _)) = devices.find(|(nic, queue)| at_work(nic, queue)) {
         steps.push(format!(
-            "Spread the device over more cores: `ethtool -L {device} combined N`, or let irqbalance move its interrupts (/proc/irq/N/smp_affinity_list)."
+            "Spread {0} over more cores: `ethtool -L {1} combined N`, or let irqbalance move its interrupts (/proc/irq/N/smp_affinity_list).",
+            nic.display_name(),
+            shell_word(&nic.name)
         ));
     }
-    match with_room(cores, full.core, full.stretch.window) {
-        Some(others) => steps.push(format!(
-            "Let other cores take part of the packets: RPS (/sys/class/net/DEV/queues/rx-N/rps_cpus); cores {others} had room."
-        )),
-        None => steps.push("No other core has room: fewer packets, or larger ones (GRO, jumbo frames), are what helps.".to_owned()),
-    }
+    steps.push(format!(
+        "Let other cores take part of the packets: RPS (/sys/class/net/DEV/queues/rx-N/rps_cpus); cores {others} had room."
+    ));
     steps.join(" ")
 }
 
@@ -180,20 +200,35 @@ mod tests {
         evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(5.0), 7_000);
         let f = one(examine(&evidence));
         assert_eq!(f.severity, Severity::Critical);
-        assert!(f.detail.contains("dropped 7000 packets"), "{}", f.detail);
+        assert!(f.detail.contains("dropped 7,000 packets"), "{}", f.detail);
     }
 
     #[test]
     fn who_runs_while_packets_are_handled_is_who_sends_them() {
         let mut evidence = storm(0.97);
         for s in 1..4u32 {
-            let rows =
-                vec![row(1, 77, "flood", WorkKind::Network, 70), row(1, 22, "ksoftirqd/1", WorkKind::Network, 25)];
+            let rows = vec![
+                row(1, 77, "flood", WorkKind::Network, 70),
+                row(1, 77, "flood", WorkKind::Other, 10),
+                row(1, 22, "ksoftirqd/1", WorkKind::Network, 15),
+            ];
             evidence.kernel_work.push(second(time(f64::from(s)), rows));
         }
         let f = one(examine(&evidence));
         assert_eq!(f.ties.culprits[0].name(), "flood[77]");
         assert!(f.detail.contains("flood[77]") && f.remedy.contains("flood[77]"), "{} {}", f.detail, f.remedy);
+    }
+
+    #[test]
+    fn who_is_only_interrupted_by_packets_does_not_send_them() {
+        let mut evidence = storm(0.97);
+        for s in 1..4u32 {
+            let rows = vec![row(1, 77, "train", WorkKind::Network, 90), row(1, 77, "train", WorkKind::Interrupt, 5)];
+            evidence.kernel_work.push(second(time(f64::from(s)), rows));
+        }
+        let f = one(examine(&evidence));
+        assert_eq!(f.ties.culprits, []);
+        assert!(!f.detail.contains("train") && !f.remedy.contains("train"), "{} {}", f.detail, f.remedy);
     }
 
     #[test]

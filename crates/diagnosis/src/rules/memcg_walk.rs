@@ -24,16 +24,16 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let report = zombies::report(evidence);
     let memcgs = zombie_memcgs::dead_and_live(evidence, report.as_ref());
     let all = memcgs.map(|(dead, live)| dead.saturating_add(live));
-    let share = work.cores_of(WorkKind::is_memcg_walk);
+    let share = work.share_words(WorkKind::is_memcg_walk);
     if let Some(all) = all.filter(|all| *all < MANY) {
-        return Answer::Fine(format!("{} of one core, over {} memory cgroups", percent(share), count(all)));
+        return Answer::Fine(format!("{share} of one core, over {} memory cgroups", count(all)));
     }
     // The kernel frees cgroups by workers of its own: that ends the trouble.
     let frees = |comm: &str| comm.starts_with("kworker/") && comm.contains("cgroup_");
     let walkers = work.processes(|row| row.kind.is_memcg_walk() && !frees(&row.comm));
     let telling = walkers.iter().filter(|walker| walker.share >= WORTH_KNOWING || walker.peak >= FELT_FOR_A_SECOND);
     let findings: Vec<Finding> = telling.take(MOST_FINDINGS).map(|walker| finding(walker, memcgs)).collect();
-    Answer::from_findings(findings, || format!("{} of one core went into it", percent(share)))
+    Answer::from_findings(findings, || format!("{share} of one core went into it"))
 }
 
 fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {

@@ -336,7 +336,7 @@ fn cgroup_finding(
 fn fine(reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
     let n = |n: Option<u64>| n.map_or_else(|| "an unknown number of".to_owned(), count);
     format!(
-        "within {} {}; allocating threads scanned {} pages, kswapd {}",
+        "within {} {}; for the node as a whole allocating threads scanned {} pages, kswapd {}",
         duration_words(window),
         pressure_words(some, full),
         n(reclaim.direct_scanned),

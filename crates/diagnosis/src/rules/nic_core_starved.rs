@@ -388,6 +388,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
                 queues => queues.iter().map(|q| Queue { nic: subject.clone(), queue: Some(q.clone()) }).collect(),
             },
             victims: worst.poller.iter().map(|poller| Task::from(&poller.who)).collect(),
+            since: worst.poller.as_ref().map(|poller| poller.since),
             ..Ties::of_core(worst.core, worst.window, &worst.ownership)
         },
         // What could not be seen is no proof; core-saturated warns of the core itself.

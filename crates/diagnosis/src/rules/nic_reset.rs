@@ -39,6 +39,9 @@ const ALL_RESETS: &[&str] = &["total_resets", "reset_cnt"];
 /// Counts of packets that the device was late to report sent; the driver resets after some (128 on ENA).
 const PRECURSOR_SUFFIX: &str = "_missed_tx";
 
+/// The kernel's watchdog of transmit queues and ENA's look this often (dev->watchdog_timeo, 5 s unless the driver sets it).
+const WATCHDOG_PERIOD: Duration = Duration::from_secs(5);
+
 const SOURCE_LOG: &str = "kernel log";
 
 struct CounterMove {
@@ -195,7 +198,8 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     let nic_events = || events.iter().filter_map(nic_of);
     let poll_starved = nic_events().any(|e| e.step == NicStep::PollStarved)
         || moves.iter().any(|m| m.name == "suspected_poll_starvation");
-    let since_napi = nic_events().filter_map(|e| e.since_napi).max();
+    // Of the newest reset: an older one may have waited longer.
+    let since_napi = nic_events().rev().find_map(|e| e.since_napi);
     let queue = nic_events().rev().find_map(|e| e.queue).or_else(|| {
         let moved = moves.iter().find_map(|m| m.name.strip_prefix("tx-"));
         moved.and_then(|n| n.parse().ok())
@@ -258,8 +262,8 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     if let Some(d) = since_napi {
         facts.push(Fact::new("time since the poll (NAPI) last ran", millis(d), "ms", SOURCE_LOG));
     }
-    if let Some(d) = nic_events().filter_map(|e| e.silent_for).max() {
-        facts.push(Fact::new("longest silence", millis(d), "ms", SOURCE_LOG));
+    if let Some(d) = nic_events().rev().find_map(|e| e.silent_for) {
+        facts.push(Fact::new("silence before the last reset", millis(d), "ms", SOURCE_LOG));
     }
     for m in moves {
         facts.push(Fact::new(format!("{} while we watched", m.name), m.by, "", m.source.clone()));
@@ -286,9 +290,7 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
         ties: Ties {
             cores: core.iter().map(|(core, _)| *core).collect(),
             queues: vec![Queue { nic: device.to_owned(), queue: queue.map(|n| format!("tx-{n}")) }],
-            // The newest of them: what was a day ago has nothing to do with what runs now.
-            when: log_events::incidents(events)
-                .last()
+            when: newest_reset(events)
                 .and_then(When::of_log)
                 .or_else(|| evidence.window().filter(|_| counted_now).map(When::from)),
             ..Ties::default()
@@ -300,6 +302,19 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
         evidence: facts,
         remedy,
     })
+}
+
+/// The newest of them, from the first line that speaks of it: one that was before has nothing to do with what runs now.
+fn newest_reset<'e, 'a>(events: &'e [LogEvent<'a>]) -> Option<&'e [LogEvent<'a>]> {
+    let incident = log_events::incidents(events).last()?;
+    let is_end = |event: &LogEvent| {
+        nic_of(event).is_some_and(|nic| matches!(nic.step, NicStep::ResetDone | NicStep::ResetFailed))
+    };
+    // A driver that does not say when it is done complains anew each time its watchdog looks.
+    let begins_anew = |before: &LogEvent, after: &LogEvent| {
+        is_end(before) && !is_end(after) || after.line.at.since(before.line.at) >= WATCHDOG_PERIOD
+    };
+    incident.chunk_by(|before, after| !begins_anew(before, after)).last()
 }
 
 fn nic_of<'e>(event: &'e LogEvent) -> Option<&'e NicEvent> {
@@ -481,7 +496,21 @@ mod tests {
         evidence.log = log(&[(60, line)]);
         let f = one(examine(&evidence));
         assert!(f.evidence.iter().all(|f| !f.what.contains("core")), "{:?}", f.evidence);
-        assert_eq!(fact(&f, "longest silence"), 5164);
+        assert_eq!(fact(&f, "silence before the last reset"), 5164);
+    }
+
+    /// Order in time is judged by what happened last: an earlier reset may be of before we looked.
+    #[test]
+    fn it_was_when_the_newest_reset_began() {
+        let when = |lines: &[(u64, &str)]| {
+            let mut evidence = watched(5);
+            evidence.log = log(lines);
+            let at = |ago: u64| evidence.log.iter().find(|l| l.at == END - Duration::from_secs(ago)).unwrap().at;
+            let when = one(examine(&evidence)).ties.when.unwrap();
+            (when.from == at(lines[lines.len() - 2].0), when.to == at(lines[lines.len() - 1].0))
+        };
+        assert_eq!(when(&[(50, PAUSED), (48, DONE), (12, PAUSED), (11, DONE)]), (true, true));
+        assert_eq!(when(&[(14, PAUSED), (13, DONE), (12, PAUSED), (11, DONE)]), (true, true));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! thousands of them are not.
 
 use crate::code::Code;
+use crate::cores::threads::OBSERVER;
 use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
 use crate::kernel_work::{ProcessWork, Work, not_sampled};
 use crate::words::percent;
@@ -18,14 +19,11 @@ const FILES: f64 = 0.25;
 /// From this part of it on it is told.
 const WORTH_KNOWING: f64 = 0.5;
 
-/// We look as well, and say elsewhere what it costs.
-const OURSELVES: &str = "coroner";
-
 pub fn examine(evidence: &Evidence) -> Answer {
     let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
     let of = |kind: WorkKind| {
         let processes = work.processes(move |row| row.kind == kind && row.pid != 0);
-        processes.into_iter().filter(|process| process.thread.comm != OURSELVES).collect::<Vec<_>>()
+        processes.into_iter().filter(|process| process.thread.comm != OBSERVER).collect::<Vec<_>>()
     };
     let (tables, files) = (of(WorkKind::PageTables), of(WorkKind::Kernfs));
     let mut findings: Vec<Finding> = Vec::new();
@@ -37,11 +35,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
         findings.push(finding(process, WorkKind::Kernfs, process.share >= FILES));
     }
     Answer::from_findings(findings, || {
-        let share = |processes: &[ProcessWork]| processes.iter().map(|p| p.share).sum::<f64>();
         format!(
-            "page tables of processes took {} of one core, files of cgroups and /sys {}",
-            percent(share(&tables)),
-            percent(share(&files))
+            "page tables of processes took {} of one core, files of cgroups and /sys {} (our own looking included)",
+            work.share_words(|kind| kind == WorkKind::PageTables),
+            work.share_words(|kind| kind == WorkKind::Kernfs)
         )
     })
 }

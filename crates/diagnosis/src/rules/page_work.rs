@@ -26,7 +26,7 @@ fn examine(evidence: &Evidence, kind: WorkKind, worth_knowing: f64) -> Answer {
     let processes = work.processes(|row| row.kind == kind);
     let telling = processes.iter().filter(|process| process.share >= worth_knowing).take(MOST_FINDINGS);
     Answer::from_findings(telling.map(|process| finding(process, kind)).collect(), || {
-        let share = percent(work.cores_of(|k| k == kind));
+        let share = work.share_words(|k| k == kind);
         let moved = |name: &str| evidence.counters.moved(Source::Vmstat, "", name);
         match (kind, moved("compact_stall"), moved("pgmajfault")) {
             (WorkKind::HugePages, Some(stalls), _) => {

@@ -8,6 +8,7 @@ use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
+use crate::words::count;
 use coroner_evidence::{Evidence, Source, Time, Window, probe};
 use std::collections::BTreeSet;
 
@@ -166,12 +167,12 @@ fn dropped(core: &Core) -> Finding {
         ties: core.ties(),
         severity: core.severity(),
         subject: Subject::new(SubjectKind::Core, number),
-        title: format!("core {number} dropped {} received packets in {:.1} s", core.dropped, core.seconds),
+        title: format!("core {number} dropped {} received packets in {:.1} s", count(core.dropped), core.seconds),
         detail: format!(
             "The backlog of core {number} was full {} times while it handled {} packets ({} % lost). These packets had \
              already been received: loopback, veth, tunnels or packets steered by RPS.",
-            core.dropped,
-            core.processed,
+            count(core.dropped),
+            count(core.processed),
             percent_value(core.part())
         ),
         evidence: facts(core),
@@ -181,7 +182,7 @@ fn dropped(core: &Core) -> Finding {
 
 fn dropped_everywhere(cores: &[&Core]) -> Finding {
     let all: u64 = cores.iter().map(|c| c.dropped).fold(0, u64::saturating_add);
-    let each: Vec<String> = cores.iter().map(|c| format!("core {}: {}", c.number(), c.dropped)).collect();
+    let each: Vec<String> = cores.iter().map(|c| format!("core {}: {}", c.number(), count(c.dropped))).collect();
     let mut evidence = vec![Fact::new("dropped", all, "packets", SOURCE)];
     for core in cores.iter().take(MOST_CORES) {
         evidence.push(Fact::new(format!("dropped on core {}", core.number()), core.dropped, "packets", SOURCE));
@@ -195,7 +196,7 @@ fn dropped_everywhere(cores: &[&Core]) -> Finding {
             Severity::Info
         }),
         subject: Subject::new(SubjectKind::Node, "node"),
-        title: format!("{} cores dropped {all} received packets", cores.len()),
+        title: format!("{} cores dropped {} received packets", cores.len(), count(all)),
         detail: format!("The backlogs of {} cores were full: {}.", cores.len(), listed(&each, MOST_CORES)),
         evidence,
         remedy: remedy(cores[0].number()),
@@ -288,7 +289,7 @@ mod tests {
         let cores: Vec<_> = (0..96).map(|core| (core, 1_000, 20, 0)).collect();
         let found = findings(&seen(&cores));
         assert_eq!((found.len(), found[0].subject.kind, found[0].severity), (1, SubjectKind::Node, Severity::Warning));
-        assert!(found[0].title.contains("1920"), "{}", found[0].title);
+        assert!(found[0].title.contains("1,920"), "{}", found[0].title);
     }
 
     #[test]

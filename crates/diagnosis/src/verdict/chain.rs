@@ -1,6 +1,6 @@
 //! Findings and their links as a graph, and the verdicts in it.
 
-use super::causes::{self, Root};
+use super::causes::{self, Needed, Root};
 use super::links::{self, Linked};
 use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
 use crate::code::Code;
@@ -137,7 +137,7 @@ fn verdict(
         root_cause: FindingRef::to(&case.findings[root]),
         certainty,
         severity,
-        story: story(&findings),
+        story: story(case, reached, edges),
         chain,
         context: Vec::new(),
         because: judged.because.clone(),
@@ -163,10 +163,25 @@ fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
     )
 }
 
-/// From what hurts back to the cause.
-fn story(findings: &[&Finding]) -> String {
-    let titles: Vec<&str> = findings.iter().rev().map(|finding| finding.title.as_str()).collect();
-    titles.join(" ← ")
+/// From the worst that came of it back to the cause; then what else came of it.
+fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge]) -> String {
+    let title = |i: usize| case.findings[i].title.as_str();
+    let place = |i: usize| reached.iter().position(|&r| r == i).unwrap_or(0);
+    let Some(mut at) = reached.iter().copied().max_by_key(|&i| (case.findings[i].severity, place(i))) else {
+        return String::new();
+    };
+    let mut way = vec![at];
+    let cause_of = |at: usize| edges.iter().filter(move |edge| edge.to == at && reached.contains(&edge.from));
+    while let Some(edge) = cause_of(at).max_by_key(|edge| place(edge.from)) {
+        at = edge.from;
+        way.push(at);
+    }
+    let mut story = way.iter().map(|&i| title(i)).collect::<Vec<_>>().join(" ← ");
+    let rest: Vec<&str> = reached.iter().filter(|i| !way.contains(i)).map(|&i| title(i)).collect();
+    if !rest.is_empty() {
+        story.push_str(&format!("; from the same cause: {}", rest.join("; ")));
+    }
+    story
 }
 
 /// About a unit as it was set up, not about what it does to the node.
@@ -185,6 +200,11 @@ fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
 }
 
 fn unexplained(case: &Case<'_>, finding: &Finding) -> Unexplained {
-    let (needs, command) = causes::needed(case, finding);
-    Unexplained { finding: FindingRef::to(finding), needs, command }
+    let Needed { needs, command, then } = causes::needed(case, finding);
+    Unexplained {
+        finding: FindingRef::to(finding),
+        needs: needs.to_owned(),
+        command: command.to_owned(),
+        then: then.to_owned(),
+    }
 }

@@ -16,6 +16,7 @@ pub mod timeline;
 
 use crate::code::Code;
 use crate::cores::Cores;
+use crate::cores::threads::OBSERVER;
 use crate::finding::{Fact, Finding, Severity, Subject};
 use crate::kernel_work::Work;
 use crate::rules::zombie_memcgs;
@@ -55,6 +56,11 @@ impl<'e> Case<'e> {
             zombies,
             unit_costs: costs(evidence),
         }
+    }
+
+    pub fn is_observer(&self, pid: u32) -> bool {
+        let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
+        process.is_some_and(|process| process.comm == OBSERVER)
     }
 
     pub fn findings_of(&self, code: Code) -> impl Iterator<Item = &'e Finding> {
@@ -120,6 +126,8 @@ pub struct Unexplained {
     pub needs: String,
     /// The command that gets it.
     pub command: String,
+    /// What to do after that, or when to run it; empty if nothing.
+    pub then: String,
 }
 
 /// All that was concluded.

@@ -3,6 +3,10 @@
 use crate::finding::Finding;
 use coroner_evidence::Evidence;
 use serde::Serialize;
+use std::time::Duration;
+
+/// Cores are looked at ten times a second, threads less often: what was so within this time was so when we came.
+pub const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moment {
@@ -11,6 +15,8 @@ pub struct Moment {
     pub real_ns: u64,
     /// It may have been so much earlier or later.
     pub uncertainty_ms: u64,
+    /// It was so when we began to watch; since when is not known.
+    pub already: bool,
     pub what: String,
 }
 
@@ -21,9 +27,13 @@ pub fn of(evidence: &Evidence, findings: &[&Finding]) -> Vec<Moment> {
         .iter()
         .filter_map(|finding| {
             let when = finding.ties.when?;
+            let from = finding.ties.since.map_or(when.from, |since| since.min(when.from));
+            let watched = evidence.window()?;
+            let already = from >= watched.from && from <= watched.from + FIRST_LOOK && watched.length() > FIRST_LOOK;
             Some(Moment {
-                real_ns: clocks.real_ns_of(when.from),
+                real_ns: clocks.real_ns_of(from),
                 uncertainty_ms: when.uncertainty.as_millis() as u64,
+                already,
                 what: finding.title.clone(),
             })
         })

@@ -68,6 +68,13 @@ struct Answer {
     findings: Vec<Finding>,
     /// Absent in answers of a version that gave none.
     verdicts: Option<Vec<Verdict>>,
+    #[serde(default)]
+    unexplained: Vec<Unexplained>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Unexplained {
+    finding: Named,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -88,7 +95,6 @@ struct Verdict {
     severity: String,
     chain: Vec<Link>,
     because: String,
-    remedy: String,
     story: String,
 }
 
@@ -118,6 +124,9 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     if let Some(expected) = &truth.verdicts {
         let given = told.verdicts.context("the answer has no verdicts")?;
         judge_verdicts(expected, &given, asking.no_bpf, &mut judgement)?;
+        for Unexplained { finding } in &told.unexplained {
+            judgement.faults.push(format!("not explained: {} ({})", finding.code, finding.title));
+        }
     }
     Ok(judgement)
 }
@@ -148,6 +157,7 @@ fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     if let Some(verdicts) = &mut told.verdicts {
         verdicts.retain(|v| !past(&v.root_cause.code, &v.root_cause.subject));
     }
+    told.unexplained.retain(|u| !past(&u.finding.code, &u.finding.subject));
 }
 
 fn judge_findings(truth: &Truth, findings: &[Finding], judgement: &mut Judgement) -> Result<()> {
@@ -263,7 +273,8 @@ fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mu
 /// `None` if nobody in particular is to blame.
 fn blames(verdict: &Verdict, expected: &ExpectedVerdict) -> Option<bool> {
     let root = &verdict.root_cause;
-    let said = [&root.subject.name, &root.title, &verdict.because, &verdict.remedy, &verdict.story];
+    // A remedy, or the rest of the story, may name others.
+    let said = [&root.subject.name, &root.title, &verdict.because];
     expected.culprit.as_ref().map(|culprit| said.iter().any(|text| names(text, culprit)))
 }
 

@@ -44,14 +44,12 @@ const HOLD_SECONDS: &str = "600";
 pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
     let _turn = take_turn()?;
     let cores = CoreTimes::now()?;
-    let past = Command::new(&question.coroner)
-        .args(["diagnose", "--json", "--for", "500ms", "--trust-user-log"])
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| question.coroner.display().to_string())?;
+    let mut before = Command::new(&question.coroner);
+    before.args(["diagnose", "--json", "--for", "500ms", "--trust-user-log"]);
+    let past = output_of(&mut before)?;
     let busy = CoreTimes::now()?.busy_percent_since(&cores);
     let busy_before = busy.values().sum::<u64>() / busy.len().max(1) as u64;
-    let earlier = parse(&past.stdout)?;
+    let earlier = parse(&past)?;
     let live = LiveScenario::start(scenario, &["--seconds", HOLD_SECONDS, "--seed", &seed.to_string()])?;
     let mut command = Command::new(&question.coroner);
     command.args(["diagnose", "--json"]).args(arguments(&live.truth, seed, question));
@@ -64,12 +62,16 @@ pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
 }
 
 fn take_turn() -> Result<HostLock> {
+    let mut told = false;
     loop {
         if let Some(turn) = HostLock::try_take()? {
             return Ok(turn);
         }
         if interrupt::requested() {
             bail!("interrupted");
+        }
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("waiting for another user of the lab on this machine");
         }
         interrupt::pause(Duration::from_millis(200));
     }
@@ -105,7 +107,8 @@ fn bus(truth: &Truth, seed: u64) -> Option<String> {
 
 /// What it prints; it is ended on Ctrl-C, and if it hangs.
 fn output_of(command: &mut Command) -> Result<Vec<u8>> {
-    let (mut child, mut stdout) = Child::spawn_with_stdout("coroner diagnose", command.stdout(Stdio::piped()))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let (mut child, mut stdout) = Child::spawn_with_stdout("coroner diagnose", command)?;
     let limit = Instant::now() + HANGS;
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {

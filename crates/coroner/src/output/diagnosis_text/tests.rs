@@ -143,7 +143,8 @@ fn other_problems_stand_below_the_verdict() {
     both.conclusion.unexplained.push(coroner_diagnosis::verdict::Unexplained {
         finding: FindingRef::to(&other),
         needs: "what ran on it".to_owned(),
-        command: "`coroner record`".to_owned(),
+        command: "coroner record".to_owned(),
+        then: String::new(),
     });
     both.findings.push(other);
     in_order(

@@ -15,6 +15,10 @@ pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated, Code::NicCoreStar
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let thread = finding.ties.culprits.first()?;
     let core = *finding.ties.cores.first()?;
+    // That would be our own doing, which is over when we are done.
+    if case.is_observer(thread.pid) {
+        return None;
+    }
     let what = what_it_does(case, finding, core, thread.pid);
     let because = match &what {
         Some(what) => format!("{} filled core {core}, {what}", thread.name()),

@@ -90,36 +90,57 @@ pub fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     (cause.judge)(case, finding)
 }
 
-/// What is missing to find the cause of this, and the command that gets it.
-pub fn needed(case: &Case<'_>, finding: &Finding) -> (String, String) {
-    let record = "`coroner record --dir DIR`, then `coroner incidents` when it has happened again";
-    let (needs, command) = match finding.code {
+/// What is missing to find a cause, and how to get it.
+pub struct Needed {
+    pub needs: &'static str,
+    pub command: &'static str,
+    /// What to do after the command, or when to run it; empty if nothing.
+    pub then: &'static str,
+}
+
+pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
+    let recorded = |needs| Needed {
+        needs,
+        command: "coroner record --dir DIR",
+        then: "then `coroner incidents DIR` when it has happened again",
+    };
+    let longer = "coroner diagnose --for 30s";
+    let by_us = finding.ties.culprits.first().is_some_and(|task| case.is_observer(task.pid));
+    match finding.code {
         Code::NicReset if finding.ties.cores.is_empty() => {
-            ("which core serves the queue, and what ran there when it happened", record)
+            recorded("which core serves the queue, and what ran there when it happened")
         }
         Code::NicReset => {
-            ("what ran on the core that serves the queue when it happened; it was not watched then", record)
+            recorded("what ran on the core that serves the queue when it happened; it was not watched then")
         }
-        Code::KernelStall => ("what ran on that core before the kernel complained; it was not watched then", record),
-        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => (
-            "who had the core: samples of the kernel, which could not be taken",
-            "`coroner diagnose --for 30s`, as root",
-        ),
-        Code::CoreSaturated | Code::NicCoreStarved => (
-            "who had the core: nobody had most of it while we watched",
-            "`coroner record --dir DIR`, then `coroner monopolies DIR`",
-        ),
-        Code::SoftnetDrop => (
-            "what held the core, or who sent faster than it can receive",
-            "`coroner diagnose --for 30s`, while it happens",
-        ),
-        Code::SlowMemcgStat => (
-            "why the read takes so long: neither dead nor leaked cgroups explain it",
-            "`perf record -a -g -- cat FILE`, the file of that finding",
-        ),
-        _ => ("what came before it; it was not watched then", record),
-    };
-    (needs.to_owned(), command.to_owned())
+        Code::KernelStall => recorded("what ran on that core before the kernel complained; it was not watched then"),
+        Code::CoreSaturated | Code::NicCoreStarved if by_us => Needed {
+            needs: "a longer look: it was coroner itself that had the core, when it began",
+            command: longer,
+            then: "",
+        },
+        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => Needed {
+            needs: "who had the core: samples of the kernel, which could not be taken",
+            command: longer,
+            then: "as root",
+        },
+        Code::CoreSaturated | Code::NicCoreStarved => Needed {
+            needs: "who had the core: nobody had most of it while we watched",
+            command: "coroner record --dir DIR",
+            then: "then `coroner monopolies DIR`",
+        },
+        Code::SoftnetDrop => Needed {
+            needs: "what held the core, or who sent faster than it can receive",
+            command: longer,
+            then: "while it happens",
+        },
+        Code::SlowMemcgStat => Needed {
+            needs: "why the read takes so long: neither dead nor leaked cgroups explain it",
+            command: "perf record -a -g -- cat FILE",
+            then: "with the file of that finding",
+        },
+        _ => recorded("what came before it; it was not watched then"),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::{LinkRule, Linked};
 use crate::code::Code;
 use crate::finding::Finding;
 use crate::ties::When;
+use crate::verdict::timeline::FIRST_LOOK;
 use crate::verdict::{Case, Proof, Proofs};
 use crate::words::duration_words;
 use std::time::Duration;
@@ -13,8 +14,6 @@ const WATCHDOG: Duration = Duration::from_secs(10);
 
 /// What holds at the first look may have begun before it. A reset that is older than this is another story.
 const RECENT: Duration = Duration::from_secs(60);
-/// Cores are looked at ten times a second, threads less often.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::NicCoreStarved, Code::CoreSaturated, Code::CoreMonopolised],
@@ -27,6 +26,8 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let nic = effect.ties.queues.first()?;
     let same_nic = cause.ties.common_nic(&effect.ties).is_some();
     let identity = match core {
+        // The core starved another device: that one is no cause, though the core itself may be.
+        Some(_) if cause.code == Code::NicCoreStarved && !same_nic => return None,
         Some(core) => Proof::shown(format!("{} is served by core {core}, which was taken", nic.name())),
         None if same_nic && !effect.ties.cores.is_empty() => return None,
         None if same_nic => Proof::shown(format!("{} in both", nic.nic)),
@@ -45,9 +46,10 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     if !in_time {
         return None;
     }
-    // What came after the reset did not cause it.
-    let lasted = before.to.min(reset.to).since(before.from);
-    let silent = effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("longest silence"));
+    // What came after the driver gave up did not make it.
+    let lasted = before.to.min(reset.from).since(before.from);
+    let silent =
+        effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("silence before the last reset"));
     let silent = silent.map(|ms| Duration::from_millis(ms as u64));
     Some(Linked {
         because: format!("the driver of {} waited for a poll that could not run, and reset the device", nic.nic),

@@ -1,11 +1,12 @@
 //! What a thread does in the kernel is what fills its core: walking cgroups, reclaim, page tables of others.
 
 use super::{LinkRule, Linked};
+use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
 use crate::finding::{Fact, Finding};
 use crate::verdict::{Case, Proof, Proofs};
 use crate::words::percent;
-use coroner_evidence::{Window, WorkKind};
+use coroner_evidence::{Window, WorkKind, WorkRow};
 
 /// The work explains a core if it is at least half of the core's time.
 const MOST: f64 = 0.5;
@@ -28,6 +29,14 @@ fn is_of(code: Code, kind: WorkKind) -> bool {
     }
 }
 
+/// Whether the process is in the cgroup that reclaims; on a node that reclaims as a whole every one is.
+fn reclaims_in(case: &Case<'_>, reclaim: &Finding, pid: u32) -> bool {
+    let Some(full) = reclaim.ties.cgroups.first() else { return true };
+    let process = case.evidence.processes.iter().rev().find(|process| process.pid == pid);
+    let cgroup = process.and_then(|process| process.memory_cgroup.as_deref());
+    cgroup.is_some_and(|cgroup| is_same_or_below(cgroup, full))
+}
+
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let work = case.work?;
     let core = *effect.ties.cores.first()?;
@@ -39,8 +48,12 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     if !of_many && cause.ties.common_culprit(&effect.ties).is_none() {
         return None;
     }
-    let of_owner = |row: &coroner_evidence::WorkRow| {
-        row.core == core && (of_many || owner.is_some_and(|owner| row.pid == owner.pid))
+    let of_owner = |row: &WorkRow| {
+        let by_whom = match of_many {
+            true => reclaims_in(case, cause, row.pid),
+            false => owner.is_some_and(|owner| row.pid == owner.pid),
+        };
+        row.core == core && by_whom
     };
     let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));

@@ -7,7 +7,7 @@ use crate::finding::{Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::links::{Linked, examine};
 use crate::verdict::{Case, Certainty};
-use coroner_evidence::Evidence;
+use coroner_evidence::{CgroupOwner, Evidence, Process, WorkKind};
 use std::time::Duration;
 
 fn finding(code: Code, ties: Ties) -> Finding {
@@ -137,4 +137,48 @@ fn a_slow_read_is_not_blamed_on_the_dead_where_the_kernel_does_not_visit_them() 
     assert!(slow(&evidence).is_none());
     evidence.node = None;
     assert_eq!(slow(&evidence).map(|l| l.proofs.certainty()), Some(Certainty::Possible), "which kernel is not known");
+}
+
+#[test]
+fn a_starved_queue_resets_its_own_device_and_no_other() {
+    let queue = |nic: &str| vec![Queue { nic: nic.to_owned(), queue: None }];
+    let starved = |nic| (Code::NicCoreStarved, Ties { queues: queue(nic), ..on(1, "spin", 2.0, 8.0) });
+    let reset = |nic| (Code::NicReset, Ties { queues: queue(nic), ..on(1, "", 8.0, 8.0) });
+    assert_eq!(linked(starved("eth0"), reset("eth0")), Some(Certainty::Likely), "how long it waited is not said");
+    assert_eq!(
+        linked(starved("eth0 in netns pod"), reset("eth0")),
+        Some(Certainty::Likely),
+        "the log has no namespace"
+    );
+    assert_eq!(linked(starved("eth1"), reset("eth0")), None);
+    assert_eq!(linked(starved("eth0 in netns a"), reset("eth0 in netns b")), None);
+    let full = (Code::CoreSaturated, on(1, "spin", 2.0, 8.0));
+    assert_eq!(linked(full, reset("eth0")), Some(Certainty::Likely), "the core serves it, whatever else it serves");
+}
+
+#[test]
+fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
+    let mut evidence = quiet().evidence();
+    super::node::work(&mut evidence, 2, 8, 1, 70, "job", WorkKind::Reclaim);
+    let process = |cgroup: &str| Process {
+        at: time(0.0),
+        pid: 70,
+        started: 1,
+        ppid: 1,
+        comm: "job".to_owned(),
+        command: None,
+        kernel: false,
+        memory_cgroup: Some(cgroup.to_owned()),
+        cpu_cgroup: None,
+        owner: CgroupOwner::default(),
+        ray: None,
+    };
+    let certainty = |evidence: &Evidence, reclaims: &str| {
+        let reclaim = finding(Code::MemoryReclaim, Ties::of_cgroup(reclaims));
+        link(evidence, reclaim, finding(Code::CoreSaturated, on(1, "", 2.0, 8.0))).map(|l| l.proofs.certainty())
+    };
+    assert_eq!(certainty(&evidence, "/jobs"), None, "whose the process is, is not known");
+    evidence.processes.push(process("/jobs/a"));
+    assert_eq!(certainty(&evidence, "/jobs"), Some(Certainty::Proven));
+    assert_eq!(certainty(&evidence, "/other"), None);
 }
