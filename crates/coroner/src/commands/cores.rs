@@ -73,7 +73,7 @@ fn core_document(core: &CoreSummary, summary: &Summary) -> Value {
     });
     let unknown_because = match &core.ownership {
         Ownership::Owned(_) => None,
-        Ownership::Unknown(why) => Some(why),
+        Ownership::Shared(why) | Ownership::Unknown(why) => Some(why),
     };
     let step = summary.window.length().as_secs_f64() / core.strip.len().max(1) as f64;
     let strip: Vec<Value> = core

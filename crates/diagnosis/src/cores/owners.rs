@@ -84,6 +84,8 @@ impl Owner {
 #[serde(rename_all = "lowercase")]
 pub enum Ownership {
     Owned(Owner),
+    /// Threads that are known, none of them with most of it; which.
+    Shared(String),
     /// Why nobody can be named.
     Unknown(String),
 }
@@ -92,7 +94,7 @@ impl Ownership {
     pub fn owner(&self) -> Option<&Owner> {
         match self {
             Ownership::Owned(owner) => Some(owner),
-            Ownership::Unknown(_) => None,
+            Ownership::Shared(_) | Ownership::Unknown(_) => None,
         }
     }
 
@@ -337,24 +339,24 @@ impl Charges {
         }
 
         let explained = by_thread.values().fold(0.0, |sum, t| sum + t.run_ns);
-        Ownership::Unknown(if threads.lines.is_empty() {
-            "no threads were sampled".to_owned()
+        if threads.lines.is_empty() {
+            Ownership::Unknown("no threads were sampled".to_owned())
         } else if explained >= OWNER_SHARE * busy_ns {
             let mut names: Vec<(usize, Total)> = by_thread.iter().map(|(l, t)| (*l, *t)).collect();
             names.sort_by(|a, b| longest(b, a));
             let (line, total) = names[0];
-            format!(
+            Ownership::Shared(format!(
                 "it was shared by {} threads, the largest being {} with {}",
                 by_thread.len(),
                 threads.lines[line].who().name(),
                 percent(total.run_ns / busy_ns)
-            )
+            ))
         } else {
-            format!(
+            Ownership::Unknown(format!(
                 "the sampled threads explain only {} of its busy time: short-lived processes, or threads hidden from us",
                 percent(explained / busy_ns)
-            )
-        })
+            ))
+        }
     }
 }
 

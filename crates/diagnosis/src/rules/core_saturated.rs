@@ -115,7 +115,7 @@ fn nothing_found(cores: &Cores) -> Answer {
         Some((f, victim)) => {
             let behind = match &f.ownership {
                 Ownership::Owned(owner) => format!("mostly behind {}", owner.name()),
-                Ownership::Unknown(why) => format!("behind nobody who can be named: {why}"),
+                Ownership::Shared(why) | Ownership::Unknown(why) => format!("behind nobody who can be named: {why}"),
             };
             format!(
                 "{} waited at least {} at a time for core {}, {behind}",
@@ -162,7 +162,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
             }
             detail.push('.');
         }
-        Ownership::Unknown(why) => {
+        Ownership::Shared(why) | Ownership::Unknown(why) => {
             detail.push_str(&format!(" Nobody can be named as its owner: {why}."));
         }
     }
@@ -242,7 +242,9 @@ fn severity(full: &FullCore, serves_nic: bool) -> Severity {
     if full.ownership.owner().and_then(|owner| owner.who()).is_some_and(|who| who.observer) {
         return Severity::Info;
     }
-    match (kernel || starved, serves_nic) {
+    // Threads that take turns in the kernel are not stuck there.
+    let takes_turns = matches!(full.ownership, Ownership::Shared(_)) && full.victims.is_empty();
+    match (kernel && !takes_turns || starved, serves_nic) {
         (true, true) => Severity::Critical,
         (true, false) => Severity::Warning,
         // User threads that take turns leave a NIC its share: softirqs come before them.
@@ -739,6 +741,21 @@ mod tests {
         };
         assert_eq!(findings(&scene(Actor::new(4711, "spin", 1))), []);
         assert_eq!(findings(&scene(Actor::new(4711, "spin", 1).fifo(50)))[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn threads_that_take_turns_in_the_kernel_are_not_stuck_there() {
+        let evidence = (60..65).fold(Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::System, 1.0), |scene, tid| {
+            let turns =
+                (0..50).fold(Actor::new(tid, "loader", 1).of_process(tid, "loader").in_kernel(), |actor, turn| {
+                    let doing = if turn % 5 == tid - 60 { Doing::Run } else { Doing::Sleep };
+                    actor.until(f64::from(turn + 1) / 10.0, doing)
+                });
+            scene.with(turns)
+        });
+        let found = findings(&evidence.evidence());
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Info), "{found:?}");
+        assert!(found[0].detail.contains("shared by 5 threads"), "{}", found[0].detail);
     }
 
     #[test]

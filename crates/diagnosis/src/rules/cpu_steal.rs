@@ -14,6 +14,10 @@ const CRITICAL: f64 = 0.4;
 const WORTH_KNOWING: f64 = 0.05;
 /// A node that wants hardly any time loses hardly any.
 const WANTED: f64 = 0.2;
+/// Nor does a node whose threads run for less than this: an idle core waits for the hypervisor at each tick, and no job is late …
+const RAN: f64 = 0.1;
+/// … unless hardly anything is left to run in.
+const MOST_OF_ALL: f64 = 0.5;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -35,7 +39,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if stolen < WORTH_KNOWING {
         return Answer::Fine(format!("{} of the time that was wanted", percent(stolen)));
     }
+    let ran = average.busy() - average.steal;
     let severity = match stolen {
+        _ if ran < RAN && average.steal < MOST_OF_ALL => Severity::Info,
         s if s >= CRITICAL => Severity::Critical,
         s if s >= WARNING => Severity::Warning,
         _ => Severity::Info,
@@ -115,6 +121,12 @@ mod tests {
         assert!(fine(examine(&node(0.96, 0.04))).contains("4 %"));
         // Who wants nothing loses nothing.
         fine(examine(&node(0.08, 0.08)));
+    }
+
+    #[test]
+    fn an_idle_node_whose_ticks_wait_is_not_ill_unless_nothing_is_left() {
+        assert_eq!(one(examine(&node(0.02, 0.23))).severity, Severity::Info);
+        assert_eq!(one(examine(&node(0.05, 0.9))).severity, Severity::Critical);
     }
 
     #[test]

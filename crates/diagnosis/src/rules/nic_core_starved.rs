@@ -369,7 +369,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
                     "/proc/PID/task/TID/schedstat",
                 ));
             }
-            Ownership::Unknown(why) => {
+            Ownership::Shared(why) | Ownership::Unknown(why) => {
                 detail.push_str(&format!("Who had core {} cannot be named: {why} ({}). ", case.core, case.busy));
             }
         }

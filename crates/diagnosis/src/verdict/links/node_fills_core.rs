@@ -5,11 +5,18 @@ use crate::code::Code;
 use crate::cores::threads::is_napi;
 use crate::ties::Task;
 use crate::verdict::{Proof, Proofs};
+use crate::words::percent;
+use coroner_evidence::Window;
+
+/// Of the core's time: then it is the hypervisor that fills it.
+const MOST: f64 = 0.5;
+/// With less than this it is something else.
+const SOME: f64 = 0.2;
 
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::InterruptStorm, Code::CpuSteal, Code::Affinity],
     to: &[Code::CoreSaturated],
-    examine: |_, cause, effect| {
+    examine: |case, cause, effect| {
         let core = cause.ties.common_core(&effect.ties)?;
         // A thread that owns the core explains it better, unless it does the work of interrupts.
         let does_their_work = |task: &Task| {
@@ -17,6 +24,12 @@ pub const LINK: LinkRule = LinkRule {
         };
         let by_thread = effect.ties.culprits.iter().any(|task| !does_their_work(task));
         if cause.code != Code::Affinity && by_thread {
+            return None;
+        }
+        // Of the node's time much may be stolen, and of this core's nothing.
+        let stolen = effect.ties.when.and_then(|w| case.cores.timeline.shares(core, Window { from: w.from, to: w.to }));
+        let stolen = stolen.map_or(0.0, |shares| shares.steal);
+        if cause.code == Code::CpuSteal && stolen < SOME {
             return None;
         }
         let what = match cause.code {
@@ -29,7 +42,13 @@ pub const LINK: LinkRule = LinkRule {
             proofs: Proofs {
                 identity: Proof::shown(format!("core {core} in both")),
                 order: while_both(cause, effect)?,
-                size: Proof::shown(cause.title.clone()),
+                size: match cause.code {
+                    Code::CpuSteal if stolen < MOST => {
+                        Proof::not_seen(format!("only {} of the core's time was stolen", percent(stolen)))
+                    }
+                    Code::CpuSteal => Proof::shown(format!("{} of the core's time was stolen", percent(stolen))),
+                    _ => Proof::shown(cause.title.clone()),
+                },
             },
             evidence: cause.evidence.iter().take(3).cloned().collect(),
         })

@@ -7,7 +7,7 @@ use crate::finding::{Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::links::{Linked, examine};
 use crate::verdict::{Case, Certainty};
-use coroner_evidence::{CgroupOwner, Evidence, Process, WorkKind};
+use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Process, WorkKind};
 use std::time::Duration;
 
 fn finding(code: Code, ties: Ties) -> Finding {
@@ -71,10 +71,26 @@ fn the_watchdog_of_the_kernel_barks_at_the_thread_that_has_the_core() {
 fn a_core_is_filled_by_the_node_only_if_no_thread_fills_it() {
     let storm = || (Code::InterruptStorm, on(1, "", 2.0, 5.0));
     assert_eq!(linked(storm(), (Code::CoreSaturated, on(1, "", 2.0, 5.0))), Some(Certainty::Proven));
-    let steal = || (Code::CpuSteal, Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() });
-    assert_eq!(linked(steal(), (Code::CoreSaturated, on(1, "", 2.0, 5.0))), Some(Certainty::Proven));
-    assert_eq!(linked(steal(), (Code::CoreSaturated, on(1, "train", 2.0, 5.0))), None, "train filled it");
     assert_eq!(linked(storm(), (Code::CoreSaturated, on(2, "", 2.0, 5.0))), None);
+}
+
+#[test]
+fn the_hypervisor_fills_the_core_that_it_takes() {
+    let full = |by, stolen| {
+        let mut evidence = quiet().evidence();
+        for CoreTimes { at, cores } in &mut evidence.core_times {
+            let ticks = at.since(time(0.0)).as_millis() as u64 / 10;
+            let core = cores.iter_mut().find(|core| core.core == 1).unwrap();
+            (core.user, core.steal, core.idle) = (1000 + ticks * (100 - stolen) / 100, ticks * stolen / 100, 9000);
+        }
+        let steal = Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() };
+        let effect = finding(Code::CoreSaturated, on(1, by, 2.0, 5.0));
+        link(&evidence, finding(Code::CpuSteal, steal), effect).map(|link| link.proofs.certainty())
+    };
+    assert_eq!(full("", 60), Some(Certainty::Proven));
+    assert_eq!(full("", 30), Some(Certainty::Likely));
+    assert_eq!(full("", 10), None, "it is of other cores that it took");
+    assert_eq!(full("train", 60), None, "train filled it");
 }
 
 #[test]
