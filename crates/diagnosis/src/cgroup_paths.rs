@@ -7,15 +7,15 @@ pub fn is_same_or_below(path: &str, ancestor: &str) -> bool {
     path.strip_prefix(ancestor.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A cgroup as a person would call it, for a title: `Container 0123456789ab of pod 6f9b…`, `ecs.service`, `Cgroup /a/b`.
+/// A cgroup as a person would call it, for a title: `container 0123456789ab of pod 6f9b…`, `ecs.service`, `cgroup /a/b`.
 pub fn cgroup_name(path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     match (owner.pod_uid, owner.container_id, owner.unit) {
-        (Some(pod), Some(id), _) => format!("Container {} of pod {pod}", short_id(&id)),
-        (Some(pod), None, _) => format!("Pod {pod}"),
-        (None, Some(id), _) => format!("Container {}", short_id(&id)),
+        (Some(pod), Some(id), _) => format!("container {} of pod {pod}", short_id(&id)),
+        (Some(pod), None, _) => format!("pod {pod}"),
+        (None, Some(id), _) => format!("container {}", short_id(&id)),
         (None, None, Some(unit)) => unit,
-        (None, None, None) => format!("Cgroup {path}"),
+        (None, None, None) => format!("cgroup {path}"),
     }
 }
 
@@ -58,11 +58,11 @@ mod tests {
         let pod = "/kubepods/pod6f9b1c7e-1111-2222-3333-444455556666";
         assert_eq!(
             cgroup_name(&format!("{pod}/{id}")),
-            "Container 0123456789ab of pod 6f9b1c7e-1111-2222-3333-444455556666"
+            "container 0123456789ab of pod 6f9b1c7e-1111-2222-3333-444455556666"
         );
-        assert_eq!(cgroup_name(pod), "Pod 6f9b1c7e-1111-2222-3333-444455556666");
+        assert_eq!(cgroup_name(pod), "pod 6f9b1c7e-1111-2222-3333-444455556666");
         assert_eq!(cgroup_name("/system.slice/ecs.service"), "ecs.service");
-        assert_eq!(cgroup_name("/batch"), "Cgroup /batch");
+        assert_eq!(cgroup_name("/batch"), "cgroup /batch");
         assert_eq!(cgroup_owner("/batch"), "");
         assert_eq!(cgroup_owner("/system.slice/ecs.service"), " (unit ecs.service)");
     }

@@ -104,10 +104,11 @@ fn node_facts(node: &Node) -> Vec<(&'static str, String)> {
 
 fn verdict_text(verdict: &Verdict, number: &str) -> String {
     let severity = verdict.severity.as_str();
-    let (sure, cause) = match verdict.certainty {
-        Certainty::Proven => ("proven", "Root cause"),
-        Certainty::Likely => ("likely: not all of it could be seen", "Likely root cause"),
-        Certainty::Possible => ("only possible: too little could be seen to be sure", "Possible root cause"),
+    let sure = telling::how_sure(verdict);
+    let cause = match verdict.certainty {
+        Certainty::Proven => "Root cause",
+        Certainty::Likely => "Likely root cause",
+        Certainty::Possible => "Possible root cause",
     };
     let root = &verdict.root_cause;
     let subject = format!("{} {}", root.subject.kind.as_str(), root.subject.name);

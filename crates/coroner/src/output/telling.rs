@@ -1,6 +1,6 @@
 //! What is told of a diagnosis, and in which order: the same on a terminal and in a report.
 
-use coroner_diagnosis::verdict::{FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
 use coroner_evidence::Unseen;
 
@@ -125,6 +125,22 @@ pub fn how_to_get(unexplained: &Unexplained) -> String {
 pub fn worth_knowing(diagnosis: &Diagnosis) -> Vec<&Finding> {
     let mild = diagnosis.findings.iter().filter(|finding| finding.severity < Severity::Warning);
     mild.filter(|finding| !is_in_a_verdict(diagnosis, finding)).collect()
+}
+
+/// `proven; 1 of its 6 steps is less sure`
+pub fn how_sure(verdict: &Verdict) -> String {
+    let sure = match verdict.certainty {
+        Certainty::Proven => "proven",
+        Certainty::Likely => "likely: not all of it could be seen",
+        Certainty::Possible => "only possible: too little could be seen to be sure",
+    };
+    let less = verdict.chain.iter().filter(|link| link.certainty < verdict.certainty).count();
+    let (all, are) = (verdict.chain.len(), if less == 1 { "is" } else { "are" });
+    match (less, all) {
+        (0, _) => sure.to_owned(),
+        (_, 1) => format!("{sure}; what follows from it is less sure"),
+        _ => format!("{sure}; {less} of its {all} steps {are} less sure"),
+    }
 }
 
 /// The moments of a verdict, if they say more than the chain does: not where all was seen at once.

@@ -23,7 +23,7 @@ pub fn render(verdicts: &[Verdict], width: usize, verbose: bool) -> String {
 }
 
 fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
-    let head = format!("VERDICT{number}  {}, {}", verdict.severity.as_str(), how_sure(verdict.certainty));
+    let head = format!("VERDICT{number}  {}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
     let mut out = format!("{}\n", by_severity(verdict.severity, &head));
     let titles = titles(verdict);
     let root = &verdict.root_cause;
@@ -58,14 +58,6 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
         out.push_str(&wrap(&format!("If nothing is done: {}", printable(&sentence(risk))), width, 2));
     }
     out
-}
-
-fn how_sure(certainty: Certainty) -> &'static str {
-    match certainty {
-        Certainty::Proven => "proven",
-        Certainty::Likely => "likely: not all of it could be seen",
-        Certainty::Possible => "only possible: too little could be seen to be sure",
-    }
 }
 
 fn step_text(step: &Step<'_>, titles: &[&str], width: usize, verbose: bool) -> String {

@@ -382,7 +382,7 @@ fn rate_words(per_hour: f64, from: RateFrom) -> String {
         RateFrom::Births { over } if over < Duration::from_secs(3590) => {
             format!("{rate} an hour by those born in the {} since boot", duration_words(over))
         }
-        RateFrom::Births { .. } => format!("{rate} of them born within the last hour"),
+        RateFrom::Births { .. } => format!("{} of them born within the last hour", count(per_hour.round() as u64)),
         RateFrom::Watched { over } => format!("{rate} more each hour (watched for {})", duration_words(over)),
         RateFrom::SinceBoot { over } => {
             format!("{rate} each hour on average in the {} since boot", duration_words(over))

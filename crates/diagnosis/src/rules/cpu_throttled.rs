@@ -315,7 +315,7 @@ mod tests {
         let f = one(examine(&evidence));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
-        assert_eq!(f.title, "Cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
+        assert_eq!(f.title, "cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
         assert_eq!(fact(&f, "time stopped"), 2_400);
         assert_eq!(fact(&f, "quota"), 0.5);
         assert!(f.detail.contains("In it runs stress[7]."), "{}", f.detail);

@@ -6,7 +6,7 @@ use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict,
 use crate::code::Code;
 use crate::finding::{Finding, Severity};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 struct Edge {
     from: usize,
@@ -131,7 +131,7 @@ fn verdict(
             evidence: edge.linked.evidence.clone(),
         })
         .collect();
-    let certainty = chain.iter().map(|link| link.certainty).fold(judged.proofs.certainty(), Certainty::min);
+    let certainty = certainty(case, judged.proofs.certainty(), reached, edges, severity);
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
     Verdict {
         root_cause: FindingRef::to(&case.findings[root]),
@@ -147,6 +147,22 @@ fn verdict(
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),
     }
+}
+
+/// How surely the root is the cause of the worst that came of it. What else came of it may be less sure; its links say so.
+fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge], worst: Severity) -> Certainty {
+    let mut sure: BTreeMap<usize, Certainty> = reached.first().map(|&first| (first, root)).into_iter().collect();
+    // No way is longer than there are findings.
+    for _ in reached {
+        for edge in edges {
+            let Some(from) = sure.get(&edge.from).copied() else { continue };
+            let by_this = from.min(edge.linked.proofs.certainty());
+            let known = sure.entry(edge.to).or_insert(by_this);
+            *known = (*known).max(by_this);
+        }
+    }
+    let of_the_worst = reached.iter().filter(|&&i| case.findings[i].severity == worst);
+    of_the_worst.filter_map(|i| sure.get(i).copied()).max().unwrap_or(root)
 }
 
 /// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step.

@@ -55,7 +55,8 @@ impl Proofs {
 }
 
 /// *Proven*: same thing, right order, enough of it. *Likely*: the same thing, and one of the other two; the third could not be seen.
-/// *Possible*: less than that. A verdict is as certain as its weakest link.
+/// *Possible*: less than that. A verdict is as certain as the
+/// weakest link on the way from its root to the worst that came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {

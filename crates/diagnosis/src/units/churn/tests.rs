@@ -190,7 +190,7 @@ fn a_supervisor_in_a_container_is_named_by_the_container() {
     let evidence = failing("supervisord", "worker", 9, 9, &format!("/docker/{id}"));
     let found = churning(&evidence);
     assert!(found[0].is_container);
-    assert_eq!(found[0].unit, "Container 0123456789ab");
+    assert_eq!(found[0].unit, "container 0123456789ab");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{LinkRule, Linked};
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::ties::When;
 use crate::verdict::timeline::FIRST_LOOK;
 use crate::verdict::{Case, Proof, Proofs};
@@ -52,7 +52,12 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("silence before the last reset"));
     let silent = silent.map(|ms| Duration::from_millis(ms as u64));
     Some(Linked {
-        because: format!("the driver of {} waited for a poll that could not run, and reset the device", nic.nic),
+        because: match effect.severity {
+            Severity::Critical => {
+                format!("the driver of {} waited for a poll that could not run, and reset the device", nic.nic)
+            }
+            _ => format!("the driver of {} waits for a poll that could not run", nic.nic),
+        },
         proofs: Proofs {
             identity,
             order: match before.surely_precedes(&reset) {

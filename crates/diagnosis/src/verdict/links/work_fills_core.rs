@@ -58,14 +58,25 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
-    if all.is_zero() || share < SOME {
+    // Reading back what was dropped costs as well, and is not told from other reads.
+    let owner_reclaims =
+        of_many && owner.is_some_and(|owner| !cause.ties.cgroups.is_empty() && reclaims_in(case, cause, owner.pid));
+    if all.is_zero() || share < SOME && !owner_reclaims {
         return None;
     }
     Some(Linked {
-        because: format!("that took {} of core {core}'s time", percent(share)),
+        because: match owner {
+            Some(owner) if share < SOME => {
+                format!("{} is in that cgroup and reads again and again what was dropped", owner.name())
+            }
+            _ => format!("that took {} of core {core}'s time", percent(share)),
+        },
         proofs: Proofs {
             identity: match owner {
                 Some(owner) if !of_many => Proof::shown(format!("{} on core {core} in both", owner.name())),
+                Some(owner) if owner_reclaims => {
+                    Proof::shown(format!("{} is in the cgroup that reclaims", owner.name()))
+                }
                 _ => Proof::shown(format!("threads on core {core} were sampled in reclaim")),
             },
             order: Proof::shown("sampled in the same seconds"),
