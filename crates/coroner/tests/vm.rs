@@ -164,7 +164,9 @@ fn every_kernel_names_its_dead_cgroups_with_bytes_and_files() {
     let machines = Results::all();
     println!("{}", vm_zombies::HEADER);
     for machine in &machines {
-        vm_zombies::assert_named(machine);
+        if is_whole() || machine.sections("pinned").next().is_some() {
+            vm_zombies::assert_named(machine);
+        }
     }
     assert_all_ran(&machines);
 }
