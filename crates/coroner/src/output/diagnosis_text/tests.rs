@@ -130,7 +130,7 @@ fn without_a_cause_it_says_what_is_needed() {
             "No cause found for what hurts:",
             "CRITICAL nic-reset nic eth0",
             "What to do: Remedy of nic-reset.",
-            "To name its cause we need what ran on the core that serves the queue. To get that: `coroner record --dir DIR`.",
+            "To name its cause we need what ran on the core that serves the queue. To get that: `coroner record --dir DIR`, then look at its incidents.",
             "huge pages: 0.1 %",
         ],
     );

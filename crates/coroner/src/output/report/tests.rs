@@ -60,7 +60,7 @@ fn without_a_cause_or_trouble_it_says_that() {
             "No cause found",
             "## Other problems",
             "- **eth0 was reset** (critical, nic eth0, `nic-reset`)",
-            "To get that: `coroner record --dir DIR`.",
+            "To get that: `coroner record --dir DIR`, then look at its incidents.",
         ],
     );
     let well = diagnosis(Vec::new(), Default::default());
