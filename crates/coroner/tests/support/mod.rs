@@ -94,7 +94,8 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
 
 /// What a diagnosis says otherwise than the scenario: findings, and verdicts if the truth tells of any.
 pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
-    let judgement = judge(truth, diagnosis, Asking::default()).unwrap_or_else(|e| panic!("{e:#}\n{diagnosis:#}"));
+    let asking = Asking { on_any_machine: true, ..Asking::default() };
+    let judgement = judge(truth, diagnosis, asking).unwrap_or_else(|e| panic!("{e:#}\n{diagnosis:#}"));
     (!judgement.faults.is_empty()).then(|| format!("{}\nin {diagnosis:#}", judgement.faults.join("\n")))
 }
 

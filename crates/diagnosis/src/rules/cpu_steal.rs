@@ -2,11 +2,11 @@
 
 use crate::code::Code;
 use crate::cores::Cores;
-use crate::cores::timeline::Shares;
+use crate::cores::timeline::{Shares, Timeline};
 use crate::cores::words::{percent, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
-use coroner_evidence::Evidence;
+use coroner_evidence::{Evidence, Window};
 
 /// Of the time that was wanted. A tenth is what dashboards alarm at; a short watch needs more to be sure that it is not a moment.
 const WARNING: f64 = 0.2;
@@ -14,10 +14,13 @@ const CRITICAL: f64 = 0.4;
 const WORTH_KNOWING: f64 = 0.05;
 /// A node that wants hardly any time loses hardly any.
 const WANTED: f64 = 0.2;
-/// Nor does a node whose threads run for less than this: an idle core waits for the hypervisor at each tick, and no job is late …
-const RAN: f64 = 0.1;
-/// … unless hardly anything is left to run in.
-const MOST_OF_ALL: f64 = 0.5;
+/// Counted is what was taken while a core was at work: it ran for this part of a second …
+const AT_WORK: f64 = 0.25;
+/// … or was hardly let run at all. An idle core waits for the hypervisor at each tick, and no job is late for that.
+const HARDLY_LET: f64 = 0.8;
+
+/// Of a long watch the parts are longer than a second.
+const MOST_PARTS: usize = 600;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
@@ -28,7 +31,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
             how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
         };
     };
-    let stolen = part(&average);
+    let Some(stolen) = stolen_at_work(&cores.timeline, window) else {
+        return Answer::Fine(format!(
+            "{} of the cores' time, and no core was at work for a second",
+            percent(average.steal)
+        ));
+    };
     if average.busy() < WANTED {
         return Answer::Fine(format!(
             "{} of the cores' time; only {} was wanted at all",
@@ -39,9 +47,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if stolen < WORTH_KNOWING {
         return Answer::Fine(format!("{} of the time that was wanted", percent(stolen)));
     }
-    let ran = average.busy() - average.steal;
     let severity = match stolen {
-        _ if ran < RAN && average.steal < MOST_OF_ALL => Severity::Info,
         s if s >= CRITICAL => Severity::Critical,
         s if s >= WARNING => Severity::Warning,
         _ => Severity::Info,
@@ -60,9 +66,8 @@ pub fn examine(evidence: &Evidence) -> Answer {
         subject: Subject::new(SubjectKind::Node, "hypervisor"),
         title: format!("the hypervisor took {} of the CPU time that this node wanted", percent(stolen)),
         detail: format!(
-            "Cores were busy {} of the time, and for {} of it somebody else ran on the machine below. Threads that held a lock or polled a network \
-             device stood still with them.",
-            percent(average.busy()),
+            "While cores were at work, for {} of the time that they wanted somebody else ran on the machine below. Threads that held a lock or polled \
+             a network device stood still with them.",
             percent(stolen)
         ),
         evidence: facts,
@@ -73,9 +78,14 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }])
 }
 
-/// Of the time that somebody wanted a core.
-fn part(shares: &Shares) -> f64 {
-    shares.steal / shares.busy().max(1e-9)
+/// Of the time that somebody wanted a core, second by second; `None` if no core was at work.
+fn stolen_at_work(timeline: &Timeline, window: Window) -> Option<f64> {
+    let seconds = (window.length().as_secs_f64().round() as usize).clamp(1, MOST_PARTS);
+    let cells = timeline.lines.values().flat_map(|line| line.strip(window, seconds)).flatten();
+    let ran = |cell: &Shares| cell.busy() - cell.steal;
+    let at_work = cells.filter(|cell| ran(cell) >= AT_WORK || cell.steal >= HARDLY_LET);
+    let (steal, wanted) = at_work.fold((0.0, 0.0), |(s, w), cell| (s + cell.steal, w + cell.busy()));
+    (wanted > 0.0).then(|| steal / wanted)
 }
 
 #[cfg(test)]
@@ -115,8 +125,8 @@ mod tests {
 
     #[test]
     fn it_is_a_part_of_what_was_wanted_not_of_all_time() {
-        // 12 % of all time, but a third of what was wanted.
-        assert_eq!(one(examine(&node(0.24, 0.12))).severity, Severity::Warning);
+        // 15 % of all time, but a third of what was wanted.
+        assert_eq!(one(examine(&node(0.3, 0.15))).severity, Severity::Warning);
         assert_eq!(one(examine(&node(0.9, 0.1))).severity, Severity::Info);
         assert!(fine(examine(&node(0.96, 0.04))).contains("4 %"));
         // Who wants nothing loses nothing.
@@ -125,8 +135,14 @@ mod tests {
 
     #[test]
     fn an_idle_node_whose_ticks_wait_is_not_ill_unless_nothing_is_left() {
-        assert_eq!(one(examine(&node(0.02, 0.23))).severity, Severity::Info);
+        assert!(fine(examine(&node(0.02, 0.23))).contains("no core was at work"));
         assert_eq!(one(examine(&node(0.05, 0.9))).severity, Severity::Critical);
+        // What is taken from the idle core beside it is not the busy one's loss.
+        let mut evidence = node(0.9, 0.0);
+        for (look, times) in (0..).zip(&mut evidence.core_times) {
+            times.cores[1] = CoreTicks { core: 1, steal: look * 15, idle: look * 35, ..CoreTicks::default() };
+        }
+        fine(examine(&evidence));
     }
 
     #[test]

@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
         assert_eq!(
             f.title,
-            "Pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed, last 10 min ago"
+            "pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed, last 10 min ago"
         );
         assert_eq!(fact(&f, "processes killed"), 1, "two lines, one kill");
         assert_eq!(fact(&f, "cgroup of the last victim"), format!("{POD}/c1").as_str());

@@ -131,7 +131,7 @@ fn verdict(
             evidence: edge.linked.evidence.clone(),
         })
         .collect();
-    let certainty = certainty(case, judged.proofs.certainty(), reached, edges, severity);
+    let certainty = certainty(case, judged.proofs.certainty(), reached, edges);
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
     Verdict {
         root_cause: FindingRef::to(&case.findings[root]),
@@ -150,7 +150,7 @@ fn verdict(
 }
 
 /// How surely the root is the cause of the worst that came of it. What else came of it may be less sure; its links say so.
-fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge], worst: Severity) -> Certainty {
+fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge]) -> Certainty {
     let mut sure: BTreeMap<usize, Certainty> = reached.first().map(|&first| (first, root)).into_iter().collect();
     // No way is longer than there are findings.
     for _ in reached {
@@ -161,8 +161,13 @@ fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge]
             *known = (*known).max(by_this);
         }
     }
-    let of_the_worst = reached.iter().filter(|&&i| case.findings[i].severity == worst);
-    of_the_worst.filter_map(|i| sure.get(i).copied()).max().unwrap_or(root)
+    worst_of(case, reached).and_then(|worst| sure.get(&worst).copied()).unwrap_or(root)
+}
+
+/// The worst that came of the root; of equals the one that came last.
+fn worst_of(case: &Case<'_>, reached: &[usize]) -> Option<usize> {
+    let (_, worst) = reached.iter().enumerate().max_by_key(|(place, i)| (case.findings[**i].severity, *place))?;
+    Some(*worst)
 }
 
 /// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step.
@@ -183,9 +188,7 @@ fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
 fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge]) -> String {
     let title = |i: usize| case.findings[i].title.as_str();
     let place = |i: usize| reached.iter().position(|&r| r == i).unwrap_or(0);
-    let Some(mut at) = reached.iter().copied().max_by_key(|&i| (case.findings[i].severity, place(i))) else {
-        return String::new();
-    };
+    let Some(mut at) = worst_of(case, reached) else { return String::new() };
     let mut way = vec![at];
     let cause_of = |at: usize| edges.iter().filter(move |edge| edge.to == at && reached.contains(&edge.from));
     while let Some(edge) = cause_of(at).max_by_key(|edge| place(edge.from)) {

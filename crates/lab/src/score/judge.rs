@@ -22,6 +22,8 @@ pub struct Judgement {
     pub false_alarms: Vec<String>,
     /// All that is otherwise than it should be, in words.
     pub faults: Vec<String>,
+    /// What was found to hurt, and has no verdict.
+    pub unexplained: Vec<String>,
 }
 
 /// One verdict that there must be.
@@ -55,10 +57,14 @@ pub struct Asking<'a> {
     pub no_bpf: bool,
     /// An answer from before the scenario: what the kernel log told already then is none of its fault.
     pub earlier: Option<&'a Value>,
+    /// What the hypervisor takes is not the scenario's doing either: a test cannot choose its neighbours.
+    pub on_any_machine: bool,
 }
 
 /// What the kernel log tells of the last day: a machine may have a past.
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
+
+const STEAL: &str = "cpu-steal";
 
 const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
 const WARNING: usize = 1;
@@ -116,6 +122,11 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     if let Some(earlier) = asking.earlier {
         forget_the_past(&mut told, &read(earlier)?, truth);
     }
+    if asking.on_any_machine && !is_expected(truth, STEAL) {
+        told.findings.retain(|f| f.code != STEAL);
+        told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| v.root_cause.code != STEAL));
+        told.unexplained.retain(|u| u.finding.code != STEAL);
+    }
     let mut judgement = Judgement {
         control: truth.max_severity.is_some() && truth.verdicts.as_ref().is_none_or(Vec::is_empty),
         ..Judgement::default()
@@ -125,7 +136,7 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
         let given = told.verdicts.context("the answer has no verdicts")?;
         judge_verdicts(expected, &given, asking.no_bpf, &mut judgement)?;
         for Unexplained { finding } in &told.unexplained {
-            judgement.faults.push(format!("not explained: {} ({})", finding.code, finding.title));
+            judgement.unexplained.push(format!("not explained: {} ({})", finding.code, finding.title));
         }
     }
     Ok(judgement)
@@ -141,16 +152,16 @@ fn read(answer: &Value) -> Result<Answer> {
     Ok(told)
 }
 
+fn is_expected(truth: &Truth, code: &str) -> bool {
+    let mut verdicts = truth.verdicts.iter().flatten();
+    truth.expect.iter().any(|e| e.code == code) || verdicts.any(|v| v.is(code) || v.chain.iter().any(|c| c == code))
+}
+
 /// Takes out what was told before, unless the scenario is about just that.
 fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
-    let expected = |code: &str| {
-        let verdicts = truth.verdicts.iter().flatten();
-        truth.expect.iter().any(|e| e.code == code)
-            || verdicts.into_iter().any(|v| v.is(code) || v.chain.iter().any(|c| c == code))
-    };
     let past = |code: &str, subject: &Subject| {
         CODES_WITH_A_PAST.contains(&code)
-            && !expected(code)
+            && !is_expected(truth, code)
             && earlier.findings.iter().any(|f| f.code == code && f.subject == *subject)
     };
     told.findings.retain(|f| !past(&f.code, &f.subject));

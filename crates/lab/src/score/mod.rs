@@ -148,11 +148,11 @@ fn one(scenario: &Scenario, seed: u64, number: u32, question: &Question, keep: O
         need.check()?;
     }
     let said = run::run(scenario.name, seed, question)?;
-    let asking = Asking { no_bpf: question.no_bpf, earlier: Some(&said.earlier) };
+    let asking = Asking { no_bpf: question.no_bpf, earlier: Some(&said.earlier), on_any_machine: false };
     let judgement = judge(&said.truth, &said.answer, asking)?;
     let seconds = said.took.as_secs_f64();
     let run = Run { scenario: scenario.name, run: number, seed, seconds, busy_before: said.busy_before, judgement };
-    if let Some(dir) = keep.filter(|_| !run.judgement.faults.is_empty()) {
+    if let Some(dir) = keep.filter(|_| !run.judgement.faults.is_empty() || !run.judgement.unexplained.is_empty()) {
         keep_run(dir, &run, &said)?;
     }
     Ok(run)

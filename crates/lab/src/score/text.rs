@@ -10,7 +10,8 @@ const BUSY: u64 = 20;
 
 /// One run: `nic-starved 2 (seed 4711): right, 6.1 s`
 pub fn line(run: &Run) -> String {
-    let Judgement { asked, faults, .. } = &run.judgement;
+    let Judgement { asked, faults, unexplained, .. } = &run.judgement;
+    let faults: Vec<&str> = faults.iter().chain(unexplained).map(String::as_str).collect();
     let word = match faults.as_slice() {
         [] if run.judgement.control => "quiet".to_owned(),
         [] => "right".to_owned(),

@@ -102,7 +102,7 @@ fn cpu_comes_from_threads_where_systemd_does_not_tell() {
     }
     let without = costs(&evidence);
     let cores: Vec<(&str, Option<f64>)> = without.iter().map(|(name, c)| (name.as_str(), c.cores)).collect();
-    assert_eq!(cores, [("/batch", Some(0.2)), ("container 0123456789ab", Some(0.2)), ("a.service", Some(0.2))]);
+    assert_eq!(cores, [("/batch", Some(0.2)), ("a.service", Some(0.2)), ("container 0123456789ab", Some(0.2))]);
     evidence.units = vec![look(END, "a.service", None, "x")];
     let with = costs(&evidence);
     assert_eq!((with.len(), with["a.service"].cores), (1, Some(0.2)), "only units where there are any");

@@ -53,10 +53,18 @@ fn told(diagnosis: &Diagnosis) -> String {
 #[track_caller]
 fn is_honest(conclusion: &Conclusion) {
     for verdict in &conclusion.verdicts {
-        let proofs = verdict.chain.iter().map(|link| &link.proofs).chain([&verdict.proofs]);
-        let all_shown =
-            proofs.fold(true, |all, p| all && p.identity.is_shown() && p.order.is_shown() && p.size.is_shown());
-        assert_eq!(verdict.certainty == Certainty::Proven, all_shown, "{verdict:#?}");
+        // All links to what the story begins with, and no others, decide how sure it is.
+        let head = verdict.story.split(" ← ").next().unwrap_or_default();
+        let mut proven: Vec<&crate::verdict::FindingRef> =
+            if verdict.proofs.certainty() == Certainty::Proven { vec![&verdict.root_cause] } else { Vec::new() };
+        for _ in &verdict.chain {
+            let links = verdict.chain.iter().filter(|link| link.proofs.certainty() == Certainty::Proven);
+            let next: Vec<&crate::verdict::FindingRef> =
+                links.filter(|l| proven.contains(&&l.from)).map(|l| &l.to).collect();
+            proven.extend(next);
+        }
+        let is_proven = proven.iter().any(|told| head.split("; from the same cause").next() == Some(&told.title));
+        assert_eq!(verdict.certainty == Certainty::Proven, is_proven, "{verdict:#?}");
         assert!(verdict.severity >= Severity::Warning);
         assert!(!verdict.remedy.is_empty() && !verdict.because.is_empty() && !verdict.not_fixed.is_empty());
     }
