@@ -15,7 +15,7 @@ pub fn cgroup_name(path: &str) -> String {
         (Some(pod), None, _) => format!("pod {pod}"),
         (None, Some(id), _) => format!("container {}", short_id(&id)),
         (None, None, Some(unit)) => unit,
-        (None, None, None) => format!("cgroup {path}"),
+        (None, None, None) => format!("cgroup {}", path.replace('`', "'")),
     }
 }
 

@@ -110,7 +110,7 @@ impl From<&Who> for Task {
 impl Task {
     /// `kubelet[4711]`
     pub fn name(&self) -> String {
-        format!("{}[{}]", self.comm, self.tid)
+        format!("{}[{}]", self.comm.replace('`', "'"), self.tid)
     }
 }
 

@@ -130,7 +130,7 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     for step in steps {
         out.push_str(&link_text(step.link, &"  ".repeat(step.depth), step.again));
     }
-    out.push_str(&timeline(telling::timeline(verdict)));
+    out.push_str(&timeline(&telling::timeline(verdict)));
     for (name, text) in [
         ("What to do", Some(&verdict.remedy)),
         ("What that does not fix", Some(&verdict.not_fixed)),

@@ -144,12 +144,23 @@ pub fn how_sure(verdict: &Verdict) -> String {
 }
 
 /// The moments of a verdict, if they say more than the chain does: not where all was seen at once.
-pub fn timeline(verdict: &Verdict) -> &[Moment] {
+pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
     const APART_NS: u64 = 1_000_000_000;
-    match (verdict.timeline.first(), verdict.timeline.last()) {
-        (Some(first), Some(last)) if last.real_ns.saturating_sub(first.real_ns) >= APART_NS => &verdict.timeline,
-        _ => &[],
+    let (already, mut later): (Vec<&Moment>, Vec<&Moment>) = verdict.timeline.iter().partition(|moment| moment.already);
+    let all = &verdict.timeline;
+    let apart = all.last().zip(all.first()).is_some_and(|(last, first)| last.real_ns - first.real_ns >= APART_NS);
+    if !apart || later.is_empty() {
+        return Vec::new();
     }
+    // Which of them was first nobody saw.
+    let merged = already.first().map(|first| {
+        let whats: Vec<&str> = already.iter().map(|moment| moment.what.as_str()).collect();
+        let what = format!("already so when we began to watch: {}", whats.join("; "));
+        Moment { what, already: false, ..(*first).clone() }
+    });
+    let mut moments: Vec<Moment> = later.drain(..).cloned().chain(merged).collect();
+    moments.sort_by_key(|moment| moment.real_ns);
+    moments
 }
 
 /// Where people look first, and for weeks, when a node is slow.

@@ -46,7 +46,7 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     for step in &steps {
         out.push_str(&step_text(step, &titles, width, verbose));
     }
-    out.push_str(&timeline_text(telling::timeline(verdict), width, verbose));
+    out.push_str(&timeline_text(&telling::timeline(verdict), width, verbose));
 
     out.push('\n');
     for (label, text) in [("What to do", &verdict.remedy), ("But", &verdict.not_fixed)] {
@@ -123,7 +123,7 @@ fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {
     out
 }
 
-/// `05:51:42.123Z ± 2.0 s`, `before 05:51:42.123Z`, with the date where they are of several days.
+/// `05:51:42.123Z ± 2.0 s`, with the date where they are of several days.
 pub fn clock(moment: &Moment, all: &[Moment]) -> String {
     let at = timestamp(moment.real_ns);
     let day = |moment: &Moment| timestamp(moment.real_ns).split('T').next().map(str::to_owned);
@@ -133,7 +133,6 @@ pub fn clock(moment: &Moment, all: &[Moment]) -> String {
         _ => at,
     };
     match moment.uncertainty_ms {
-        0 if moment.already => format!("before {at}"),
         0 => at,
         ms => format!("{at} ± {}", duration_words(Duration::from_millis(ms))),
     }

@@ -40,7 +40,7 @@ fn class_text<S: serde::Serializer>(class: &SchedulingClass, serializer: S) -> R
 impl Who {
     /// `spin[4711]`
     pub fn name(&self) -> String {
-        format!("{}[{}]", self.comm, self.tid)
+        format!("{}[{}]", self.comm.replace('`', "'"), self.tid)
     }
 
     /// `SCHED_FIFO 50`, `SCHED_OTHER nice -20`, `SCHED_OTHER`.

@@ -33,7 +33,8 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let pinned = cores.threads.lines.iter().filter(|line| !line.is_kernel() && line.only_core().is_some()).count();
     Answer::Fine(match pinned {
         0 => "no thread is pinned to a core".to_owned(),
-        n => format!("{n} threads are pinned to a core, and none of them waited long for another one there"),
+        1 => "1 thread is pinned to a core".to_owned(),
+        n => format!("{n} threads are pinned to a core, and no two of them to the same one that both wanted"),
     })
 }
 

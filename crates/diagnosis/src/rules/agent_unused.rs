@@ -12,6 +12,9 @@ use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
 
+/// Begins what the step leaves as it is.
+pub const DOES_NOT_FIX: &str = "It does not fix: ";
+
 /// From two kinds of independent reasons on an agent is named, even if it idles: what it waits for may come with the next boot.
 const KINDS: usize = 2;
 
@@ -177,7 +180,7 @@ fn remedy(judgement: &Judgement, others: &[&str]) -> String {
     if !judgement.in_image && judgement.pid.is_none() {
         words.push_str("Do the same in the image the node was made from. ");
     }
-    words.push_str(&format!("It does not fix: {}.", judgement.does_not_fix));
+    words.push_str(&format!("{DOES_NOT_FIX}{}.", judgement.does_not_fix));
     words
 }
 

@@ -14,6 +14,7 @@ use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
+use crate::words::plural;
 use coroner_evidence::{Evidence, probe};
 
 /// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
@@ -43,7 +44,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     match cores.waits_hidden() {
         Some((because, how_to_see)) => Answer::CannotTell {
-            because: format!("{} cores were full, and who waited for them cannot be told: {because}", any_full.len()),
+            because: format!(
+                "{} full, and who waited cannot be told: {because}",
+                plural(any_full.len() as u64, "core was", "cores were")
+            ),
             how_to_see,
         },
         None => Answer::Fine(format!(

@@ -245,8 +245,9 @@ fn severity(full: &FullCore, serves_nic: bool) -> Severity {
     // Threads that take turns in the kernel are not stuck there.
     let takes_turns = matches!(full.ownership, Ownership::Shared(_)) && full.victims.is_empty();
     match (kernel && !takes_turns || starved, serves_nic) {
-        (true, true) => Severity::Critical,
-        (true, false) => Severity::Warning,
+        // What a NIC loses is told by nic-core-starved.
+        (true, true) if !full.victims.is_empty() => Severity::Critical,
+        (true, _) => Severity::Warning,
         // User threads that take turns leave a NIC its share: softirqs come before them.
         (false, _) if !full.victims.is_empty() => Severity::Warning,
         (false, _) => Severity::Info,

@@ -17,6 +17,9 @@ pub const WAITING_PER_CORE: f64 = 2.0;
 const WORTH_KNOWING: f64 = 0.5;
 const NAMED: usize = 4;
 
+/// Fewer than this on average are nobody in particular.
+const WORTH_NAMING: f64 = 0.05;
+
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     let seen = cores.window().and_then(|window| Some((window, cores.timeline.average(window)?)));
@@ -48,7 +51,12 @@ pub fn examine(evidence: &Evidence) -> Answer {
             percent(busy)
         ));
     }
-    let who: Vec<String> = by_command.iter().map(|(comm, n)| format!("{comm} ({n:.1})")).collect();
+    let named = by_command.iter().filter(|(_, n)| *n >= WORTH_NAMING);
+    let who: Vec<String> = named.map(|(comm, n)| format!("{comm} ({n:.1})")).collect();
+    let mostly = match by_command.first() {
+        Some((comm, n)) if *n >= waiting / 2.0 => format!(", mostly {comm}"),
+        _ => String::new(),
+    };
     let mut facts = vec![
         Fact::new("average of all cores", percent_value(busy), "%", "/proc/stat"),
         Fact::new(
@@ -57,10 +65,11 @@ pub fn examine(evidence: &Evidence) -> Answer {
             "",
             "/proc/PID/task/TID/schedstat",
         ),
-        Fact::new("cores", number, "", "/proc/stat"),
+        Fact::new("cores", number as u64, "", "/proc/stat"),
     ];
     if let Some(us) = evidence.counters.moved(Source::Pressure, "cpu", "some_us") {
-        let share = us as f64 / 1e3 / window.length().as_millis().max(1) as f64;
+        // Read a moment after the window's end.
+        let share = (us as f64 / 1e3 / window.length().as_millis().max(1) as f64).min(1.0);
         facts.push(Fact::new(
             "time in which something waited for a core (some)",
             percent_value(share),
@@ -73,8 +82,8 @@ pub fn examine(evidence: &Evidence) -> Answer {
         severity: if per_core >= WAITING_PER_CORE { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Node, "cpu"),
         title: match per_core >= WAITING_PER_CORE {
-            true => format!("too little CPU: {waiting:.1} threads waited for {number} full cores, on average"),
-            false => format!("all {number} cores are full, and {waiting:.1} threads waited for one, on average"),
+            true => format!("too little CPU: {waiting:.1} threads waited for {number} full cores, on average{mostly}"),
+            false => format!("all {number} cores are full, and {waiting:.1} threads waited for one, on average{mostly}"),
         },
         detail: format!(
             "All cores were full ({} on average), and for each that ran {per_core:.1} others waited. Waiting most: {}. Threads that asked to be served \

@@ -23,6 +23,9 @@ const BEHALF: f64 = 0.5;
 /// in user code it is nothing, but for ticks.
 const OWN_CALLS: f64 = 0.1;
 
+/// More senders than this are nobody in particular.
+const MOST_SENDERS: usize = 4;
+
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     if !cores.timeline.lasts() {
@@ -58,11 +61,12 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let dropped = cores.evidence.counters.moved(Source::Softnet, &format!("cpu{core}"), "dropped").unwrap_or(0);
     let hurts = !full.victims.is_empty() || dropped > 0;
     let mut detail = format!("Core {core}{}: {}.", cores.when(window.from), shares_text(&full.stretch.shares));
-    if let Some((task, part)) = &behalf {
+    let names = |tasks: &[Task]| listed(&tasks.iter().map(Task::name).collect::<Vec<_>>(), MOST_SENDERS);
+    if let Some((tasks, part)) = &behalf {
         detail.push_str(&format!(
-            " {} of the packets were handled while {} ran, which is in the kernel for itself as well: most likely it sends them.",
+            " {} of the packets were handled while {} ran, in calls of its own as well: most likely those are who sends them.",
             percent(*part),
-            task.name()
+            names(tasks)
         ));
     }
     if !queues.is_empty() {
@@ -89,10 +93,10 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         ),
         detail,
         evidence,
-        remedy: remedy(cores, full, behalf.as_ref().map(|(task, _)| task)),
+        remedy: remedy(cores, full, behalf.as_ref().map(|(tasks, _)| names(tasks))),
         ties: Ties {
             cores: vec![core],
-            culprits: behalf.into_iter().map(|(task, _)| task).collect(),
+            culprits: behalf.map(|(tasks, _)| tasks).unwrap_or_default(),
             victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
             queues: cores.queues(core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
             when: Some(window.into()),
@@ -122,29 +126,35 @@ fn most_raised(cores: &Cores, full: &FullCore) -> Option<String> {
 }
 
 /// Who was running when packets were handled on this core: on a loopback or a veth that is who sends them. Whoever is only interrupted
-/// by packets is seldom in the kernel for anything else.
-fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Task, f64)> {
+/// by packets is seldom in the kernel for anything else. The most first, until they have most of it together; with that part of it.
+fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Vec<Task>, f64)> {
     let work = Work::of(evidence)?;
-    let all = work.time_within(Some(window), |row| row.core == core && row.kind == WorkKind::Network);
-    let processes = work.processes(|row| row.core == core && row.kind == WorkKind::Network && row.pid != 0);
-    let most = processes.into_iter().find(|process| {
+    let all = work.time_within(Some(window), |row| row.core == core && row.kind == WorkKind::Network).as_secs_f64();
+    let mut senders = Vec::new();
+    let mut part = 0.0;
+    for process in work.processes(|row| row.core == core && row.kind == WorkKind::Network && row.pid != 0) {
         let comm = &process.thread.comm;
-        !comm.starts_with("ksoftirqd/") && !is_napi(comm)
-    })?;
-    let part = most.time.as_secs_f64() / all.as_secs_f64().max(1e-9);
-    let calls = |row: &WorkRow| {
-        row.pid == most.thread.pid && row.core == core && !matches!(row.kind, WorkKind::Network | WorkKind::Interrupt)
-    };
-    if work.time(calls).as_secs_f64() < OWN_CALLS * most.time.as_secs_f64() {
-        return None;
+        let calls = |row: &WorkRow| {
+            let own = !matches!(row.kind, WorkKind::Network | WorkKind::Interrupt);
+            row.pid == process.thread.pid && row.core == core && own
+        };
+        let calls_itself = work.time(calls).as_secs_f64() >= OWN_CALLS * process.time.as_secs_f64();
+        if comm.starts_with("ksoftirqd/") || is_napi(comm) || !calls_itself || senders.len() == MOST_SENDERS {
+            continue;
+        }
+        part += process.time.as_secs_f64() / all.max(1e-9);
+        senders.push(process.thread);
+        if part >= BEHALF {
+            return Some((senders, part.min(1.0)));
+        }
     }
-    (part >= BEHALF).then_some((most.thread, part.min(1.0)))
+    None
 }
 
-fn remedy(cores: &Cores, full: &FullCore, sender: Option<&Task>) -> String {
+fn remedy(cores: &Cores, full: &FullCore, sender: Option<String>) -> String {
     let mut steps = Vec::new();
-    if let Some(sender) = sender {
-        steps.push(format!("See whether {} should send so much.", sender.name()));
+    if let Some(sender) = &sender {
+        steps.push(format!("See whether {sender} should send so much."));
     }
     let Some(others) = with_room(cores, full.core, full.stretch.window) else {
         steps.push(

@@ -76,20 +76,11 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
 
     let mut by_device: BTreeMap<String, Trouble> = BTreeMap::new();
-    let mut aliases = BTreeMap::new();
     let events = log.as_ref().map(|l| l.events.clone()).unwrap_or_default();
-    // A driver prints some lines with the interface's name and some with the bus address only.
-    for event in &events {
-        if let Event::Nic(NicEvent { device, .. }) = &event.event
-            && let (Some(bus), Some(interface)) = (&device.bus, &device.interface)
-        {
-            aliases.insert(bus.clone(), interface.clone());
-        }
-    }
-    for event in events {
+    let interfaces = interfaces_of(&events);
+    for (event, interface) in events.into_iter().zip(interfaces) {
         let Event::Nic(nic) = &event.event else { continue };
-        let alias = nic.device.bus.as_ref().and_then(|b| aliases.get(b)).cloned();
-        let name = alias.or_else(|| nic.device.name(&evidence.nics)).unwrap_or_else(|| "unknown device".to_owned());
+        let name = interface.or_else(|| nic.device.name(&evidence.nics)).unwrap_or_else(|| "unknown device".to_owned());
         by_device.entry(name).or_default().events.push(event);
     }
     for device in &devices_counted {
@@ -117,6 +108,29 @@ pub fn examine(evidence: &Evidence) -> Answer {
         }
         Err(unseen) => unseen.only_watched(evidence, &counters),
     }
+}
+
+/// The interface of each line. A driver prints some with its name and some with the bus address only: those are of the interface that was last
+/// seen at that address, or else of the next one.
+fn interfaces_of(events: &[LogEvent<'_>]) -> Vec<Option<String>> {
+    let named = |event: &LogEvent| {
+        let nic = nic_of(event)?;
+        Some((nic.device.bus.clone()?, nic.device.interface.clone()?))
+    };
+    let mut at_bus: BTreeMap<String, String> = BTreeMap::new();
+    for (bus, interface) in events.iter().filter_map(named) {
+        at_bus.entry(bus).or_insert(interface);
+    }
+    let mut interfaces = Vec::new();
+    for event in events {
+        if let Some((bus, interface)) = named(event) {
+            at_bus.insert(bus, interface);
+        }
+        let device = nic_of(event).map(|nic| &nic.device);
+        let own = device.and_then(|device| device.interface.clone());
+        interfaces.push(own.or_else(|| at_bus.get(device?.bus.as_ref()?).cloned()));
+    }
+    interfaces
 }
 
 /// Whether every device with hardware counts all its resets, and none has had one.

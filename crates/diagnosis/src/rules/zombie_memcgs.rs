@@ -26,7 +26,7 @@ const DEAD_PER_LIVE: u64 = 2;
 const TOO_MANY: u64 = 10_000;
 
 /// How those that a scan named are told.
-mod named;
+pub mod named;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
@@ -238,10 +238,10 @@ fn ties(report: Option<&Report<'_>>) -> Ties {
     ties
 }
 
-const REMEDY: &str = "First stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. Stopping it stops \
+const REMEDY: &str = "Stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. That stops \
                       the growth and frees nothing. Those already there go only when the memory that pins them goes: delete what they left in tmpfs and \
                       /dev/shm, or, on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs), or reboot. \
-                      Restarting kubelet does not help.";
+                      Restarting kubelet frees none of them.";
 
 /// Where no scan says what they cost.
 fn what_reads_say(evidence: &Evidence, slow: Option<&StatRead>) -> String {

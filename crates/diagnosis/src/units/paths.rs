@@ -85,6 +85,16 @@ pub fn shell_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
+    // No backtick: people put commands between two of them.
+    if text.contains('`') {
+        let escaped = |c: char| match c {
+            '`' => r"\x60".to_owned(),
+            '\'' | '\\' => format!("\\{c}"),
+            c if c.is_control() => "?".to_owned(),
+            c => c.to_string(),
+        };
+        return format!("$'{}'", text.chars().map(escaped).collect::<String>());
+    }
     let printable: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     format!("'{}'", printable.replace('\'', r"'\''"))
 }

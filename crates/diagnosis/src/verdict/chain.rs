@@ -15,8 +15,11 @@ struct Edge {
 }
 
 pub fn conclude(case: &Case<'_>) -> Conclusion {
-    let edges = edges(case);
+    let mut edges = edges(case);
     let roots: Vec<Option<Root>> = case.findings.iter().map(|finding| causes::judge(case, finding)).collect();
+    // A mere suspicion does not take its place from a cause that is proven.
+    let is_proven = |root: &Option<Root>| root.as_ref().is_some_and(|r| r.proofs.certainty() == Certainty::Proven);
+    edges.retain(|edge| edge.linked.proofs.certainty() > Certainty::Possible || !is_proven(&roots[edge.to]));
     let mut explained: BTreeSet<usize> = BTreeSet::new();
     let mut verdicts = Vec::new();
     // What only says more about a unit comes last: by then it is known whether the unit has a verdict.
@@ -131,13 +134,14 @@ fn verdict(
             evidence: edge.linked.evidence.clone(),
         })
         .collect();
-    let certainty = certainty(case, judged.proofs.certainty(), reached, edges);
+    let sure = how_sure(judged.proofs.certainty(), reached, edges);
+    let certainty = worst_of(case, reached).and_then(|worst| sure.get(&worst).copied());
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
     Verdict {
         root_cause: FindingRef::to(&case.findings[root]),
-        certainty,
+        certainty: certainty.unwrap_or(judged.proofs.certainty()),
         severity,
-        story: story(case, reached, edges),
+        story: story(case, reached, edges, &sure),
         chain,
         context: Vec::new(),
         because: judged.because.clone(),
@@ -149,8 +153,8 @@ fn verdict(
     }
 }
 
-/// How surely the root is the cause of the worst that came of it. What else came of it may be less sure; its links say so.
-fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge]) -> Certainty {
+/// How surely the root is the cause of each thing that came of it, by the surest way.
+fn how_sure(root: Certainty, reached: &[usize], edges: &[Edge]) -> BTreeMap<usize, Certainty> {
     let mut sure: BTreeMap<usize, Certainty> = reached.first().map(|&first| (first, root)).into_iter().collect();
     // No way is longer than there are findings.
     for _ in reached {
@@ -161,7 +165,7 @@ fn certainty(case: &Case<'_>, root: Certainty, reached: &[usize], edges: &[Edge]
             *known = (*known).max(by_this);
         }
     }
-    worst_of(case, reached).and_then(|worst| sure.get(&worst).copied()).unwrap_or(root)
+    sure
 }
 
 /// The worst that came of the root; of equals the one that came last.
@@ -184,14 +188,15 @@ fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
     )
 }
 
-/// From the worst that came of it back to the cause; then what else came of it.
-fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge]) -> String {
+/// From the worst that came of it back to the cause, by the surest way; then what else came of it.
+fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge], sure: &BTreeMap<usize, Certainty>) -> String {
     let title = |i: usize| case.findings[i].title.as_str();
     let place = |i: usize| reached.iter().position(|&r| r == i).unwrap_or(0);
     let Some(mut at) = worst_of(case, reached) else { return String::new() };
     let mut way = vec![at];
+    let by_this = |edge: &Edge| sure.get(&edge.from).map(|from| (*from).min(edge.linked.proofs.certainty()));
     let cause_of = |at: usize| edges.iter().filter(move |edge| edge.to == at && reached.contains(&edge.from));
-    while let Some(edge) = cause_of(at).max_by_key(|edge| place(edge.from)) {
+    while let Some(edge) = cause_of(at).max_by_key(|edge| (by_this(edge), place(edge.from))) {
         at = edge.from;
         way.push(at);
     }

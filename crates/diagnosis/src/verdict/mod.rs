@@ -14,6 +14,7 @@ pub mod proof;
 pub mod risk;
 pub mod timeline;
 
+use crate::cgroup_paths::cgroup_name;
 use crate::code::Code;
 use crate::cores::Cores;
 use crate::cores::threads::OBSERVER;
@@ -61,6 +62,20 @@ impl<'e> Case<'e> {
     pub fn is_observer(&self, pid: u32) -> bool {
         let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
         process.is_some_and(|process| process.comm == OBSERVER)
+    }
+
+    /// Where a process belongs, to follow its name: ` of train.service`, ` of pod 6f9b…`, ` in cgroup /a`; empty if that says nothing.
+    pub fn home_of(&self, pid: u32) -> String {
+        let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
+        let Some(path) = process.and_then(|process| process.memory_cgroup.as_deref().or(process.cpu_cgroup.as_deref()))
+        else {
+            return String::new();
+        };
+        match cgroup_name(path) {
+            _ if path == "/" => String::new(),
+            name if name.starts_with("cgroup ") => format!(" in {name}"),
+            name => format!(" of {name}"),
+        }
     }
 
     pub fn findings_of(&self, code: Code) -> impl Iterator<Item = &'e Finding> {

@@ -75,6 +75,11 @@ pub fn score(score: &Score, seed: u64) -> Result<Outcome> {
         Some(path) => path.clone(),
         None => std::env::current_exe().context("where is this program?")?.with_file_name("coroner"),
     };
+    if let Some(watch) = &score.watch {
+        let number = watch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let is_long = number.parse::<f64>().is_ok_and(|n| n > 0.0) && number.len() < watch.len();
+        ensure!(is_long, "--for {watch}: not a length of time such as 5s or 500ms");
+    }
     ensure!(coroner.is_file(), "{} is not there: build it, or use --coroner", coroner.display());
     if let Some(dir) = &score.keep {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;

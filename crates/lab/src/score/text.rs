@@ -53,7 +53,7 @@ pub fn table(sums: &Sums, not_run: &[NotRun]) -> String {
     );
     for bar in &sums.bars {
         let reached = bar.reached.as_deref().unwrap_or("not measured");
-        let _ = writeln!(text, "{} {}: {reached} (needed: {})", pass(bar.pass), bar.what, bar.needed);
+        let _ = writeln!(text, "{} {}: {reached} (needed: {})", bar.pass.map_or("----", pass), bar.what, bar.needed);
     }
     for not_run in not_run {
         let _ = writeln!(text, "could not be run: {} {} ({})", not_run.scenario, not_run.run, not_run.why);

@@ -156,8 +156,22 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
             group.parent
         ),
     };
-    let mut text = format!("First stop who makes them: {who}. Stopping it stops the growth and frees nothing. ");
-    text.push_str("Those already there go only when the memory that keeps them goes: ");
+    let stands_still = group.per_hour.is_some_and(|rate| rate.value == 0.0);
+    let stop = match stands_still {
+        true => format!("They do not become more now; should they, stop who makes them: {who}. "),
+        false => format!("Stop who makes them: {who}. That stops the growth and frees nothing. "),
+    };
+    let how = how_they_go(report)?;
+    Some(match stands_still {
+        true => format!("{how} {stop}").trim_end().to_owned(),
+        false => format!("{stop}{how}"),
+    })
+}
+
+/// What frees the dead of the largest group, in whole sentences.
+pub fn how_they_go(report: &Report<'_>) -> Option<String> {
+    let group = dominant(report)?;
+    let mut text = "Those already there go only when the memory that keeps them goes: ".to_owned();
     let mut ways = Vec::new();
     // Never a pattern to delete: it may cover what others need. One file, or one of them and where the others are listed.
     let of = |shared: bool| {
@@ -186,6 +200,6 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     }
     ways.push("or reboot".to_owned());
     text.push_str(&ways.join("; "));
-    text.push_str(". Restarting kubelet does not help.");
+    text.push_str(". Restarting kubelet frees none of them.");
     Some(text)
 }

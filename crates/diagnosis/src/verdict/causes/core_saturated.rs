@@ -20,9 +20,10 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         return None;
     }
     let what = what_it_does(case, finding, core, thread.pid);
+    let home = case.home_of(thread.pid);
     let because = match &what {
-        Some(what) => format!("{} filled core {core}, {what}", thread.name()),
-        None => format!("{} filled core {core}", thread.name()),
+        Some(what) => format!("{}{home} filled core {core}, {what}", thread.name()),
+        None => format!("{}{home} filled core {core}", thread.name()),
     };
     let proofs = Proofs {
         identity: Proof::shown(format!("{} ran on core {core}", thread.name())),
@@ -54,5 +55,8 @@ fn what_it_does(case: &Case<'_>, finding: &Finding, core: u32, pid: u32) -> Opti
         return None;
     }
     let (symbol, _) = *work.symbols(|row| of_it(row) && row.kind == most).first()?;
-    Some(format!("{} of its kernel time in {} ({symbol})", percent(share), most.words()))
+    Some(match most {
+        WorkKind::Other => format!("{} of its kernel time about {symbol}", percent(share)),
+        _ => format!("{} of its kernel time in {} ({symbol})", percent(share), most.words()),
+    })
 }

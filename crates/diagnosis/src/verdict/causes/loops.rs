@@ -3,6 +3,8 @@
 use super::{Cause, Root};
 use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
+use crate::rules::agent_unused::DOES_NOT_FIX;
+use crate::rules::zombie_memcgs::named::how_they_go;
 use crate::verdict::{Case, Proof, Proofs, risk};
 
 pub const CAUSE: Cause = Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, Code::ContainerCrashloop], judge };
@@ -19,18 +21,22 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         false => format!("{name} ends and is started again and again"),
     };
     if unused.is_some() {
-        because.push_str("; nobody uses it");
+        because.push_str("; it seems to have no use here");
     }
     let remedy = match unused {
-        Some(unused) => unused.remedy.clone(),
+        // What it leaves is told apart.
+        Some(unused) => unused.remedy.split(DOES_NOT_FIX).next().unwrap_or_default().trim_end().to_owned(),
         None => finding.remedy.clone(),
     };
     let not_fixed = match dead {
         Some(_) => {
-            "Stopping it stops the growth and frees nothing: the dead cgroups go when what keeps them goes, or with a reboot."
+            let how = case.zombies.as_ref().and_then(how_they_go);
+            let how =
+                how.unwrap_or_else(|| "The dead cgroups go when what keeps them goes, or with a reboot.".to_owned());
+            format!("Stopping it stops the growth and frees nothing. {how}")
         }
-        None if finding.subject.kind == SubjectKind::Unit => "Why it fails is in its own log.",
-        None => "Why it fails is in its own log; the runtime starts it again as long as it is told to.",
+        None if finding.subject.kind == SubjectKind::Unit => "Why it fails is in its own log.".to_owned(),
+        None => "Why it fails is in its own log; the runtime starts it again as long as it is told to.".to_owned(),
     };
     Some(Root {
         because,
@@ -43,7 +49,7 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
             size: Proof::shown(finding.title.clone()),
         },
         remedy,
-        not_fixed: not_fixed.to_owned(),
+        not_fixed,
         risk: dead.and_then(|_| risk::when_zombies_hurt(case, cost?.zombies_per_hour)),
     })
 }

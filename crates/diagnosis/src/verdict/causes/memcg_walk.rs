@@ -12,7 +12,11 @@ pub const CAUSE: Cause = Cause {
         let live = case.memcgs.map(|(_, live)| live);
         Some(Root::of(
             finding,
-            format!("{} makes the kernel go through all memory cgroups again and again", walker.name()),
+            format!(
+                "{}{} makes the kernel go through all memory cgroups again and again",
+                walker.name(),
+                case.home_of(walker.pid)
+            ),
             Proofs {
                 identity: Proof::shown(format!("{} was sampled in the walk", walker.name())),
                 order: Proof::shown("cause and effect were measured together"),

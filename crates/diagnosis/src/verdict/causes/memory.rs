@@ -34,7 +34,10 @@ fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
                 false => "the kernel killed where memory had run out".to_owned(),
             },
             Proofs {
-                identity: Proof::shown("the kernel says whose limit it was"),
+                identity: Proof::shown(match name == NODE {
+                    true => "the kernel says that the node's memory had run out",
+                    false => "the kernel says whose limit it was",
+                }),
                 order: Proof::not_seen("how memory grew before the kill was not watched"),
                 size: Proof::shown(finding.title.clone()),
             },

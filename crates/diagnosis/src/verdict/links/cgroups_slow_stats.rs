@@ -15,7 +15,9 @@ pub const LINK: LinkRule =
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let (dead, live) = case.memcgs?;
-    let number = if cause.code == Code::ZombieMemcgs { dead } else { live } as f64;
+    // Of the live ones those that nobody uses are the leaked ones.
+    let empty = case.evidence.cgroup_censuses.last().and_then(|census| census.empty);
+    let number = if cause.code == Code::ZombieMemcgs { dead } else { empty? } as f64;
     let walks = case.evidence.cgroup_censuses.last().and_then(|census| stats_walk(case.evidence, census.version));
     // This kernel does not walk them to answer: the slow read has another reason.
     if walks == Some(false) {

@@ -4,6 +4,9 @@ use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
 use crate::verdict::{Proof, Proofs};
 
+/// Of the core's busy time.
+const MOST_PERCENT: f64 = 50.0;
+
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::CoreMonopolised],
     to: &[Code::CoreSaturated],
@@ -15,7 +18,12 @@ pub const LINK: LinkRule = LinkRule {
             proofs: Proofs {
                 identity: Proof::shown(format!("{} on core {core} in both", thread.name())),
                 order: while_both(cause, effect)?,
-                size: Proof::shown("it had most of the core's busy time"),
+                size: match effect.number("owner's share of the busy time") {
+                    Some(share) if share >= MOST_PERCENT => {
+                        Proof::shown(format!("it had {share} % of the core's busy time"))
+                    }
+                    _ => Proof::not_seen("how much of the core it had"),
+                },
             },
             evidence: cause.facts_about(&["owner's share of the busy time", "owner's scheduling class"]),
         })

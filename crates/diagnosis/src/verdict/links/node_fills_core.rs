@@ -38,7 +38,7 @@ pub const LINK: LinkRule = LinkRule {
             _ => "threads that may run nowhere else shared it",
         };
         Some(Linked {
-            because: format!("core {core} was full because {what}"),
+            because: what.to_owned(),
             proofs: Proofs {
                 identity: Proof::shown(format!("core {core} in both")),
                 order: while_both(cause, effect)?,

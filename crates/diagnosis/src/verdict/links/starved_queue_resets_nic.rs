@@ -46,11 +46,12 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     if !in_time {
         return None;
     }
-    // What came after the driver gave up did not make it.
-    let lasted = before.to.min(reset.from).since(before.from);
     let silent =
         effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("silence before the last reset"));
     let silent = silent.map(|ms| Duration::from_millis(ms as u64));
+    // Only while the poll was silent, and before the driver gave up, does it count that the core was taken.
+    let from = before.from.max(silent.map_or(before.from, |silent| reset.from - silent - reset.uncertainty));
+    let lasted = before.to.min(reset.from).since(from);
     Some(Linked {
         because: match effect.severity {
             Severity::Critical => {

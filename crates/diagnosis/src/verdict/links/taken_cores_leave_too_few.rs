@@ -12,29 +12,39 @@ pub const LINK: LinkRule = LinkRule {
     examine,
 };
 
+/// Half of a core, at least: less is not missed.
+const SOME: f64 = 0.5;
+
 /// With the core back, as many of those that wait could run; if still too many wait, there is too little CPU anyway.
 fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
-    // A node that is merely full is no effect that anybody asks about.
-    if effect.severity < Severity::Warning {
+    // A node that is merely full is no effect that anybody asks about, and what takes little explains nothing.
+    if effect.severity < Severity::Warning || cause.severity < Severity::Warning {
         return None;
     }
     let waiting = effect.number("threads that waited, on average")?;
     let cores = effect.ties.cores.len() as f64;
-    let taken = cause.ties.cores.len().min(match cause.code {
+    let full = cause.ties.cores.iter().filter(|core| effect.ties.cores.contains(core)).count() as f64;
+    let part = |what: &str| cause.number(what).map(|percent| percent / 100.0);
+    let taken = match cause.code {
+        // Of every core a part.
+        Code::CpuSteal => full * part("stolen, of all cores' time")?,
         // A thread takes one core at a time, whichever it is.
-        Code::MemcgWalk | Code::ObserverCost | Code::CoreMonopolised => 1,
-        _ => usize::MAX,
-    }) as f64;
-    if taken < 1.0 || (waiting - taken) / cores.max(1.0) >= WAITING_PER_CORE {
+        Code::MemcgWalk | Code::ObserverCost => part("share of one core")?,
+        Code::CoreMonopolised => full.min(1.0),
+        _ => full,
+    };
+    if taken < SOME || full < 1.0 || (waiting - taken) / cores.max(1.0) >= WAITING_PER_CORE {
         return None;
     }
     Some(Linked {
-        because: format!("it takes {taken} of {cores} cores, and without it fewer would wait than is worth a warning"),
+        because: format!(
+            "it takes {taken:.1} of {cores} cores, and without it fewer would wait than is worth a warning"
+        ),
         proofs: Proofs {
-            identity: Proof::shown("the core that it takes is one of those that are full"),
+            identity: Proof::shown("it runs on cores that are all full"),
             order: while_both(cause, effect)?,
             size: Proof::shown(format!(
-                "{waiting:.1} threads wait; with {taken} core more fewer than {WAITING_PER_CORE} for each core would"
+                "{waiting:.1} threads wait; with {taken:.1} cores more fewer than {WAITING_PER_CORE} for each core would"
             )),
         },
         evidence: Vec::new(),

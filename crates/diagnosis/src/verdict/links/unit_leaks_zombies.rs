@@ -6,6 +6,7 @@ use crate::finding::{Fact, Finding, SubjectKind};
 use crate::verdict::{Case, Proof, Proofs};
 use crate::words::{count, duration_words, percent};
 use crate::zombies::Growth;
+use crate::zombies::growth::RateFrom;
 use coroner_evidence::CgroupOwner;
 
 /// With so few, or so small a part of all, somebody else is to blame for what there is.
@@ -26,7 +27,10 @@ pub const LINK: LinkRule = LinkRule {
 struct Left {
     /// `None` if the dead have no names here.
     own: Option<u64>,
+    /// How many more of them now, as opposed to an average since boot.
     per_hour: Option<f64>,
+    /// That rate was watched; else it is by their births, many of which may have been at once.
+    watched: bool,
 }
 
 fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
@@ -34,7 +38,10 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
     let left = match cause.subject.kind {
         SubjectKind::Unit => {
             let cost = case.unit_costs.get(&cause.subject.name)?;
-            Left { own: cost.zombies, per_hour: cost.zombies_per_hour }
+            let from = cost.zombies_rate_from;
+            let is_now = from != Some("since-boot");
+            let per_hour = cost.zombies_per_hour.filter(|_| is_now);
+            Left { own: cost.zombies, per_hour, watched: from == Some("watched") }
         }
         _ => of_pod(case, cause.ties.pods.first()?),
     };
@@ -44,12 +51,14 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
 fn of_pod(case: &Case<'_>, uid: &str) -> Left {
     let named = case.zombies.as_ref().filter(|report| report.scan.method.is_bpf());
     let is_its = |path: &str| CgroupOwner::of_path(path).pod_uid.as_deref() == Some(uid);
+    let rate = case.zombies.as_ref().and_then(|report| {
+        let group = report.groups.iter().find(|group| group.pod_uid.as_deref() == Some(uid))?;
+        group.per_hour
+    });
     Left {
         own: named.map(|report| report.scan.zombies.iter().filter(|zombie| is_its(&zombie.path)).count() as u64),
-        per_hour: case.zombies.as_ref().and_then(|report| {
-            let group = report.groups.iter().find(|group| group.pod_uid.as_deref() == Some(uid))?;
-            Some(group.per_hour?.value)
-        }),
+        per_hour: rate.filter(|rate| !matches!(rate.from, RateFrom::SinceBoot { .. })).map(|rate| rate.value),
+        watched: rate.is_some_and(|rate| matches!(rate.from, RateFrom::Watched { .. })),
     }
 }
 
@@ -62,7 +71,7 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
     }
     let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
     let mut evidence = vec![Fact::new(format!("dead cgroups of {unit}"), own, "", "names of the dead")];
-    if let Some(per_hour) = per_hour {
+    if let Some(per_hour) = per_hour.filter(|_| left.watched) {
         evidence.push(Fact::new("more of them", per_hour.round() as u64, "/h", "names of the dead"));
     }
     evidence.extend(cause.facts_about(&["restarts", "per hour"]));

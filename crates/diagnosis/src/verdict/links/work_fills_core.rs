@@ -12,6 +12,8 @@ use coroner_evidence::{Window, WorkKind, WorkRow};
 const MOST: f64 = 0.5;
 /// With less than this it is something else that fills it.
 const SOME: f64 = 0.2;
+/// Of whose owner it is known that it is short of memory, less is enough to suspect that.
+const A_LITTLE: f64 = 0.05;
 
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::MemcgWalk, Code::MemoryReclaim, Code::ObserverCost, Code::PageFaults, Code::HugePages],
@@ -58,16 +60,16 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
-    // Reading back what was dropped costs as well, and is not told from other reads.
+    // Reading back what was dropped costs as well, and is not told from other work.
     let owner_reclaims =
         of_many && owner.is_some_and(|owner| !cause.ties.cgroups.is_empty() && reclaims_in(case, cause, owner.pid));
-    if all.is_zero() || share < SOME && !owner_reclaims {
+    if all.is_zero() || share < SOME && !(owner_reclaims && share >= A_LITTLE) {
         return None;
     }
     Some(Linked {
         because: match owner {
             Some(owner) if share < SOME => {
-                format!("{} is in that cgroup and reads again and again what was dropped", owner.name())
+                format!("{} is in that cgroup, and {} of core {core}'s time was reclaim", owner.name(), percent(share))
             }
             _ => format!("that took {} of core {core}'s time", percent(share)),
         },
@@ -82,6 +84,10 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
             order: Proof::shown("sampled in the same seconds"),
             size: match share >= MOST {
                 true => Proof::shown(format!("{} of the core's time", percent(share))),
+                false if owner_reclaims => Proof::not_seen(format!(
+                    "only {} of the core's time; what it costs to read back what was dropped is not told apart",
+                    percent(share)
+                )),
                 false => Proof::not_seen(format!("only {} of the core's time", percent(share))),
             },
         },

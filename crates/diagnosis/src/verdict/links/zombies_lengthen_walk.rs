@@ -9,6 +9,9 @@ use crate::words::{count, percent};
 /// Where at least this part of all cgroups is dead, the walk is over the dead.
 const MOSTLY_DEAD: f64 = 2.0 / 3.0;
 
+/// Where there is one live cgroup for nine dead ones or fewer, no walk of this length can be over the live ones alone.
+const ALL_BUT_FEW: f64 = 0.9;
+
 /// A pass over a few cgroups is short, and what goes before and after it takes longer; where nearly all of the walker's kernel time
 /// is the walk itself, there is much to walk.
 const NEARLY_ALL: f64 = 0.8;
@@ -26,7 +29,7 @@ fn examine(case: &Case<'_>, _: &Finding, effect: &Finding) -> Option<Linked> {
         because: format!("the kernel goes from memory cgroup to memory cgroup, and {} of them are dead", count(dead)),
         proofs: Proofs {
             identity: match walked_share(case, effect) {
-                Some(share) if share >= NEARLY_ALL => Proof::shown(format!(
+                Some(share) if share >= NEARLY_ALL && part >= ALL_BUT_FEW => Proof::shown(format!(
                     "{} of its kernel time is stepping from cgroup to cgroup; {} live ones alone are soon done",
                     percent(share),
                     count(live)

@@ -3,7 +3,7 @@
 use super::node::{quiet, unit};
 use crate::code::Code;
 use crate::cores::scene::time;
-use crate::finding::{Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::links::{Linked, examine};
 use crate::verdict::{Case, Certainty};
@@ -96,7 +96,15 @@ fn the_hypervisor_fills_the_core_that_it_takes() {
 #[test]
 fn a_monopolist_fills_its_own_core_and_nobody_elses() {
     let cause = |core| (Code::CoreMonopolised, on(core, "spin", 2.0, 5.0));
-    assert_eq!(linked(cause(1), (Code::CoreSaturated, on(1, "spin", 2.0, 5.0))), Some(Certainty::Proven));
+    let core = |share: f64| Finding {
+        evidence: vec![Fact::new("owner's share of the busy time", share, "%", "schedstat")],
+        ..finding(Code::CoreSaturated, on(1, "spin", 2.0, 5.0))
+    };
+    let filled = |share| {
+        let monopoly = finding(Code::CoreMonopolised, on(1, "spin", 2.0, 5.0));
+        link(&quiet().evidence(), monopoly, core(share)).map(|l| l.proofs.certainty())
+    };
+    assert_eq!((filled(97.0), filled(40.0)), (Some(Certainty::Proven), Some(Certainty::Likely)));
     assert_eq!(linked(cause(2), (Code::CoreSaturated, on(1, "spin", 2.0, 5.0))), None);
     let other = Ties { culprits: vec![Task { tid: 71, pid: 71, comm: "x".to_owned() }], ..on(1, "", 2.0, 5.0) };
     assert_eq!(linked(cause(1), (Code::CoreSaturated, other)), None);
@@ -197,4 +205,38 @@ fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
     evidence.processes.push(process("/jobs/a"));
     assert_eq!(certainty(&evidence, "/jobs"), Some(Certainty::Proven));
     assert_eq!(certainty(&evidence, "/other"), None);
+}
+
+#[test]
+fn a_core_that_was_free_while_the_poll_was_silent_did_not_silence_it() {
+    let reset = |at: f64| {
+        let queues = vec![Queue { nic: "eth0".to_owned(), queue: None }];
+        let silent = Fact::new("time since the poll (NAPI) last ran", 5000u64, "ms", "kernel log");
+        let ties = Ties { queues, ..on(1, "", at, at) };
+        let effect = Finding { evidence: vec![silent], ..finding(Code::NicReset, ties) };
+        let taken = finding(Code::CoreSaturated, on(1, "spin", 0.0, 6.0));
+        link(&quiet().evidence(), taken, effect).map(|l| l.proofs.certainty())
+    };
+    assert_eq!(reset(6.5), Some(Certainty::Proven));
+    assert_eq!(reset(10.0), Some(Certainty::Likely), "of the 5 s in which nobody polled the core was free for 4");
+}
+
+#[test]
+fn too_little_cpu_is_the_doing_of_what_takes_enough_of_it() {
+    let contention = || Finding {
+        evidence: vec![Fact::new("threads that waited, on average", 4.5, "", "schedstat")],
+        ..finding(Code::CpuContention, Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() })
+    };
+    let stolen = |percent: f64, severity| {
+        let ties = Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() };
+        let steal = Finding {
+            severity,
+            evidence: vec![Fact::new("stolen, of all cores' time", percent, "%", "/proc/stat")],
+            ..finding(Code::CpuSteal, ties)
+        };
+        link(&quiet().evidence(), steal, contention()).map(|l| l.proofs.certainty())
+    };
+    assert_eq!(stolen(45.0, Severity::Critical), Some(Certainty::Proven));
+    assert_eq!(stolen(20.0, Severity::Warning), None, "0.4 cores do not let 4.5 threads run");
+    assert_eq!(stolen(45.0, Severity::Info), None);
 }

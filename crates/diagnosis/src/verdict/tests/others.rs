@@ -136,7 +136,7 @@ fn a_full_core_is_its_threads_doing_and_what_it_did_is_told_only_if_sampled() {
     // Sampled, it is told what it did.
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::Other);
     let verdict = only(&evidence);
-    assert!(verdict.because.contains("other work (other_fn)"), "{}", verdict.because);
+    assert!(verdict.because.contains("kernel time about other_fn"), "{}", verdict.because);
 }
 
 #[test]
