@@ -15,7 +15,9 @@ const SAID: usize = 5;
 pub fn record(data: &Path, options: &[&str], work: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut attempt = 1;
     loop {
-        match record_once(data, options, work, environment) {
+        // perf 6.1 may end itself while it copies what it met into its cache ("buffer overflow detected", util/build-id.c).
+        let without_copies: &[&str] = if attempt > 1 { &["--no-buildid-cache"] } else { &[] };
+        match record_once(data, &[options, without_copies].concat(), work, environment) {
             Ok(()) => return Ok(()),
             Err(error) if attempt < ATTEMPTS => {
                 eprintln!("{error:#}; once more ({attempt} of {} tries failed)", ATTEMPTS);

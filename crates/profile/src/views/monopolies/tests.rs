@@ -100,7 +100,11 @@ fn stolen_time_ends_no_run_and_sleep_does() {
     assert_eq!(ticks(&mut made, 0..0, 0), [(400, 0)]);
     assert_eq!(ticks(&mut made, 1150..1170, 0), [(230, 0), (150, 0)]);
     assert_eq!(ticks(&mut made, 1150..1170, 400_000), [(400, 1)]);
-    assert_eq!(ticks(&mut made, 990..1010, 400_000), [(390, 0)], "what the silence held between two threads is not known");
+    assert_eq!(
+        ticks(&mut made, 990..1010, 400_000),
+        [(390, 0)],
+        "what the silence held between two threads is not known"
+    );
 }
 
 #[test]

@@ -49,7 +49,8 @@ fn record(rate: u32, seed: u64, threshold: u64, recording: &Path, truth: &Path) 
     let own = std::env::current_exe()?;
     let (own, truth) = (own.to_string_lossy(), truth.to_string_lossy());
     let options = ["-q", "-k", "CLOCK_MONOTONIC", "-e", "cpu-clock", "-a", "-g", "-F", &rate];
-    let load = [&own, "bursts", "--seed", &seed, "--seconds", &seconds, "--threshold-ms", &threshold, "--truth", &truth];
+    let load =
+        [&own, "bursts", "--seed", &seed, "--seconds", &seconds, "--threshold-ms", &threshold, "--truth", &truth];
     perf::record(recording, &options, &load, &[])
 }
 
