@@ -87,7 +87,7 @@ impl Owner {
 
 /// `kworker/3:1` and `kworker/5:0` are the same to people.
 fn key(comm: &str) -> String {
-    comm.split(['/', ':']).next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned()
+    comm.split(['/', ':']).next().unwrap_or_default().to_owned()
 }
 
 /// Columns of equal length.
@@ -125,7 +125,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         return Err(Refusal::absent("nothing was recorded then", "choose a stretch within the source's length"));
     }
     let wanted = count(ask, "columns", 1200, 1..=8000)?;
-    let step = ((range.end - range.start) / wanted as u64).max(1);
+    let step = (range.end - range.start).div_ceil(wanted as u64);
     let parts = shown.parts();
     let with_looks = parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
     let interval = sample_interval(shown, &range);

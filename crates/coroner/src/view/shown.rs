@@ -24,6 +24,8 @@ const MOST_EVIDENCE: usize = 2;
 const FRESH: Duration = Duration::from_secs(1);
 /// Evidence of the newest minutes of a recorder may be so old.
 const FRESH_EVIDENCE: Duration = Duration::from_secs(5);
+/// What a command reads of a directory where nobody asks for more, in nanoseconds.
+const OF_A_DIRECTORY: u64 = 600_000_000_000;
 /// Without a look for so long nobody was watching.
 pub const GAP: u64 = 5_000_000_000;
 
@@ -332,6 +334,11 @@ impl Shown {
     /// The evidence of a stretch; without one all of a file, and the last ten minutes of a directory.
     pub fn evidence(&self, range: Option<Range>) -> anyhow::Result<Arc<Evidence>> {
         let is_live = self.is_live();
+        // The same by another name.
+        let whole = self.whole();
+        let is_whole = |range: &Range| range.start <= whole.start && range.end >= whole.end;
+        let all_by_itself = !self.is_directory() || whole.end - whole.start <= OF_A_DIRECTORY;
+        let range = range.filter(|range| !(all_by_itself && is_whole(range)));
         let mut kept = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| !is_live || kept.read.elapsed() < FRESH_EVIDENCE);
         if let Some(at) = kept.iter().position(|kept| kept.range == range) {

@@ -63,7 +63,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let length = range.end - range.start;
     let by_minutes = shown.is_directory() && length > BY_COUNTERS;
     let least = if by_minutes { MINUTE } else { SHORTEST };
-    let step = (length / columns as u64).max(least);
+    let step = length.div_ceil(columns as u64).max(least);
     let steps = Steps { from: range.start, step, count: length.div_ceil(step).max(1) as usize };
     let (mut events, series) = if !shown.has_evidence() {
         (Vec::new(), Vec::new())
@@ -368,12 +368,14 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     }
     add(moved(Source::CgroupCpu, &|_, name| name == "throttled_us"), "throttled", "cgroups held back by their CPU quota", "ms", "sum", 1e-3);
     let mut restarts = Values::new(steps);
-    if evidence.unit_log.iter().any(|line| line.restart.is_some()) {
+    let mut counted: HashMap<&str, u32> = HashMap::new();
+    for unit in &evidence.units {
         restarts.known(window.0, window.1);
-    }
-    for line in evidence.unit_log.iter().filter(|line| line.restart.is_some()) {
-        if let Some(time) = axis.of_real(line.real_ns) {
-            restarts.spread(time, time, 1.0);
+        if let Some(now) = unit.restarts
+            && let Some(before) = counted.insert(&unit.name, now)
+            && now > before
+        {
+            restarts.spread(at(unit.at), at(unit.at), f64::from(now - before));
         }
     }
     add(restarts, "unit-restarts", "restarts of units", "restarts", "sum", 1.0);
