@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),
+        Some(args::Command::Fix(fix)) => commands::fix::run(*fix),
+        Some(args::Command::Undo(undo)) => commands::undo::run(undo),
         Some(args::Command::FreezeIncident(freeze)) => commands::incidents::freeze(freeze),
     };
     match outcome {
