@@ -39,6 +39,8 @@ pub enum Outcome {
     Done(Done),
     /// Not wanted.
     Skipped,
+    /// Dangerous, and not named.
+    NotAllowed(String),
     /// A guard said no; nothing was changed.
     Refused(String),
     Failed(String),
@@ -51,6 +53,7 @@ impl Outcome {
         match self {
             Outcome::Done(_) => "done",
             Outcome::Skipped => "skipped",
+            Outcome::NotAllowed(_) => "not-allowed",
             Outcome::Refused(_) => "refused",
             Outcome::Failed(_) => "failed",
             Outcome::NotReached => "not-reached",
@@ -61,7 +64,7 @@ impl Outcome {
         match self {
             Outcome::Done(done) => &done.words,
             Outcome::Skipped => "not wanted",
-            Outcome::Refused(why) | Outcome::Failed(why) => why,
+            Outcome::NotAllowed(why) | Outcome::Refused(why) | Outcome::Failed(why) => why,
             Outcome::NotReached => "a step before it failed",
         }
     }
@@ -122,7 +125,7 @@ pub fn run(
         } else if let Some(why) =
             step.dangerous.as_ref().filter(|_| !about.allowed.iter().any(|name| step.is_named(name)))
         {
-            Outcome::Refused(format!("{why}; to do it all the same, name it: --allow {}", step.id))
+            Outcome::NotAllowed(format!("{why}; to do it all the same, name it: --allow {}", step.id))
         } else {
             match talk.consent(step) {
                 Consent::Quit => {

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Less than this of what was before: it worked.
 const GONE: f64 = 0.1;
+/// So many times what was before is more.
+const MORE: f64 = 1.2;
 /// Less than this: it helped, but did not end it.
 const LESS: f64 = 0.8;
 
@@ -34,6 +36,8 @@ pub enum Measure {
     CoreBusy { core: u32 },
     /// Packets dropped by all devices, a second.
     Drops,
+    /// Packets that a device received, a second: more is better.
+    Received { nic: String },
 }
 
 impl Measure {
@@ -46,6 +50,7 @@ impl Measure {
             Measure::Wait { name, core, .. } => format!("{name} waits for core {core}, ms of each second"),
             Measure::CoreBusy { core } => format!("core {core} busy, %"),
             Measure::Drops => "packets dropped per second, all devices".to_owned(),
+            Measure::Received { nic } => format!("packets received per second by {nic}"),
         }
     }
 
@@ -72,6 +77,7 @@ impl Measure {
                 Ok(shares.busy() * 100.0)
             }
             Measure::Drops => drops(evidence),
+            Measure::Received { nic } => received(evidence, nic),
         }
     }
 
@@ -137,6 +143,16 @@ fn drops(evidence: &Evidence) -> Result<f64, String> {
     }
 }
 
+fn received(evidence: &Evidence, nic: &str) -> Result<f64, String> {
+    let window = evidence.window().ok_or("the node was not watched")?;
+    let moved = evidence.counters.moved(Source::NicStatistics, nic, "rx_packets");
+    let seen = moved.is_some() || evidence.nics.iter().any(|seen| seen.display_name() == nic);
+    match seen {
+        true => Ok(moved.unwrap_or(0) as f64 / window.length().as_secs_f64().max(0.001)),
+        false => Err("its packets were not counted".to_owned()),
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
@@ -182,6 +198,13 @@ pub fn compare(measure: &Measure, before: Result<f64, String>, after: &Evidence)
 }
 
 fn judge(measure: &Measure, before: f64, now: f64, after: &Evidence) -> (Effect, Option<String>) {
+    if let Measure::Received { .. } = measure {
+        // How many are sent is not ours to know: that no more come proves nothing.
+        return match now > before * MORE && now >= 1.0 {
+            true => (Effect::Worked, None),
+            false => (Effect::CannotTell, Some("no more come; perhaps no more are sent".to_owned())),
+        };
+    }
     if before <= 0.0 {
         return match now <= 0.0 {
             true => (Effect::CannotTell, Some("it was nothing before, too".to_owned())),
@@ -222,6 +245,9 @@ mod tests {
         assert_eq!(judge(&dead, 30.0, 20.0, &evidence).0, Effect::Partly);
         assert_eq!(judge(&dead, 30.0, 30.0, &evidence).0, Effect::None);
         assert_eq!(judge(&dead, 0.0, 0.0, &evidence).0, Effect::CannotTell);
+        let received = Measure::Received { nic: "eth0".into() };
+        assert_eq!(judge(&received, 900.0, 20_000.0, &evidence).0, Effect::Worked);
+        assert_eq!(judge(&received, 900.0, 800.0, &evidence).0, Effect::CannotTell, "perhaps nobody sends more");
     }
 
     #[test]

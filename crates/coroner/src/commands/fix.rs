@@ -236,7 +236,7 @@ fn do_it(
 }
 
 fn exit_of(report: &apply::Report) -> Exit {
-    let refused = report.steps.iter().any(|step| matches!(step.outcome, Outcome::Refused(_)));
+    let refused = report.steps.iter().any(|step| matches!(step.outcome, Outcome::Refused(_) | Outcome::NotAllowed(_)));
     match report.worked() {
         true => Exit::NothingWrong,
         // Nothing was changed at all.

@@ -4,15 +4,16 @@ use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap
 use coroner_diagnosis::words::count;
 use coroner_diagnosis::{Diagnosis, Severity};
 use coroner_evidence::Evidence;
-use coroner_remedy::apply::{Outcome, Report};
+use coroner_remedy::apply::{Outcome, Report, StepReport};
 use coroner_remedy::measure::{Effect, Measured};
 use coroner_remedy::plan::{Plan, Risk, Step};
 use coroner_remedy::planner::worth_asking_for;
+use coroner_remedy::steps::Kind;
 
 /// Files that are named in the text; JSON has all of them.
 const FILES: usize = 6;
 /// Columns of the labels of a step.
-const LABEL: usize = 13;
+const LABEL: usize = 15;
 
 /// What a plan is shown with.
 pub struct Shown<'s> {
@@ -80,8 +81,9 @@ fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
         out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
     }
     if !shown.diagnosis.conclusion.unexplained.is_empty() {
+        out.push('\n');
         out.push_str(&wrap(
-            "\nSomething hurts whose cause was not found: `coroner` tells of it, and what is needed to find it.",
+            "Something hurts whose cause was not found: `coroner` tells of it, and what is needed to find it.",
             width,
             0,
         ));
@@ -275,6 +277,7 @@ pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String
     let text = match outcome {
         Outcome::Done(done) => format!("{head}: done. {}.", done.words.trim_end_matches('.')),
         Outcome::Skipped => format!("{head}: skipped."),
+        Outcome::NotAllowed(why) => format!("{head}: NOT DONE, it is dangerous: {}.", why.trim_end_matches('.')),
         Outcome::Refused(why) => format!("{head}: REFUSED. {}.", why.trim_end_matches('.')),
         Outcome::Failed(why) => format!("{head}: FAILED. {}.", why.trim_end_matches('.')),
         Outcome::NotReached => format!("{head}: not reached."),
@@ -309,10 +312,14 @@ pub fn done(report: &Report, plan: &Plan) -> String {
     }
     if let Some(stopped) = &report.stopped {
         let text =
-            format!("\nStopped: {}. What came before stays done; nothing after it was.", stopped.trim_end_matches('.'));
+            format!("Stopped: {}. What came before stays done; nothing after it was.", stopped.trim_end_matches('.'));
+        out.push('\n');
         out.push_str(&by_severity(Severity::Critical, &wrap(&printable(&text), width, 0)));
     }
-    if report.did_something() {
+    // The plan speaks of before: what was deleted keeps nobody any more.
+    let is_deleted =
+        |step: &StepReport| step.step.kind == Kind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
+    if report.did_something() && !report.steps.iter().any(is_deleted) {
         out.push_str(&files_text(plan, width));
         out.push_str(&reboot_text(plan, width));
     }

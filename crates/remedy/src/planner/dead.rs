@@ -40,19 +40,28 @@ pub struct PinningFile {
     pub deleted: bool,
 }
 
-/// The groups that a problem is about: those of its unit, and all of them where the dead themselves are a part of the problem.
+/// A group smaller than this part of all dead is not worth the page cache of its neighbours.
+const PART: u64 = 10;
+
+/// The groups that a problem is about: those of its unit; where the dead themselves are a part of the problem, also the large ones of
+/// others.
 fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c>> {
     let Some(report) = &case.zombies else { return Vec::new() };
     let is_about_dead = std::iter::once(problem.root)
         .chain(problem.chain.iter().copied())
         .any(|finding| matches!(finding.code, Code::ZombieMemcgs | Code::MemcgWalk | Code::SlowMemcgStat));
-    if is_about_dead {
-        return report.groups.iter().collect();
-    }
-    match problem.root.subject.kind {
+    let mut groups = match problem.root.subject.kind {
         SubjectKind::Unit => of_unit(case, &problem.root.subject.name),
         _ => Vec::new(),
+    };
+    if is_about_dead {
+        let all: u64 = report.groups.iter().filter_map(|group| group.dead).sum();
+        let is_new = |group: &&Group<'_>| !groups.iter().any(|known| std::ptr::eq(*known, *group));
+        let large = |group: &&Group<'_>| group.rest_of == 0 && group.dead.is_none_or(|dead| dead >= all / PART);
+        let others: Vec<&Group<'c>> = report.groups.iter().filter(large).filter(is_new).collect();
+        groups.extend(others);
     }
+    groups
 }
 
 fn of_unit<'g, 'c>(case: &'g Case<'c>, unit: &str) -> Vec<&'g Group<'c>> {
@@ -276,8 +285,12 @@ fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead:
         let lasting = group.pinned_in.iter().filter(|file| file.filesystem == "tmpfs");
         for file in lasting {
             stays += file.zombies;
-            let many = if file.files > 1 { format!("{} files ", count(file.files)) } else { String::new() };
-            kept.push(format!("{many}{} ({}) keep {}", file.pattern, file.filesystem, count(file.zombies)));
+            let (many, verb) = if file.files > 1 {
+                (format!("{} files ", count(file.files)), "keep")
+            } else {
+                (String::new(), "keeps")
+            };
+            kept.push(format!("{many}{} ({}) {verb} {}", file.pattern, file.filesystem, count(file.zombies)));
         }
         for other in group.pinned_otherwise.iter() {
             let lasting = matches!(

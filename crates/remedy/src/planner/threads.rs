@@ -102,10 +102,12 @@ impl Scene<'_> {
         let cpuset = self.facts.threads.get(&tid).and_then(|about| about.cpuset.as_ref());
         let allowed = |core: u32| cpuset.is_none_or(|cpuset| cpuset.contains(core));
         if let Some(wanted) = &self.case.wishes.cores {
-            let fit = CoreSet::new(wanted.iter().filter(|core| allowed(*core)));
+            let fit = CoreSet::new(wanted.iter().filter(|core| allowed(*core) && *core != self.core));
             return match fit.is_empty() {
                 false => Ok(fit),
-                true => Err(format!("its cpuset has none of the cores {wanted} that you named")),
+                true => Err(format!(
+                    "of the cores {wanted} that you named its cpuset has none, or they are the one that it shall leave"
+                )),
             };
         }
         let room = room.as_deref().and_then(CoreSet::parse_list).ok_or_else(|| {
@@ -126,8 +128,12 @@ impl Scene<'_> {
         if let Some(victim) = victims.into_iter().next() {
             measures.push(Measure::Wait { tid: victim.tid, name: victim.name(), core: self.core });
         }
-        if self.starved.is_some() {
-            measures.push(Measure::Drops);
+        if let Some(starved) = self.starved {
+            measures.push(Measure::Received { nic: starved.subject.name.clone() });
+            // Some devices lose packets where nobody counts them; then there is nothing to compare.
+            if Measure::Drops.value(self.case.evidence).is_ok_and(|drops| drops > 0.0) {
+                measures.push(Measure::Drops);
+            }
         }
         if measures.is_empty() {
             measures.push(Measure::CoreBusy { core: self.core });
@@ -242,7 +248,9 @@ impl Scene<'_> {
                 continue;
             }
             let room = with_room(self.cores, self.core, self.window);
-            let wanted = self.case.wishes.cores.as_ref().map(ToString::to_string).or(room);
+            let named =
+                self.case.wishes.cores.as_ref().map(|all| CoreSet::new(all.iter().filter(|core| *core != self.core)));
+            let wanted = named.filter(|cores| !cores.is_empty()).map(|cores| cores.to_string()).or(room);
             let Some(cores) = wanted else {
                 draft.refuse(what, "no other core had room for it");
                 continue;

@@ -25,6 +25,9 @@ pub struct Before {
     period: u64,
 }
 
+/// SCHED_DEADLINE
+const DEADLINE: u32 = 6;
+
 impl Before {
     fn name(&self) -> String {
         let class = match self.policy {
@@ -60,6 +63,10 @@ fn read(thread: &ThreadRef) -> Result<Before, StepError> {
 fn write(thread: &ThreadRef, attr: &Before) -> Result<(), StepError> {
     let mut attr = *attr;
     attr.size = size_of::<Before>() as u32;
+    // Newer kernels tell the slice of an ordinary thread there; written back it would become one of its own.
+    if attr.policy != DEADLINE {
+        (attr.runtime, attr.deadline, attr.period) = (0, 0, 0);
+    }
     // SAFETY: the kernel reads `attr.size` bytes of `attr`, which is plain data and lives until the call is over.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread.tid as libc::pid_t, &raw mut attr, 0u32) };
     if result != 0 {
@@ -77,7 +84,7 @@ impl LowerPriority {
 
     /// What it shall be: ordinary, without precedence; what stands lower stays there.
     fn wanted(before: &Before) -> Before {
-        let policy = if matches!(before.policy, 1 | 2 | 6) { 0 } else { before.policy };
+        let policy = if matches!(before.policy, 1 | 2 | DEADLINE) { 0 } else { before.policy };
         // The flag that children start as ordinary threads stays as it is.
         Before { policy, flags: before.flags & 1, nice: before.nice.max(0), size: before.size, ..Before::default() }
     }
@@ -117,6 +124,40 @@ impl LowerPriority {
 }
 
 fn same(a: &Before, b: &Before) -> bool {
-    (a.policy, a.nice, a.priority, a.runtime, a.deadline, a.period)
-        == (b.policy, b.nice, b.priority, b.runtime, b.deadline, b.period)
+    let deadline = |it: &Before| if it.policy == DEADLINE { (it.runtime, it.deadline, it.period) } else { (0, 0, 0) };
+    (a.policy, a.nice, a.priority, deadline(a)) == (b.policy, b.nice, b.priority, deadline(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::threads::started;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn precedence_is_taken_away_and_given_back() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // SAFETY: gettid has no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() } as u32;
+        let thread = ThreadRef { tid, started: started(tid).unwrap(), comm: "test".into() };
+        let step = LowerPriority { thread: thread.clone() };
+        let (stop, say) = (AtomicBool::new(false), |_: &str| {});
+        let mut hands = Hands::new(None, None, &stop, &say);
+        let own = read(&thread).unwrap();
+        write(&thread, &Before { nice: -5, ..own }).unwrap();
+        let before = step.prepare(&mut hands).unwrap();
+        assert_eq!(before.nice, -5);
+        let done = step.act(&before, &mut hands).unwrap();
+        assert_eq!((done.in_vain, read(&thread).unwrap().nice), (None, 0));
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::Restored(_))));
+        assert_eq!(read(&thread).unwrap().nice, -5);
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::AlreadySo(_))), "again: nothing to do");
+        // Somebody else set it meanwhile.
+        write(&thread, &Before { nice: 7, ..own }).unwrap();
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::ChangedSince(_))));
+        assert!(matches!(step.undo(&before, &mut hands, true), Ok(Undone::Restored(_))));
+        write(&thread, &own).unwrap();
+    }
 }
