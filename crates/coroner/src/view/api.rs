@@ -32,7 +32,10 @@ impl Page {
 
 /// Why a document could not be made. That there is nothing to show is not our failure.
 pub fn refused(error: anyhow::Error) -> Refusal {
-    Refusal::absent(format!("{error:#}"), "choose another stretch of time, or fewer filters; /api/v1/source says what there is")
+    Refusal::absent(
+        format!("{error:#}"),
+        "choose another stretch of time, or fewer filters; /api/v1/source says what there is",
+    )
 }
 
 fn no_evidence(shown: &Shown) -> Refusal {
@@ -62,7 +65,12 @@ impl Api for Page {
             Some(Ok(shown)) => shown,
             Some(Err(why)) => return Err(Refusal::failed(why)),
             None if ask.path == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
-            None => return Err(Refusal::not_yet("the profile is being read", "ask again; /api/v1/progress tells how far it is")),
+            None => {
+                return Err(Refusal::not_yet(
+                    "the profile is being read",
+                    "ask again; /api/v1/progress tells how far it is",
+                ));
+            }
         };
         answer(shown, ask)
     }
@@ -197,10 +205,10 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         }
         "core" => {
             let step = ask.get("step").unwrap_or("1s");
-            let step = parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
+            let step =
+                parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
-            let (read, map, asked) =
-                heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
+            let (read, map, asked) = heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
             Ok(Answer::text(heatmap_json::by_core(&read, &map, asked.as_ref(), axis)))
         }
         by => Err(Refusal::bad(format!("by={by}: expected offset or core"), "see docs/api.md")),

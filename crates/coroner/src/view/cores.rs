@@ -127,7 +127,8 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let wanted = count(ask, "columns", 1200, 1..=8000)?;
     let step = (range.end - range.start).div_ceil(wanted as u64);
     let parts = shown.parts();
-    let with_looks = parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
+    let with_looks =
+        parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
     let interval = sample_interval(shown, &range);
     let by_samples = interval.is_some_and(|interval| !with_looks || (step < LOOK && interval < LOOK));
     if !by_samples && !with_looks {
@@ -279,7 +280,9 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
 fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool {
     let from = columns.from + columns.step * at as u64;
     let to = (from + columns.step).min(end).max(from + 1);
-    let seen = |range: &Range| range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from));
+    let seen = |range: &Range| {
+        range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from))
+    };
     covered.iter().map(seen).sum::<u64>() >= (to - from).div_ceil(2)
 }
 

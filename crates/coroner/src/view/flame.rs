@@ -92,7 +92,8 @@ fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl F
     let mut at = 0;
     while at < found.len() {
         let (node, _) = found[at];
-        found.extend(children(node).iter().map(|child| *child as usize).filter(|c| is_kept(*c)).map(|c| (c, at as i64)));
+        found
+            .extend(children(node).iter().map(|child| *child as usize).filter(|c| is_kept(*c)).map(|c| (c, at as i64)));
         at += 1;
     }
     found

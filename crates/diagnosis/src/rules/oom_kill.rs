@@ -181,7 +181,9 @@ fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
 /// Where kills come fast the kernel leaves out the line with the cgroup. Then it is that of the process, if it was seen; or of those who were killed
 /// under the same name, if that was in one cgroup only.
 fn name_cgroups(kills: &mut [Kill], evidence: &Evidence) {
-    let mut by_comm: BTreeMap<String, Option<(Option<String>, Option<String>)>> = BTreeMap::new();
+    // The cgroup whose limit was hit, and that of who was killed; none where the name was killed in several.
+    type Place = (Option<String>, Option<String>);
+    let mut by_comm: BTreeMap<String, Option<Place>> = BTreeMap::new();
     for kill in kills.iter().filter(|kill| kill.limit_of.is_some()) {
         let place = (kill.limit_of.clone(), kill.cgroup.clone());
         let known = by_comm.entry(kill.comm.clone()).or_insert_with(|| Some(place.clone()));
