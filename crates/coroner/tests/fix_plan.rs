@@ -50,7 +50,7 @@ fn each_recorded_incident_has_a_plan_or_says_what_to_do() {
         ("crashloop", "disable-unit:"),
         ("nic-starved", "lower-priority:"),
         ("rt-monopoly", "spin"),
-        ("two-problems", "disable-unit:"),
+        ("two-problems", "lower-priority:"),
     ] {
         let plan = plan(name, &[]);
         assert!(ids(&plan["steps"]).iter().any(|id| id.contains(wanted)), "{name}: no {wanted} in {:#}", plan["steps"]);

@@ -60,7 +60,7 @@ pub struct FixArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "image")]
     pub delete_file: Vec<String>,
 
-    /// The same for each line of this file; - is standard input. `coroner fix --json | jq -r '.files[].path'` lists them.
+    /// The same for each line of this file; - is standard input. `coroner fix --json | jq -r '.files[].reach'` lists them.
     #[arg(long, value_name = "FILE", conflicts_with = "image")]
     pub delete_files_from: Option<PathBuf>,
 

@@ -223,7 +223,11 @@ fn do_it(
     let mut talk = Terminal { yes: args.yes, quiet: args.json, stop, all: chosen.len(), told: 0 };
     let mut report = apply::run(&chosen, &journal, &about, hands, &mut talk)?;
     if report.did_something() {
-        let after = watch_node(args, before.known, args.verify_for)?;
+        // What was done is told, whatever becomes of the measurement.
+        let after = watch_node(args, before.known, args.verify_for).unwrap_or_else(|error| {
+            warn(&format!("it could not be measured again: {error:#}"));
+            Evidence::default()
+        });
         if let Err(error) = apply::verify(&mut report, &values, &after, &journal) {
             warn(&format!("what was measured could not be written down: {error}"));
         }

@@ -2,7 +2,7 @@
 
 use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
 use coroner_diagnosis::words::count;
-use coroner_diagnosis::{Diagnosis, Severity};
+use coroner_diagnosis::{Diagnosis, Finding, Severity};
 use coroner_evidence::Evidence;
 use coroner_remedy::apply::{Outcome, Report, StepReport};
 use coroner_remedy::measure::{Effect, Measured};
@@ -36,10 +36,11 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
         out.push_str(&step_text(step, &format!("{}", i + 1), shown.evidence, width));
     }
     out.push_str(&files_text(plan, width));
-    out.push_str(&reboot_text(plan, width));
+    out.push_str(&reboot_text(plan, width, When::Before));
     out.push_str(&others_text(plan, shown, width));
     out.push_str(&refused_text(plan, width));
     out.push_str(&by_hand_text(plan, width));
+    out.push_str(&worth_knowing(plan, shown, width));
     out.push('\n');
     out.push_str(&match shown.chosen.is_empty() {
         true => wrap("There is no step here that coroner takes by itself. Nothing was changed.", width, 0),
@@ -72,14 +73,7 @@ fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
 
 fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
     let mut out = format!("{}\n", good("Nothing hurts in what was seen, so there is nothing to fix."));
-    let asked = worth_asking_for(shown.diagnosis);
-    if !asked.is_empty() {
-        out.push_str("\nWorth knowing; a plan for one of them can be asked for:\n");
-    }
-    for finding in asked {
-        out.push_str(&wrap_hanging(&printable(&format!("- {}", finding.title)), width, 2, 4));
-        out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
-    }
+    out.push_str(&worth_knowing_of(&worth_asking_for(shown.diagnosis), width));
     if !shown.diagnosis.conclusion.unexplained.is_empty() {
         out.push('\n');
         out.push_str(&wrap(
@@ -87,6 +81,25 @@ fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
             width,
             0,
         ));
+    }
+    out
+}
+
+/// What hurts nobody, and is not part of this plan.
+fn worth_knowing(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    let mut asked = worth_asking_for(shown.diagnosis);
+    asked.retain(|finding| !plan.causes.iter().any(|cause| cause.finding.subject == finding.subject));
+    worth_knowing_of(&asked, width)
+}
+
+fn worth_knowing_of(asked: &[&Finding], width: usize) -> String {
+    if asked.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Worth knowing; a plan can be asked for"));
+    for finding in asked {
+        out.push_str(&wrap_hanging(&printable(&format!("- {}", finding.title)), width, 2, 4));
+        out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
     }
     out
 }
@@ -174,21 +187,28 @@ fn files_text(plan: &Plan, width: usize) -> String {
     }
     let mut words = "None of them is deleted unless you name it: --delete-file PATH.".to_owned();
     if plan.files.len() > FILES {
-        words.push_str(" All of them: `coroner fix --json | jq -r '.files[].path'`, for --delete-files-from.");
+        words.push_str(" All of them: `coroner fix --json | jq -r '.files[].reach'`, for --delete-files-from.");
     }
     out.push_str(&wrap(&words, width, 2));
     out
 }
 
-fn reboot_text(plan: &Plan, width: usize) -> String {
+/// A plan speaks of what is to come; of what was done already it must not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+fn reboot_text(plan: &Plan, width: usize, when: When) -> String {
     let Some(reboot) = &plan.reboot else { return String::new() };
     let mut out = format!("\n{}\n", bold("What only deleting those files or a reboot takes away"));
     if plan.files.is_empty() {
         out = format!("\n{}\n", bold("What only a reboot takes away"));
     }
-    out.push_str(&wrap(&printable(&reboot.why), width, 2));
-    if let Some(first) = &reboot.first {
-        out.push_str(&wrap(&printable(first), width, 2));
+    if when == When::Before {
+        let first = reboot.first.as_deref().unwrap_or_default();
+        out.push_str(&wrap(&printable(&format!("{} {first}", reboot.why)), width, 2));
     }
     for line in &reboot.commands {
         out.push_str(&format!(
@@ -197,7 +217,7 @@ fn reboot_text(plan: &Plan, width: usize) -> String {
             dim(&format!("# {}: {}", line.run_at, line.why))
         ));
     }
-    if let Some(risk) = &reboot.if_nothing_is_done {
+    if let Some(risk) = reboot.if_nothing_is_done.as_ref().filter(|_| when == When::Before) {
         out.push_str(&wrap(&printable(&format!("If nothing is done: {risk}")), width, 2));
     }
     out
@@ -321,7 +341,7 @@ pub fn done(report: &Report, plan: &Plan) -> String {
         |step: &StepReport| step.step.kind == Kind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
     if report.did_something() && !report.steps.iter().any(is_deleted) {
         out.push_str(&files_text(plan, width));
-        out.push_str(&reboot_text(plan, width));
+        out.push_str(&reboot_text(plan, width, When::After));
     }
     out.push('\n');
     match (report.run, report.steps.iter().any(|step| step.step.reversible)) {

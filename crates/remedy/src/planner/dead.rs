@@ -31,6 +31,8 @@ const MUCH_CACHE: u64 = 1 << 30;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PinningFile {
     pub path: String,
+    /// Where we reach it: the path, or `/proc/PID/root/…` of who sees it.
+    pub reach: String,
     /// A process whose mount namespace has that path, if ours has not.
     pub seen_by: Option<u32>,
     pub filesystem: String,
@@ -233,9 +235,18 @@ fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft)
         if pin.file.filesystem != "tmpfs" {
             continue;
         }
-        if !draft.files.iter().any(|file| file.path == *path && file.seen_by == pin.file.seen_by) {
+        let file = NamedFile {
+            path: path.clone(),
+            seen_by: pin.file.seen_by,
+            device: pin.file.device,
+            inode: pin.file.inode,
+            bytes: pin.bytes,
+        };
+        let reach = file.place().display().to_string();
+        if !draft.files.iter().any(|known| known.reach == reach) {
             draft.files.push(PinningFile {
                 path: path.clone(),
+                reach: reach.clone(),
                 seen_by: pin.file.seen_by,
                 filesystem: pin.file.filesystem.clone(),
                 bytes: pin.bytes,
@@ -243,15 +254,10 @@ fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft)
                 deleted: pin.file.deleted,
             });
         }
-        if case.wishes.delete_files.contains(path) && !pin.file.deleted {
+        let is_named = case.wishes.delete_files.iter().any(|name| *name == reach || name == path);
+        if is_named && !pin.file.deleted {
             zombies += pin.zombies;
-            named.push(NamedFile {
-                path: path.clone(),
-                seen_by: pin.file.seen_by,
-                device: pin.file.device,
-                inode: pin.file.inode,
-                bytes: pin.bytes,
-            });
+            named.push(file);
         }
     }
     if named.is_empty() {

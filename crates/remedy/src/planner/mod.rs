@@ -221,7 +221,15 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
 /// A file that keeps nobody is not ours to delete.
 fn named_files_must_be_there(draft: &Draft, wishes: &Wishes) -> Result<(), String> {
     for named in &wishes.delete_files {
-        match draft.files.iter().find(|file| file.path == *named) {
+        let mut found = draft.files.iter().filter(|file| file.reach == *named || file.path == *named);
+        let first = found.next();
+        // The same path in two containers is two files.
+        if found.next().is_some() {
+            return Err(format!(
+                "{named}: several files have this path, each in a mount namespace of its own: name one by `reach` (--json)"
+            ));
+        }
+        match first {
             None => return Err(format!("{named}: no dead cgroup of this plan is kept by it; nothing else is deleted")),
             Some(file) if file.deleted => {
                 return Err(format!("{named}: it is deleted already, but somebody has it open: end that process"));

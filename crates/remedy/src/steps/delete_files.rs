@@ -5,9 +5,12 @@ use super::{Done, Hands, StepError, Undone};
 use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_evidence::Evidence;
 use coroner_probes::zombies::{LookOptions, look};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat, unlinkat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,15 +44,28 @@ impl NamedFile {
         }
     }
 
-    /// Still the file that keeps them. An overlay says another device than what lies below it: then the inode must do.
-    fn check(&self) -> Result<(u64, u64), StepError> {
+    /// Still the file that keeps them. The directory is held, so that nobody can lead us into another one between the look and the deed.
+    fn check(&self) -> Result<Held, StepError> {
         let place = self.place();
-        let about = fs::symlink_metadata(&place).map_err(|e| StepError::failed(format!("{}: {e}", place.display())))?;
-        if !about.is_file() || about.ino() != self.inode {
+        let failed = |e: rustix::io::Errno| StepError::failed(format!("{}: {e}", place.display()));
+        let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+            return Err(StepError::refused(format!("{} is no file", self.path)));
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, parent, flags, Mode::empty()).map_err(failed)?;
+        let about = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile || about.st_ino != self.inode {
             return Err(StepError::refused(format!("{} is another file now than the one that keeps them", self.path)));
         }
-        Ok((about.dev(), about.ino()))
+        Ok(Held { directory, name: name.to_owned(), stat: (about.st_dev, about.st_ino) })
     }
+}
+
+/// A file in a directory that we hold.
+struct Held {
+    directory: OwnedFd,
+    name: OsString,
+    stat: (u64, u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +78,7 @@ impl DeleteFiles {
     pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
         let mut ids = Vec::new();
         for file in &self.files {
-            ids.push(Id { stat: file.check()?, mapped: (file.device, file.inode) });
+            ids.push(Id { stat: file.check()?.stat, mapped: (file.device, file.inode) });
         }
         let users = users_of(&ids);
         if let Some((i, who)) = users.first() {
@@ -87,11 +103,9 @@ impl DeleteFiles {
             if hands.is_stopped() {
                 return Err(StepError::failed(format!("stopped after {deleted} files were deleted")));
             }
-            file.check()?;
-            let place = file.place();
-            fs::remove_file(&place).map_err(|e| {
-                StepError::failed(format!("{}: {e}; {deleted} files were deleted before", place.display()))
-            })?;
+            let held_file = file.check()?;
+            unlinkat(&held_file.directory, &held_file.name, AtFlags::empty())
+                .map_err(|e| StepError::failed(format!("{}: {e}; {deleted} files were deleted before", file.path)))?;
             deleted += 1;
             held += file.bytes;
         }

@@ -5,6 +5,7 @@ use super::{Done, Hands, StepError, Undone};
 use crate::guards;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::fs;
 use std::time::Duration;
 
 /// systemd itself gives a unit 90 s before it kills it.
@@ -24,7 +25,7 @@ pub struct Before {
     pub active_state: String,
     pub sub_state: String,
     pub file_state: String,
-    /// All links of /etc/systemd/system; `None` if its files are out of reach.
+    /// Its links in /etc/systemd/system, and those of what is enabled with it; `None` if its files are out of reach.
     pub links: Option<Vec<Link>>,
 }
 
@@ -53,7 +54,12 @@ impl DisableUnit {
         let links = match hands.root.is_some() {
             true => {
                 let root = hands.checked_root()?;
-                Some(unit_links::all(&root).map_err(|e| StepError::io(&root.join("etc/systemd/system"), e))?)
+                let file = fs::read_to_string(root.join(now.fragment.trim_start_matches('/'))).unwrap_or_default();
+                let mut units = unit_links::also(&file);
+                units.extend(now.names.iter().cloned());
+                units.push(self.unit.clone());
+                let links = unit_links::of_units(&root, &units);
+                Some(links.map_err(|e| StepError::io(&root.join("etc/systemd/system"), e))?)
             }
             false => None,
         };
@@ -86,6 +92,12 @@ impl DisableUnit {
 
     pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let now = hands.manager()?.unit(&self.unit)?;
+        if now.load_state == "not-found" {
+            return Ok(Undone::ChangedSince(format!(
+                "systemd knows no {} any more: was its package removed?",
+                self.unit
+            )));
+        }
         if now.file_state.starts_with("masked") && !before.file_state.starts_with("masked") {
             return Ok(Undone::ChangedSince(format!(
                 "{} is masked now, and not by this step: `systemctl unmask {0}`, then undo again",

@@ -18,8 +18,21 @@ pub struct Link {
     pub to: String,
 }
 
-/// All links there, in the directory itself and one below.
-pub fn all(root: &Path) -> io::Result<Vec<Link>> {
+/// The links that are of one of these units, in the directory itself and one below: by their own name, or by what they lead to.
+pub fn of_units(root: &Path, units: &[String]) -> io::Result<Vec<Link>> {
+    let mut links = all(root)?;
+    let is_one = |path: &str| path.rsplit('/').next().is_some_and(|name| units.iter().any(|unit| unit == name));
+    links.retain(|link| is_one(&link.name) || is_one(&link.to));
+    Ok(links)
+}
+
+/// What `Also=` in a unit's file names: it is enabled and disabled with the unit.
+pub fn also(text: &str) -> Vec<String> {
+    let values = text.lines().filter_map(|line| line.trim().strip_prefix("Also=")).flat_map(str::split_whitespace);
+    values.map(str::to_owned).collect()
+}
+
+fn all(root: &Path) -> io::Result<Vec<Link>> {
     let top = root.join(DIRECTORY);
     let mut links = Vec::new();
     collect(&top, "", &mut links)?;
@@ -89,8 +102,14 @@ mod tests {
         symlink("/usr/lib/systemd/system/ecs.service", &wants).unwrap();
         symlink("/usr/lib/systemd/system/ssh.service", top.join("sshd.service")).unwrap();
         fs::write(top.join("own.service"), "[Unit]\n").unwrap();
-        let before = all(dir.path()).unwrap();
+        let before = of_units(dir.path(), &["ecs.service".into(), "ssh.service".into()]).unwrap();
         assert_eq!(before.len(), 2, "{before:?}");
+        assert_eq!(
+            of_units(dir.path(), &["ecs.service".into()]).unwrap().len(),
+            1,
+            "others' links are not ours to restore"
+        );
+        assert_eq!(also("[Install]\nWantedBy=a.target\nAlso=b.socket c.timer\n"), ["b.socket", "c.timer"]);
         fs::remove_file(&wants).unwrap();
         fs::remove_dir(top.join("multi-user.target.wants")).unwrap();
         assert_eq!(restore(dir.path(), &before).unwrap(), (1, vec![]));
