@@ -191,8 +191,8 @@ impl Node {
         }
     }
 
-    /// Writes the file `number` of the day and says how many samples it has.
-    pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<u64> {
+    /// Writes the file `number` of the day.
+    pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<()> {
         let random = &mut Random::new(1000 + number);
         let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
         let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
@@ -217,8 +217,7 @@ impl Node {
             }
         }
         writer.commit(&mut file)?;
-        file.finish(&[])?;
-        Ok(FILE_SECONDS * RATE * u64::from(CORES))
+        Ok(file.finish(&[])?)
     }
 }
 
