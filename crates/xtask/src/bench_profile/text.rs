@@ -25,7 +25,7 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         text: scratch.path().join("varied.txt"),
         size: 0,
         scratch: scratch.path().to_owned(),
-        runs,
+        runs: runs.max(3),
     };
     let short = std::fs::read_to_string(short_text(&bench.scratch)?)?;
     let short = from_first_stack(&short);
