@@ -17,8 +17,13 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many samples are read at most for one answer; of more, a part.
-pub const MOST_READ: u64 = 4_000_000;
+/// So many samples are read for one answer, which takes some tenths of a second; of more, an even part, unless `exact` asks for all.
+const MOST_READ: u64 = 500_000;
+
+/// How many samples may be read for this.
+pub fn most_read(ask: &Ask) -> u64 {
+    if ask.is_set("exact") { u64::MAX } else { MOST_READ }
+}
 
 pub struct Page {
     loading: Arc<Loading>,

@@ -21,14 +21,16 @@ use std::time::Duration;
 
 /// Looks at the cores are so far apart.
 const LOOK: u64 = 100_000_000;
-/// Steps at least this long need one look of each chunk only, which has so much time.
-const CHUNK: u64 = 10_000_000_000;
+/// Steps at least this long need one look of each chunk only, which has at most so much time.
+const CHUNK: u64 = 11_000_000_000;
 /// So many rows of core times are unpacked at most for one answer; else columns get as long as chunks are.
 const MOST_ROWS: u64 = 3_000_000;
 /// The shortest column from samples.
 const SHORTEST: u64 = 1_000_000;
 /// Samples that are read to name owners. Of more, some chunks are, and columns between them have no owner.
-const MOST_SAMPLES: u64 = 1_500_000;
+const MOST_SAMPLES: u64 = 600_000;
+/// If that is a smaller part than this, most columns would have none: then owners are named only for those who ask.
+const LEAST_PART: f64 = 0.1;
 
 #[derive(Serialize)]
 struct Grid {
@@ -262,6 +264,11 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         return Ok(grid);
     }
     if shown.has_samples() {
+        let (_, part) = shown.samples(&all_of(columns), MOST_SAMPLES);
+        if part < LEAST_PART && !ask.is_set("owners") {
+            grid.owner_part = part;
+            return Ok(grid);
+        }
         let (map, names, part) = count_samples(shown, ask, columns)?;
         if let (Some(map), Some(names)) = (map, names) {
             name_owners(&mut grid, columns, &map, &names);

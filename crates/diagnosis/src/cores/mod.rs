@@ -16,6 +16,7 @@ use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window};
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 use threads::Threads;
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
@@ -43,7 +44,7 @@ const TURNS_PER_SECOND: f64 = 2.0;
 
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
-    pub timeline: Timeline,
+    pub timeline: Arc<Timeline>,
     pub threads: Threads<'a>,
     pub charges: Charges,
     pub waits: Waits,
@@ -147,7 +148,7 @@ impl<'a> Cores<'a> {
     }
 
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
-        let timeline = Timeline::of(evidence);
+        let timeline = Timeline::shared(evidence);
         let threads = Threads::of(evidence);
         let charges = Charges::of(&threads);
         let waits = Waits::of(evidence, &threads);
