@@ -29,7 +29,7 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     canvas.height = Math.max(1, rows.shown.length * bars);
     const context = canvas.getContext("2d")!;
     const cells = context.createImageData(canvas.width, canvas.height);
-    rows.shown.forEach((row, at) => paintRow(cells.data, canvas.width, at * bars, bars, row, grid, state.coresBy, palette, theme, owners));
+    rows.shown.forEach((row, at) => paintRow(cells.data, canvas.width, at * bars, bars, row, grid, state.coresBy, palette, owners));
     context.putImageData(cells, 0, 0);
     return canvas;
   }, [grid, rows, bars, state.coresBy, theme]);
@@ -74,7 +74,7 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
       quiet.forEach((busy, column) => {
         context.fillStyle = css(busy === null ? palette.unseen : mix(palette.empty, palette.user, (busy / 100) ** 1.4));
         const [a, b] = [x0 + column / grid.columns * (x1 - x0), x0 + (column + 1) / grid.columns * (x1 - x0)];
-        if (b >= axis.left && a <= right) context.fillRect(a, y, b - a + 0.5, FOLDED_HEIGHT - 8);
+        if (b >= axis.left && a <= right) context.fillRect(Math.floor(a), y, Math.ceil(b) - Math.floor(a), FOLDED_HEIGHT - 8);
       });
     }
     context.restore();
@@ -139,7 +139,9 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     context.rect(axis.left, y, axis.width, h);
     context.clip();
     grid.average.forEach((busy, column) => {
-      if (busy !== null) context.fillRect(x0 + column * each, y + h - busy / 100 * h, each + 0.5, busy / 100 * h);
+      if (busy === null) return;
+      const a = Math.floor(x0 + column * each);
+      context.fillRect(a, y + h - busy / 100 * h, Math.ceil(x0 + (column + 1) * each) - a, busy / 100 * h);
     });
     context.restore();
   }

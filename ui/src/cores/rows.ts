@@ -69,7 +69,7 @@ export function kindOf(row: CoreRow, column: number): Kind {
 }
 
 // Fills `height` rows of pixels per core: one is a colour whose strength is how busy it was; more are bars as high as that.
-export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, height: number, row: CoreRow, grid: CoreGrid, by: "kind" | "owner", palette: Palette, theme: Theme, owners: Rgb[]): void {
+export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, height: number, row: CoreRow, grid: CoreGrid, by: "kind" | "owner", palette: Palette, owners: Rgb[]): void {
   for (let column = 0; column < grid.columns; column++) {
     const busy = row.busy[column] ?? null;
     if (busy === null) { fill(pixels, width, column, top, height, palette.unseen); continue; }
@@ -95,7 +95,6 @@ export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, 
       if (level < busy) stack(busy - level, palette.other);
     }
   }
-  void theme;
 }
 
 function put(pixels: Uint8ClampedArray, at: number, colour: Rgb): void {

@@ -38,10 +38,10 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         <span class="about">{about(state, source, answer.data)}</span>
         <span class="grow" />
         <label class="search">
+          <output class="matched" aria-live="polite">{matches ? matches.frames === 0 ? "no match" : <><b>{percent(matches.share)}</b>{matches.baseline !== null && ` (was ${percent(matches.baseline)})`} in {matches.frames} frame{matches.frames === 1 ? "" : "s"}</> : ""}</output>
           <input ref={box} id="search" type="search" placeholder="search functions (/)" aria-label="Search functions, an expression" value={state.search} class={search?.plain ? "bad" : ""} spellcheck={false}
             title={search?.plain ? "This is no expression: looked for as it stands" : "An expression; small letters match both cases. Enter: next match"}
             onInput={event => update({ search: event.currentTarget.value }, true)} onKeyDown={event => { if (event.key === "Enter") goOn(); if (event.key === "Escape") { event.stopPropagation(); update({ search: "" }); event.currentTarget.blur(); } }} />
-          <output class="matched" aria-live="polite">{matches ? matches.frames === 0 ? "no match" : <><b>{percent(matches.share)}</b>{matches.baseline !== null && ` (was ${percent(matches.baseline)})`} in {matches.frames} frame{matches.frames === 1 ? "" : "s"}</> : ""}</output>
         </label>
       </header>
       <div class="tools">

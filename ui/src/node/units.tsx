@@ -8,9 +8,12 @@ import { update, type State } from "../state.ts";
 
 type Order = "cost" | "name" | "restarts" | "zombies" | "memory";
 
+// One or two dead cgroups after a boot are everybody's.
+const LEAVES_MANY = 10;
+
 // Worth a look: loops, churns, judged unused or in conflict, failed, or leaves dead cgroups.
 export function isNotable(unit: Unit, judgement: Judgement | undefined): boolean {
-  return !!unit.loop || !!unit.churn?.length || (unit.cost.zombies ?? 0) > 0 || unit.active_state === "failed" || ["unused", "conflict"].includes(judgement?.verdict ?? unit.verdict ?? "");
+  return !!unit.loop || !!unit.churn?.length || (unit.cost.zombies ?? 0) >= LEAVES_MANY || unit.active_state === "failed" || ["unused", "conflict"].includes(judgement?.verdict ?? unit.verdict ?? "");
 }
 
 export function UnitsView({ state, generation }: { state: State; generation: number }) {

@@ -1,5 +1,6 @@
 // A verdict: what is wrong in one sentence, what to do, and the chain from the cause to what hurts. A click on any step or link
 // opens what shows it.
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Diagnosis, Finding, Link, Named, Proofs, Verdict } from "../api/types.ts";
 import { Badge, Evidences, Words } from "../shell/parts.tsx";
@@ -8,9 +9,9 @@ import { keyOf, lessSure, PROOFS, stepsOf, type Step } from "./chain.ts";
 
 const CERTAIN = { proven: "Proven: each step is shown to be the same thing, in the right order, and large enough.", likely: "Likely: one of the three proofs of a step could not be seen.", possible: "A suspicion: what would prove it was not seen." };
 
-interface Props { verdict: Verdict; diagnosis: Diagnosis; number: number; shown: string; onShow: (key: string) => void }
+interface Props { verdict: Verdict; diagnosis: Diagnosis; number: number; shown: string; onShow: (key: string) => void; children?: ComponentChildren }
 
-export function VerdictView({ verdict, diagnosis, number, shown, onShow }: Props) {
+export function VerdictView({ verdict, diagnosis, number, shown, onShow, children }: Props) {
   const steps = useMemo(() => stepsOf(verdict), [verdict]);
   const prefix = `${number}:`;
   const own = shown.startsWith(prefix) ? shown.slice(prefix.length) : "";
@@ -24,6 +25,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow }: Props
         <h2><Words text={verdict.root_cause.title} /></h2>
         {steps.length > 1 && <p class="story">It ends in: <Words text={worstOf(steps, findings).title} /></p>}
       </header>
+      {children}
       {verdict.remedy && <div class="remedy">
         <h3>What to do</h3>
         <p><Words text={verdict.remedy} copy /></p>
@@ -80,7 +82,7 @@ function Shown({ verdict, steps, findings, open }: { verdict: Verdict; steps: St
   return (
     <aside class="shown" id="shown" aria-live="polite">
       <p class="kicker">{isRoot ? "The root cause" : "What was found"} · {finding?.code ?? key.split("|")[0]}</p>
-      {isRoot && <p><Words text={capital(verdict.because)} /></p>}
+      {isRoot && verdict.because && <p>It needs no further cause: <Words text={verdict.because} />.</p>}
       {finding?.detail && <p><Words text={finding.detail} /></p>}
       {isRoot && <ProofTable proofs={verdict.proofs} />}
       {finding && <Evidences of={finding.evidence} />}
@@ -111,4 +113,3 @@ function ProofTable({ proofs }: { proofs: Proofs }) {
     return <li key={name} class={proof.shown !== undefined ? "yes" : "no"}><span class="mark" aria-hidden="true" /><b>{title}</b><span>{proof.shown !== undefined ? <Words text={proof.shown} /> : <>not seen: <Words text={proof.not_seen ?? "nobody looked"} /></>}</span></li>;
   })}</ul>;
 }
-const capital = (text: string) => text ? text[0]!.toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";

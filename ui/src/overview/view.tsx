@@ -1,4 +1,5 @@
 // The first page: the verdict, the cores beside it, everything else below.
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
 import type { CoreGrid, Diagnosis, Finding, Incident, Source } from "../api/types.ts";
@@ -16,17 +17,20 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   const of = state.selection ?? state.range;
   const answer = useApi<Diagnosis>(source.has.diagnosis ? address("diagnosis", of ? { from: of.from, to: of.to } : {}) : null, 150, generation);
   const grid = useApi<CoreGrid>(address("cores", { from: range.from, to: range.to, columns: 1000 }), 80, generation);
+  // Beside the verdict's words: one glance shows which core it is.
+  const cores = (
+    <section class="glance" aria-label="The worst cores">
+      <header class="bar"><h3>Cores</h3><span class="about">the worst first, over {duration(range.to - range.from)}</span><span class="grow" /><CoresLegend grid={grid.data} state={state} /><button onClick={() => update({ view: "cores" })}>Open</button></header>
+      {grid.error ? <Failure error={grid.error} /> : grid.data ? <CoresHeatmap grid={grid.data} source={source} state={state} range={range} whole={whole} compact most={5} /> : <Waiting what="Reading cores" />}
+    </section>
+  );
   return (
     <div class={`overview ${answer.loading && answer.data ? "stale" : ""}`}>
       {of && <p class="scope-note" role="status">This is the verdict of {duration(of.to - of.from)} only. <button class="link" onClick={() => update({ selection: null, range: null, band: null })}>Of everything</button></p>}
       {answer.error ? <section class="panel"><Failure error={answer.error} /></section>
-        : answer.data ? <Told diagnosis={answer.data} state={state} />
+        : answer.data ? <Told diagnosis={answer.data} state={state}>{cores}</Told>
         : source.has.diagnosis ? <section class="panel"><Waiting what="Looking for the cause" tall /></section>
-        : <section class="panel calm"><h2>A CPU profile</h2><p>A profile alone has no verdict: there is no evidence about units, memory and network in it. What it tells is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p></section>}
-      <section class="panel" aria-label="The worst cores">
-        <header class="bar"><h2>Cores</h2><span class="about">the worst first, over {duration(range.to - range.from)}</span><span class="grow" /><CoresLegend grid={grid.data} state={state} /><button onClick={() => update({ view: "cores" })}>Open (2)</button></header>
-        {grid.error ? <Failure error={grid.error} /> : grid.data ? <CoresHeatmap grid={grid.data} source={source} state={state} range={range} whole={whole} compact most={6} /> : <Waiting what="Reading cores" />}
-      </section>
+        : <section class="panel calm"><h2>A CPU profile</h2><p>A profile alone has no verdict: there is no evidence about units, memory and network in it. What it tells is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
       {answer.data && <Rest diagnosis={answer.data} />}
       {incidents && incidents.length > 0 && <section class="panel"><header class="bar"><h2>Incidents</h2></header><ul class="plain">{incidents.slice(0, 8).map(incident => <li key={incident.number}>
         <button class="link" onClick={() => update({ view: "incidents", incident: incident.number })}>{incident.number}. {incident.text}</button> <span class="muted">{when(incident.triggered)}</span></li>)}</ul></section>}
@@ -35,15 +39,15 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   );
 }
 
-function Told({ diagnosis, state }: { diagnosis: Diagnosis; state: State }) {
+function Told({ diagnosis, state, children }: { diagnosis: Diagnosis; state: State; children: ComponentChildren }) {
   const show = (key: string) => update({ shown: key }, true);
-  if (diagnosis.verdicts.length) return <>{diagnosis.verdicts.map((verdict, at) => <VerdictView key={keyOf(verdict.root_cause)} verdict={verdict} diagnosis={diagnosis} number={at + 1} shown={state.shown} onShow={show} />)}</>;
+  if (diagnosis.verdicts.length) return <>{diagnosis.verdicts.map((verdict, at) => <VerdictView key={keyOf(verdict.root_cause)} verdict={verdict} diagnosis={diagnosis} number={at + 1} shown={state.shown} onShow={show}>{at === 0 && children}</VerdictView>)}</>;
   const says = {
     "nothing wrong": ["good", "Nothing wrong in what was seen.", "Busy cores alone are no trouble: nobody waited long for one."],
     "too little seen": ["calm", "Too little was seen to tell.", "Cores were full or watched too briefly, and whether anybody waited for them could not be told."],
     "no cause found": ["calm", "Something hurts; its cause was not found.", "What is missing to name it stands below."],
   }[diagnosis.conclusion] ?? ["calm", diagnosis.conclusion, ""];
-  return <section class={`panel conclusion ${says[0]}`}><h2>{says[1]}</h2><p>{says[2]}</p></section>;
+  return <section class={`panel conclusion ${says[0]}`}><h2>{says[1]}</h2><p>{says[2]}</p>{children}</section>;
 }
 
 function Rest({ diagnosis }: { diagnosis: Diagnosis }) {

@@ -30,13 +30,13 @@ export const PALETTES: Record<Theme, Palette> = {
   dark: {
     panel: rgb("#151a21"), empty: rgb("#1b222b"), unseen: rgb("#2b2f36"), line: rgb("#2c3541"), text: rgb("#e8ebf0"), muted: rgb("#9ba7b6"),
     accent: rgb("#6cb2ff"), critical: rgb("#ff7a68"), warning: rgb("#f4b740"), info: rgb("#7fb4e6"), hit: rgb("#e36bd0"),
-    user: rgb("#3f8fd2"), system: rgb("#f0883e"), irq: rgb("#e27fb5"), steal: rgb("#f3e36b"), other: rgb("#5b6878"),
-    ramp: ["#1b222b", "#3a2c3a", "#6d2f3f", "#a83a35", "#dd5f27", "#f79a2e", "#fdd77a", "#fffbe0"].map(rgb),
+    user: rgb("#2f7cc4"), system: rgb("#f0883e"), irq: rgb("#f29fd0"), steal: rgb("#f5e66e"), other: rgb("#5b6878"),
+    ramp: ["#1b222b", "#2d2a3d", "#4c2d48", "#7a3145", "#a93f37", "#d05a26", "#ea8424", "#f8b84e"].map(rgb),
   },
   light: {
     panel: rgb("#ffffff"), empty: rgb("#eef1f5"), unseen: rgb("#d3d8df"), line: rgb("#d5dbe3"), text: rgb("#171c23"), muted: rgb("#556070"),
     accent: rgb("#0a5fc2"), critical: rgb("#bf2414"), warning: rgb("#8a5a00"), info: rgb("#245e96"), hit: rgb("#a8178c"),
-    user: rgb("#5aa2dc"), system: rgb("#d1550b"), irq: rgb("#a13c79"), steal: rgb("#b59f00"), other: rgb("#a9b3c0"),
+    user: rgb("#62aae2"), system: rgb("#d1550b"), irq: rgb("#8a2f78"), steal: rgb("#c2ab00"), other: rgb("#a9b3c0"),
     ramp: ["#eef1f5", "#fde3b8", "#fcc179", "#f7943f", "#e2631b", "#b93a12", "#85200f", "#4f0e0b"].map(rgb),
   },
 };
@@ -58,8 +58,8 @@ export function hash(text: string): number {
 }
 
 const OWNERS: Record<Theme, Rgb[]> = {
-  dark: ["#4f9bd9", "#e0803a", "#4bb592", "#d973ac", "#d9c24a", "#8f86e0", "#e0615a", "#77b84a", "#5fc3d6", "#b98a5e", "#c490e6", "#96a5b8"].map(rgb),
-  light: ["#2f7fc1", "#cf5f12", "#0d8a68", "#b63f86", "#a08500", "#665bc4", "#c8372f", "#4f8a1d", "#1a8aa0", "#8d5f31", "#9450c0", "#66778c"].map(rgb),
+  dark: ["#4f9bd9", "#e0803a", "#4bb592", "#d973ac", "#d9c24a", "#8f86e0", "#e0615a", "#76b649", "#64c5d7", "#b98a5e", "#c490e6", "#96a5b8"].map(rgb),
+  light: ["#2d79b7", "#cf5f12", "#0c8464", "#b63f86", "#a08500", "#665bc4", "#c8372f", "#568f26", "#1f8ca2", "#8d5f31", "#9450c0", "#65768b"].map(rgb),
 };
 export const ownerColour = (key: string, theme: Theme): Rgb => OWNERS[theme][hash(key) % OWNERS[theme].length]!;
 
@@ -80,7 +80,7 @@ export function languageOf(name: string, place: number): Language {
   if (/\.py(:|$)|^py::|^_?Py[A-Z_]|^_PyEval|^PyEval/.test(name)) return "python";
   if (/^(LazyCompile|Function|Script|Builtin|RegExp|JS):|\.m?js(:|$)/.test(name)) return "javascript";
   if (/^L?[a-z]+(\/[\w$]+)+[;.]|^(java|jdk|org|com|scala|kotlin)\.[\w.]+[.#:]/.test(name)) return "java";
-  if (/^(core|alloc|std|tokio|hashbrown)::.*|<.* as .*>::|::h[0-9a-f]{16}$|::\{\{?closure\}?\}/.test(name)) return "rust";
+  if (/^(core|alloc|tokio|hashbrown)::|^std::(sys|rt|io|fs|thread|panic|panicking|sync|collections|process|env|net|path|time)::|<.* as .*>::|::h[0-9a-f]{16}$|::\{\{?closure\}?\}/.test(name)) return "rust";
   if (/^(runtime|main|sync|net|syscall|internal|encoding|fmt|io|os|reflect)\.[\w(*]|^[\w.\-]+\.[a-z]+\/[\w\-./]+\.|\.\(\*\w+\)\./.test(name)) return "go";
   if (place === JIT) return "generated";
   if (name.includes("::") || /^operator|[<(].*[)>]$/.test(name)) return "c++";

@@ -21,7 +21,7 @@ export function ProfileView({ source, state, whole, range, generation }: Props) 
   return (
     <>
       <section class="panel" aria-label="FlameScope view" aria-busy={map.loading}>
-        <header class="bar"><h2>Seconds</h2><span class="about">each column a second, from its beginning at the bottom to its end at the top</span><span class="grow" /><FilterBar state={state} generation={generation} /></header>
+        <header class="bar"><h2>Seconds</h2><span class="about">each column a second, from bottom to top</span><span class="grow" /><FilterBar state={state} generation={generation} /></header>
         {long && <p class="note">The last hour of {duration(range.to - range.from)} is shown; zoom the axis to see another.</p>}
         {map.error ? <Failure error={map.error} /> : map.data ? <ScopeView map={map.data} source={source} state={state} whole={whole} /> : <Waiting what="Reading samples" tall />}
       </section>

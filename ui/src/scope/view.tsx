@@ -10,7 +10,7 @@ import { clock, duration, MS, SECOND } from "../time/axis.ts";
 import { gutter } from "../time/gestures.ts";
 import { bandOf, busiest, isSelected, rangeOf, timeOf, type Spot } from "./cells.ts";
 
-const AXIS = 20, HEIGHT = 260;
+const AXIS = 20, HEIGHT = 200, WIDEST = 48;
 
 interface Props { map: OffsetHeatmap; source: Source; state: State; whole: Range }
 
@@ -38,7 +38,7 @@ export function ScopeView({ map, source, state, whole }: Props) {
     return canvas;
   }, [map, theme, selection?.from, selection?.to, band?.from, band?.to]);
 
-  const layout = (width: number) => ({ left: gutter(width), each: Math.min(24, (width - gutter(width) - 12) / Math.max(1, columns)) });
+  const layout = (width: number) => ({ left: gutter(width), each: Math.min(WIDEST, (width - gutter(width) - 12) / Math.max(1, columns)) });
   const { ref } = useCanvas((context, width, height) => {
     const { left, each } = layout(width), h = height - AXIS;
     context.fillStyle = css(palette.panel);
@@ -76,7 +76,7 @@ export function ScopeView({ map, source, state, whole }: Props) {
           <button role="radio" aria-checked={!bands} onClick={() => setBands(false)} title="From one moment to another">Range</button>
           <button role="radio" aria-checked={bands} onClick={() => setBands(true)} title="The same part of each second (or hold Alt)">Band</button>
         </span>
-        <span class="note">{bands ? "Drag over the same part of several seconds." : "Drag from one moment to another, up and to the right is later."} Each cell is {duration(SECOND / map.rows)}; dark is calm.</span>
+        <span class="note">{bands ? "Drag over the same part of several seconds." : "Drag from one moment to another, up and to the right is later."} Each cell is {duration(SECOND / map.rows)}.</span>
         <span class="legend">fewer samples {[0, 0.2, 0.4, 0.6, 0.8, 1].map(share => <i key={share} style={{ background: css(ramp(palette.ramp, share)) }} />)} more (at most {map.largest})</span>
       </div>
       <canvas ref={ref} tabIndex={0} role="img" style={{ height: HEIGHT + AXIS }} aria-describedby="keys-time" data-columns={columns} data-scope-rows={map.rows}

@@ -11,7 +11,7 @@ import { axisOf } from "../time/gestures.ts";
 import { drawAxis, AXIS_HEIGHT } from "../time/paint.ts";
 import { useRef } from "preact/hooks";
 
-const HEIGHT = 44;
+const HEIGHT = 38;
 
 export function Navigator({ source, grid, incidents, state, range, whole }: { source: Source; grid: CoreGrid | null; incidents: Incident[] | null; state: State; range: Range; whole: Range }) {
   const palette = paletteOf(useTheme());
@@ -30,7 +30,8 @@ export function Navigator({ source, grid, incidents, state, range, whole }: { so
       worst.forEach((busy, column) => {
         context.fillStyle = css(busy === null ? palette.unseen : mix(palette.other, palette.system, busy >= 95 ? 1 : (busy / 100) ** 3 * 0.6));
         const tall = busy === null ? h : busy / 100 * h;
-        context.fillRect(x0 + column * each, AXIS_HEIGHT + h - tall, each + 0.5, tall);
+        const a = Math.floor(x0 + column * each);
+        context.fillRect(a, AXIS_HEIGHT + h - tall, Math.ceil(x0 + (column + 1) * each) - a, tall);
       });
       context.font = "11px system-ui, sans-serif";
       context.textBaseline = "middle";

@@ -37,7 +37,7 @@ export function seriesLanes(timeline: Timeline, all: boolean): { shown: Series[]
   return { shown, calm, unseen };
 }
 
-const trim = (value: number) => value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en").replace(/,/g, " ") : value >= 10 ? value.toFixed(1) : value.toPrecision(2);
+const trim = (value: number) => value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value >= 10 ? value.toFixed(1) : value.toPrecision(2);
 
 export function told(value: number | null, unit: string): string {
   if (value === null) return "not seen";

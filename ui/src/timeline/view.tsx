@@ -58,8 +58,9 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
             context.font = `11px ${FONT}`;
             context.fillStyle = css(palette.text);
             const text = fitted(context, event.title, room);
-            context.fillText(text, x + 6, middle);
-            free = x + 6 + context.measureText(text).width;
+            const begin = x + 6 + (wide > 2 ? Math.min(wide, 60) : 0);
+            context.fillText(text, begin, middle);
+            free = begin + context.measureText(text).width;
           }
         }
       }
@@ -95,15 +96,12 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
     const colour = COLOURS[series.id] ? palette[COLOURS[series.id]!] : palette.info;
     // A level is drawn as an area, what is counted per column as bars.
     context.fillStyle = css(mix(palette.panel, colour, series.worst === "sum" ? 0.9 : 0.35));
-    let path = false;
     series.values.forEach((value, column) => {
-      const x = x0 + column * each;
-      if (value === null) { path = false; return; }
+      const x = Math.floor(x0 + column * each);
+      if (value === null) return;
       const tall = value / most * h;
-      context.fillRect(x, bottom - tall, Math.max(each, series.worst === "sum" ? 1 : 0) + (series.worst === "sum" ? 0 : 0.6), tall);
-      path = true;
+      context.fillRect(x, bottom - tall, Math.max(1, Math.ceil(x0 + (column + 1) * each) - x), tall);
     });
-    void path;
     if (series.worst !== "sum") {
       context.strokeStyle = css(colour);
       context.lineWidth = 1.5;
