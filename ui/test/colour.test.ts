@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { changeFill, contrast, frameFill, inkOn, languageOf, LANGUAGES, mix, ownerColour, PALETTES, rgb, type Rgb, type Theme } from "../src/paint/colour.ts";
+import { commandFill } from "../src/flame/draw.ts";
+import { changeFill, contrast, frameFill, inkOn, languageOf, LANGUAGES, ownerColour, ownerKey, PALETTES, rgb, type Rgb, type Theme } from "../src/paint/colour.ts";
 
 const themes: Theme[] = ["light", "dark"];
 const names = Array.from({ length: 60 }, (_, at) => `function_${at}`);
@@ -12,7 +13,7 @@ test("what is written on a frame can be read: contrast 4.5 and more (WCAG AA)", 
     for (const place of [0, 1, 2, 3]) for (const by of ["place", "language"] as const) for (const name of names) fills.push(frameFill(name, place, by, theme));
     for (const name of ["core::fmt::Write", "runtime.mallocgc", "_PyEval_EvalFrameDefault", "java.lang.Thread.run", "LazyCompile:x", "std::foo<int>(a)"]) fills.push(frameFill(name, 1, "language", theme));
     for (let by = -10; by <= 10; by++) fills.push(changeFill(0.5 + by / 20, 0.5 - by / 20, theme));
-    for (const name of names) fills.push(ownerColour(name, theme), mix(ownerColour(name, theme), PALETTES[theme].panel, theme === "dark" ? 0.35 : 0.45));
+    for (const name of names) fills.push(ownerColour(name, theme), commandFill(name, theme, PALETTES[theme]));
     fills.push(PALETTES[theme].hit);
     for (const fill of fills) assert.ok(contrast(fill, inkOn(fill)) >= 4.5, `${theme} ${fill} has ${contrast(fill, inkOn(fill))}`);
   }
@@ -52,6 +53,7 @@ test("kinds of time stay apart for colour-blind people", () => {
 });
 
 test("a name has one colour, whoever asks", () => {
+  assert.deepEqual(["kworker/3:1", "memwatch-26c7", "stress-ng-cpu", "lto cgu.10", "ksoftirqd/1"].map(ownerKey), ["kworker", "memwatch-26c", "stress-ng-cpu", "lto cgu.", "ksoftirqd"]);
   assert.deepEqual(ownerColour("kubelet", "dark"), ownerColour("kubelet", "dark"));
   assert.ok(new Set(names.map(name => ownerColour(name, "dark").join())).size >= 9);
 });

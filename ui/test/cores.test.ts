@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { CoreGrid, CoreRow } from "../src/api/types.ts";
-import { holdersOf } from "../src/cores/holders.tsx";
-import { coreList, coresIn, kindOf, ownerOver, paintRow, rowsOf, runs, summary } from "../src/cores/rows.ts";
+import { coreList, coresIn, holdersOf, kindOf, ownerOver, paintRow, rowsOf, runs, summary } from "../src/cores/rows.ts";
 import { PALETTES } from "../src/paint/colour.ts";
 
 const row = (core: number, busy: (number | null)[], kind: "user" | "system" = "user", owner = 0): CoreRow => {

@@ -47,9 +47,11 @@ test("functions: own time adds up, recursion counts once with its callees", () =
 });
 
 test("of a difference the widths are of either side", () => {
-  const data = { total: 10, baseline_total: 10, unit: "ns", event: null, risers: [], names: ["all", "new", "gone"], nodes: { name: [0, 1, 2], parent: [-1, 0, 0], place: [0, 1, 1], now: [1, 1, 0], baseline: [1, 0, 1], own_now: [0, 1, 0], own_baseline: [0, 0, 1] } };
+  const data = { total: 10, baseline_total: 10, unit: "ns", event: null, risers: [], names: ["all", "new", "gone_[k]"], nodes: { name: [0, 1, 2], parent: [-1, 0, 0], place: ["", "u", "k"], now: [1, 1, 0], baseline: [1, 0, 1], own_now: [0, 1, 0], own_baseline: [0, 0, 1] } };
   assert.deepEqual([...differenceTree(data, "now").levels[1]!], [1]);
-  assert.deepEqual([...differenceTree(data, "baseline").levels[1]!], [2]);
+  const was = differenceTree(data, "baseline");
+  assert.deepEqual([...was.levels[1]!], [2]);
+  assert.deepEqual([nameOf(was, 2), was.place[2]], ["gone", 2]);
 });
 
 test("a hundred thousand frames are laid out at once", () => {

@@ -6,7 +6,7 @@ import { bandText, compared, hasRest, selected } from "../src/flame/query.ts";
 import { coreOf, lessSure, stepsOf } from "../src/overview/chain.ts";
 import { bandOf, busiest, isSelected, rangeOf } from "../src/scope/cells.ts";
 import { START } from "../src/state.ts";
-import { eventLanes, near, seriesLanes, summary, told } from "../src/timeline/lanes.ts";
+import { eventLanes, near, seriesLanes, stretches, summary, told } from "../src/timeline/lanes.ts";
 
 const named = (code: string, kind = "process", name = "x"): Named => ({ code, subject: { kind, name }, title: code });
 const link = (from: Named, to: Named, certainty: Link["certainty"] = "proven"): Link => ({ from, to, because: "b", certainty, proofs: { identity: {}, order: {}, size: {} }, evidence: [] });
@@ -28,7 +28,7 @@ test("where two ways lead to one step it is drawn once, and circles end", () => 
   assert.equal(stepsOf(verdict(a, [])).length, 1);
 });
 
-const map: OffsetHeatmap = { from: -200_000_000, first_second: 10, rows: 50, largest: 9, idle: 0, left_out: 0, other_events: 0, columns: [Array(50).fill(1), Array(50).fill(2).map((value, at) => at === 20 ? 9 : value), Array(50).fill(0)] };
+const map: OffsetHeatmap = { axis_ns: -200_000_000, first_second: 10, rows: 50, largest: 9, idle: 0, left_out: 0, columns: [Array(50).fill(1), Array(50).fill(2).map((value, at) => at === 20 ? 9 : value), Array(50).fill(0)] };
 const whole = { from: 0, to: 2_500_000_000 };
 
 test("FlameScope: a range goes through the ends of seconds, a band takes the same part of each", () => {
@@ -49,6 +49,11 @@ test("the server hears exactly what is selected", () => {
   assert.equal(compared({ ...state, base: { from: 5, to: 6 } }).base_to, 6);
   assert.ok(hasRest(state) && !hasRest(START));
   assert.equal(bandText({ from: 1_500_000, to: 20_000_000 }), "1.5ms..20ms");
+});
+
+test("looks at a level are joined, a silence is not bridged", () => {
+  assert.deepEqual(stretches([1, null, 2, null, 3, null, null, null, null, null, 9, null, 8]).map(run => run.map(([, value]) => value)), [[1, 2, 3], [9, 8]]);
+  assert.deepEqual(stretches([null, null]), []);
 });
 
 test("time line: lanes by kind, calm counters folded, what was not seen is not zero", () => {

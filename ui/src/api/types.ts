@@ -28,39 +28,41 @@ export interface Diagnosis {
 export interface Source {
   kind: "recorder" | "directory" | "recording" | "incident" | "profile"; name: string; format: string; live: boolean; node: NodeIdentity | null;
   start_ns: string; length_ns: number; start_time: string | null; cores: number[];
-  has: { evidence: boolean; samples: boolean; incidents: boolean; diagnosis: boolean };
+  has: { evidence: boolean; samples: boolean; incidents: number; diagnosis: boolean };
+  loading?: { read_bytes: number; total_bytes: number } | null;
   events: { name: string; samples: number; weight: number }[]; samples: number | null; lost: number | null;
   unused?: { kind: string; count: number; example: string }[]; unnamed?: string[];
   segments?: { from: number; to: number; bytes: number }[]; gaps?: { from: number; to: number; why: string }[]; rate_hz?: number | null;
 }
 
-export interface Owner { comm: string; pid: number; tid: number; unit?: string | null; key?: string }
+export interface Owner { comm: string; pid: number | null; tid: number | null; unit?: string | null; key?: string }
 export type Column = (number | null)[];
 export interface CoreRow {
   core: number; serves: string[]; score: number; busy: Column; user: Column; system: Column; irq: Column; steal: Column;
   owner: number[]; owner_share: Column;
 }
-export interface CoreGrid { from: number; to: number; step_ns: number; columns: number; source: "time" | "samples"; cores: CoreRow[]; owners: Owner[]; average: Column }
+export interface CoreGrid { from: number; to: number; step_ns: number; columns: number; source: "time" | "samples"; owner_part?: number; cores: CoreRow[]; owners: Owner[]; average: Column }
 
 export interface TimelineEvent { at: number; uncertainty_ns: number; kind: string; severity: string; title: string; subject: string | null; finding_code?: string | null }
 export interface Series { id: string; title: string; unit: string; worst: "max" | "sum"; values: Column; subject?: string | null }
 export interface Timeline { from: number; to: number; step_ns: number; events: TimelineEvent[]; events_left_out?: number; series: Series[] }
 
 export interface OffsetHeatmap {
-  from: number; first_second: number; rows: number; largest: number; idle: number; columns: number[][]; left_out: number; other_events: number;
+  axis_ns: number; first_second: number; rows: number; largest: number; idle: number; columns: number[][]; left_out: number;
 }
 
+export interface Pruned { min_share: number; nodes: number }
 export interface FlameColumns {
-  total: number; samples: number; unit: string; event: string | null; inverted: boolean; pruned?: number; idle?: number | null;
-  names: string[]; nodes: { name: number[]; parent: number[]; place: number[]; total: number[]; own: number[] };
+  total: number; samples: number; unit: string; event: string | null; inverted: boolean; pruned?: Pruned; idle?: number | null; part?: number;
+  names: string[]; nodes: { name: number[]; parent: number[]; place: string[]; total: number[]; own: number[] };
 }
 export interface Riser {
   what: "command" | "kernel_symbol"; name: string; baseline: number; now: number; baseline_samples: number; now_samples: number; sigmas: number;
   mostly_in?: { command: string; share: number } | null; carries?: string[];
 }
 export interface DifferenceColumns {
-  total: number; baseline_total: number; samples?: number; baseline_samples?: number; unit: string; event: string | null; risers: Riser[]; names: string[];
-  nodes: { name: number[]; parent: number[]; place: number[]; now: number[]; baseline: number[]; own_now: number[]; own_baseline: number[] };
+  total: number; baseline_total: number; samples?: number; baseline_samples?: number; unit: string; event: string | null; pruned?: Pruned; part?: number; risers: Riser[]; names: string[];
+  nodes: { name: number[]; parent: number[]; place: string[]; now: number[]; baseline: number[]; own_now: number[]; own_baseline: number[] };
 }
 
 export interface Incident {

@@ -27,7 +27,7 @@ function topOwners(grid: CoreGrid, most: number): string[] {
   const used = new Map<string, number>();
   for (const row of grid.cores) row.owner.forEach((owner, column) => {
     if (owner < 0) return;
-    const key = grid.owners[owner]?.key ?? grid.owners[owner]?.comm ?? "?";
+    const key = grid.owners[owner]?.key ?? "?";
     used.set(key, (used.get(key) ?? 0) + (row.busy[column] ?? 0) * (row.owner_share[column] ?? 0));
   });
   return [...used].sort((a, b) => b[1] - a[1]).slice(0, most).map(([name]) => name);

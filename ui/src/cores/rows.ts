@@ -1,6 +1,7 @@
 // Which cores are shown and how their cells are coloured. Pure: no canvas, no page.
 import type { CoreGrid, CoreRow } from "../api/types.ts";
-import { mix, ownerColour, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
+import type { Range } from "../state.ts";
+import { mix, ownerColour, ownerKey, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
 
 // A core is quiet if it is never full and mostly idle. Few cores are always shown: folding two of four helps nobody.
 const NEVER_FULL = 60, MOSTLY_IDLE = 25, ALWAYS_SHOWN = 8;
@@ -104,7 +105,7 @@ function fill(pixels: Uint8ClampedArray, width: number, column: number, top: num
   for (let y = top; y < top + height; y++) put(pixels, (y * width + column) * 4, colour);
 }
 
-export const ownerColours = (grid: CoreGrid, theme: Theme): Rgb[] => grid.owners.map(owner => ownerColour(owner.key ?? owner.comm, theme));
+export const ownerColours = (grid: CoreGrid, theme: Theme): Rgb[] => grid.owners.map(owner => ownerColour(owner.key ?? ownerKey(owner.comm), theme));
 
 // Stretches with one owner, to write the name into them.
 export function runs(row: CoreRow): { owner: number; from: number; to: number }[] {
@@ -134,8 +135,31 @@ export function ownerOver(row: CoreRow, from = 0, to = row.owner.length): Held |
   return best;
 }
 
-export const ownerName = (owner: { comm: string; pid: number; tid: number } | undefined): string =>
-  owner ? owner.tid === owner.pid || !owner.tid ? `${owner.comm}[${owner.pid}]` : `${owner.comm}[${owner.pid}/${owner.tid}]` : "nobody known";
+export const ownerName = (owner: { comm: string; pid: number | null; tid: number | null } | undefined): string =>
+  owner ? owner.pid === null ? owner.comm : owner.tid === owner.pid || !owner.tid ? `${owner.comm}[${owner.pid}]` : `${owner.comm}[${owner.pid}/${owner.tid}]` : "nobody known";
+
+export interface Holder { owner: number; cores: number; on: Map<number, number> }
+
+// Core seconds by owner, over part of the grid.
+export function holdersOf(grid: CoreGrid, range: Range | null, only: Set<number>): Holder[] {
+  const each = (grid.to - grid.from) / grid.columns;
+  const from = range ? Math.max(0, Math.floor((range.from - grid.from) / each)) : 0;
+  const to = range ? Math.min(grid.columns, Math.max(from + 1, Math.ceil((range.to - grid.from) / each))) : grid.columns;
+  const by = new Map<number, Holder>();
+  for (const row of grid.cores) {
+    if (only.size && !only.has(row.core)) continue;
+    for (let column = from; column < to; column++) {
+      const owner = row.owner[column] ?? -1;
+      if (owner < 0) continue;
+      const share = (row.busy[column] ?? 0) * (row.owner_share[column] ?? 0) / 1e4 / Math.max(1, to - from);
+      const holder = by.get(owner) ?? { owner, cores: 0, on: new Map() };
+      holder.cores += share;
+      holder.on.set(row.core, (holder.on.get(row.core) ?? 0) + share);
+      by.set(owner, holder);
+    }
+  }
+  return [...by.values()].sort((a, b) => b.cores - a.cores);
+}
 
 // For those who hear the page instead of seeing it.
 export function summary(grid: CoreGrid, rows: Rows): string {

@@ -67,7 +67,8 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         </div>
         : <Waiting what="Reading samples" tall />}
       {difference && answer.data && "risers" in answer.data && <Risers risers={answer.data.risers} against={state.base === "rest" ? "the rest" : "the baseline"} />}
-      {(answer.data?.pruned ?? 0) > 0 && <p class="note">Frames below 0.05 % are not drawn ({percent(answer.data!.pruned!)} of all); zooming time or a filter brings them out, exports have them.</p>}
+      {(answer.data?.pruned?.nodes ?? 0) > 0 && <p class="note">{answer.data!.pruned!.nodes.toLocaleString("en")} frames below {percent(answer.data!.pruned!.min_share)} are not drawn; a shorter time or a filter brings them out, exports have them.</p>}
+      {(answer.data?.part ?? 1) < 1 && <p class="note">Of so many samples every {Math.round(1 / answer.data!.part!)}th was read; a shorter time reads all.</p>}
     </section>
   );
 }

@@ -14,10 +14,15 @@ export interface Tree {
 
 interface Columns { names: string[]; name: ArrayLike<number>; parent: ArrayLike<number>; place: ArrayLike<number>; total: ArrayLike<number>; own: ArrayLike<number>; now?: ArrayLike<number>; baseline?: ArrayLike<number> }
 
-export const treeOf = (flame: FlameColumns): Tree => layOut({ names: flame.names, ...flame.nodes });
+const PLACES: Record<string, number> = { u: 1, k: 2, j: 3 };
+const codes = (letters: string[]): number[] => letters.map(letter => PLACES[letter] ?? 0);
+// Labels carry what folded stacks mark places with; here the colour tells it.
+const plain = (names: string[]): string[] => names.map(name => name.replace(/_\[[kij]\]$/, ""));
+
+export const treeOf = ({ names, nodes }: FlameColumns): Tree => layOut({ names: plain(names), ...nodes, place: codes(nodes.place) });
 // Widths are of the selection, or of what it is compared with: there one sees what is gone.
 export const differenceTree = ({ names, nodes }: DifferenceColumns, widths: "now" | "baseline"): Tree => layOut({
-  names, name: nodes.name, parent: nodes.parent, place: nodes.place, total: nodes[widths], own: widths === "now" ? nodes.own_now : nodes.own_baseline, now: nodes.now, baseline: nodes.baseline,
+  names: plain(names), name: nodes.name, parent: nodes.parent, place: codes(nodes.place), total: nodes[widths], own: widths === "now" ? nodes.own_now : nodes.own_baseline, now: nodes.now, baseline: nodes.baseline,
 });
 
 export function layOut(columns: Columns): Tree {

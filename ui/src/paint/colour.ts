@@ -20,6 +20,13 @@ const INK = { light: rgb("#11151a"), dark: rgb("#ffffff") };
 // The one of black and white that reads better.
 export const inkOn = (fill: Rgb): Rgb => contrast(fill, INK.light) >= contrast(fill, INK.dark) ? INK.light : INK.dark;
 
+// Middling colours take neither ink well: moved away from the ink until the text on them can be read.
+export function legible(fill: Rgb): Rgb {
+  let out = fill;
+  for (let turn = 0; turn < 12 && contrast(out, inkOn(out)) < 4.6; turn++) out = mix(out, inkOn(fill) === INK.light ? rgb("#ffffff") : rgb("#000000"), 0.06);
+  return out;
+}
+
 export interface Palette {
   panel: Rgb; empty: Rgb; unseen: Rgb; line: Rgb; text: Rgb; muted: Rgb; accent: Rgb; critical: Rgb; warning: Rgb; info: Rgb; hit: Rgb;
   user: Rgb; system: Rgb; irq: Rgb; steal: Rgb; other: Rgb;
@@ -61,7 +68,13 @@ const OWNERS: Record<Theme, Rgb[]> = {
   dark: ["#4f9bd9", "#e0803a", "#4bb592", "#d973ac", "#d9c24a", "#8f86e0", "#e0615a", "#76b649", "#64c5d7", "#b98a5e", "#c490e6", "#96a5b8"].map(rgb),
   light: ["#2d79b7", "#cf5f12", "#0c8464", "#b63f86", "#a08500", "#665bc4", "#c8372f", "#568f26", "#1f8ca2", "#8d5f31", "#9450c0", "#65768b"].map(rgb),
 };
-export const ownerColour = (key: string, theme: Theme): Rgb => OWNERS[theme][hash(key) % OWNERS[theme].length]!;
+// `kworker/3:1` and `kworker/5:0` are the same to people; the server's `key` of owners is made alike.
+export const ownerKey = (comm: string): string => comm.split(/[/:]/)[0]!.replace(/[0-9-]+$/, "");
+// Twelve hues in two strengths each.
+export function ownerColour(key: string, theme: Theme): Rgb {
+  const at = hash(key), colour = OWNERS[theme][at % 12]!;
+  return (at >>> 8) % 2 ? legible(mix(colour, rgb("#ffffff"), theme === "dark" ? 0.35 : 0.4)) : colour;
+}
 
 export type Language = "kernel" | "c" | "c++" | "rust" | "go" | "python" | "java" | "javascript" | "generated" | "unknown";
 export const LANGUAGES: Language[] = ["kernel", "c", "c++", "rust", "go", "python", "java", "javascript", "generated", "unknown"];
@@ -103,7 +116,7 @@ export function frameFill(name: string, place: number, by: "place" | "language",
 export const placeFill = (place: number, theme: Theme): Rgb => PLACES[theme][place]!;
 export const languageFill = (language: Language, theme: Theme): Rgb => LANGUAGE_FILLS[theme][language];
 
-const MORE: Record<Theme, Rgb> = { light: rgb("#e8741c"), dark: rgb("#c75a0c") };
+const MORE: Record<Theme, Rgb> = { light: rgb("#e8741c"), dark: rgb("#b9520a") };
 const LESS: Record<Theme, Rgb> = { light: rgb("#5a9fe0"), dark: rgb("#2a6fb8") };
 const EVEN: Record<Theme, Rgb> = { light: rgb("#e6e9ee"), dark: rgb("#333c48") };
 // Shares of both sides. What is both large beside the frame and more than a hundredth of all is full colour.

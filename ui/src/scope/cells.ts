@@ -5,7 +5,7 @@ import { SECOND } from "../time/axis.ts";
 
 export interface Spot { column: number; row: number }
 
-export const timeOf = (map: OffsetHeatmap, { column, row }: Spot): number => map.from + column * SECOND + row * (SECOND / map.rows);
+export const timeOf = (map: OffsetHeatmap, { column, row }: Spot): number => map.axis_ns + column * SECOND + row * (SECOND / map.rows);
 
 // From one cell to another in time: through the ends of seconds, as the eye reads columns.
 export function rangeOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): Range {
@@ -17,7 +17,7 @@ export function bandOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): { ra
   const [first, last] = [Math.min(a.column, b.column), Math.max(a.column, b.column)];
   const [low, high] = [Math.min(a.row, b.row), Math.max(a.row, b.row) + 1];
   return {
-    range: { from: Math.max(whole.from, map.from + first * SECOND), to: Math.min(whole.to, map.from + (last + 1) * SECOND) },
+    range: { from: Math.max(whole.from, map.axis_ns + first * SECOND), to: Math.min(whole.to, map.axis_ns + (last + 1) * SECOND) },
     band: { from: Math.round(low * SECOND / map.rows), to: Math.round(high * SECOND / map.rows) },
   };
 }

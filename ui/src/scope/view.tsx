@@ -60,7 +60,7 @@ export function ScopeView({ map, source, state, whole }: Props) {
       context.fillStyle = css(palette.line);
       context.fillRect(left + column * each, h, 1, 5);
       context.fillStyle = css(palette.muted);
-      context.fillText(clock(map.from + column * SECOND, source.start_time, SECOND), left + column * each + 3, h + AXIS / 2 + 2);
+      context.fillText(clock(map.axis_ns + column * SECOND, source.start_time, SECOND), left + column * each + 3, h + AXIS / 2 + 2);
     }
   });
   const spotOf = (event: PointerEvent): Spot => {

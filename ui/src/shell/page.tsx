@@ -13,7 +13,7 @@ import { update, useStateOfPage, VIEWS, type Range, type View } from "../state.t
 import { duration, within } from "../time/axis.ts";
 import { Help, useKeys } from "./keys.tsx";
 import { Navigator } from "./navigator.tsx";
-import { Failure, Waiting } from "./parts.tsx";
+import { basename, bytes, Failure, Waiting } from "./parts.tsx";
 import { SelectionBar } from "./selection.tsx";
 import { Tip, tip } from "./tip.tsx";
 
@@ -26,13 +26,21 @@ export function Page() {
   const [generation, setGeneration] = useState(0);
   const [grown, setGrown] = useState<Source | null>(null);
   const first = useApi<Source>(address("source"));
-  const source = grown ?? first.data;
+  const answered = grown ?? first.data;
+  const loading = answered?.loading ?? null, source = loading ? null : answered;
   const [help, setHelp] = useState(false);
   const whole = useMemo<Range>(() => source ? { from: 0, to: Math.max(1, source.length_ns) } : NOTHING, [source?.length_ns]);
   const range = useMemo(() => state.range ? within(state.range, whole) : whole, [state.range?.from, state.range?.to, whole]);
   useKeys(source, range, whole, () => setHelp(true));
   useEffect(() => tip.set(null), [state.view]);
-  useEffect(() => { document.title = source ? `${source.node?.host ?? source.name} · coroner` : "coroner"; }, [source?.name]);
+  useEffect(() => { document.title = source ? `${source.node?.host ?? basename(source.name)} · coroner` : "coroner"; }, [source?.name]);
+
+  // A profile of another tool is read first.
+  useEffect(() => {
+    if (!loading) return;
+    const timer = setTimeout(() => { forget(); get<Source>(address("source")).then(setGrown, () => setGrown(last => last ? { ...last } : last)); }, 150);
+    return () => clearTimeout(timer);
+  }, [answered]);
 
   // A running recorder goes on writing: what is there now, while somebody looks.
   useEffect(() => {
@@ -49,19 +57,21 @@ export function Page() {
   }, [source?.live, source?.length_ns]);
 
   const overview = useApi<CoreGrid>(source ? address("cores", { from: whole.from, to: whole.to, columns: 600 }) : null, 0, generation);
-  const incidents = useApi<{ incidents: Incident[] }>(source?.has.incidents ? address("incidents") : null, 0, generation);
-  const list = source?.has.incidents ? incidents.data?.incidents ?? null : [];
+  const incidents = useApi<{ incidents: Incident[] }>(source && source.has.incidents > 0 ? address("incidents") : null, 0, generation);
+  const list = source && source.has.incidents > 0 ? incidents.data?.incidents ?? null : [];
 
   if (first.error && !source) return <main><section class="panel"><Failure error={first.error}><button onClick={() => location.reload()}>Try again</button></Failure></section></main>;
+  if (loading) return <main><section class="panel loading"><h2>Reading {basename(answered!.name)}</h2><progress max={loading.total_bytes} value={loading.read_bytes} aria-label="How much is read" /><p class="muted">{bytes(loading.read_bytes)} of {bytes(loading.total_bytes)}</p></section></main>;
   if (!source) return <main><section class="panel"><Waiting what="Opening" tall /></section></main>;
-  const has: Record<View, boolean> = { overview: true, cores: true, profile: source.has.samples, zombies: source.has.evidence, units: source.has.evidence, incidents: source.has.incidents };
+  const name = basename(source.name);
+  const has: Record<View, boolean> = { overview: true, cores: true, profile: source.has.samples, zombies: source.has.evidence, units: source.has.evidence, incidents: source.has.incidents > 0 };
   const props = { source, state, whole, range, generation };
   return (
     <>
       <a class="skip" href="#main" onClick={event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>To the content</a>
       <header class="head">
-        <div class="who"><span class="logo" aria-hidden="true"><i /><i /><i /></span><h1>{source.node?.host ?? source.name}</h1>
-          <span class="muted">{[source.node?.host ? source.name : null, source.node?.kernel ? `Linux ${source.node.kernel}` : null, `${source.cores.length} cores`, duration(source.length_ns)].filter(Boolean).join(" · ")}</span>
+        <div class="who"><span class="logo" aria-hidden="true"><i /><i /><i /></span><h1>{source.node?.host ?? name}</h1>
+          <span class="muted">{[source.node?.host ? name : null, source.node?.kernel ? `Linux ${source.node.kernel}` : null, `${source.cores.length} cores`, duration(source.length_ns)].filter(Boolean).join(" · ")}</span>
           {source.live && <span class="live">live</span>}</div>
         <nav role="tablist" aria-label="Views">{VIEWS.map((view, at) => <button key={view} role="tab" id={`tab-${view}`} aria-selected={state.view === view} aria-controls="main" disabled={!has[view]} tabIndex={state.view === view ? 0 : -1}
           title={has[view] ? `${TITLES[view]} (${at + 1})` : view === "profile" ? "This recording has no stack samples" : "Not part of this source"} onClick={() => update({ view })}

@@ -58,6 +58,7 @@ export const bytes = (value: number | null | undefined): string => {
   while (left >= 1024 && at < units.length - 1) { left /= 1024; at++; }
   return `${at && left < 100 ? left.toFixed(1) : Math.round(left)} ${units[at]}`;
 };
+export const basename = (path: string): string => path.replace(/\/+$/, "").split("/").pop() || path;
 export const count = (value: number | null | undefined): string => value === null || value === undefined ? "?" : value.toLocaleString("en");
 export const rate = (perHour: number | null | undefined): string => perHour === null || perHour === undefined ? "?" : perHour >= 3600 ? `${(perHour / 3600).toFixed(1)} a second` : perHour >= 60 ? `${(perHour / 60).toFixed(1)} a minute` : `${Math.round(perHour)} an hour`;
 export const when = (time: string | null | undefined): string => time ? time.replace("T", " ").replace(/(\.\d)\d*Z$/, "$1").replace(/Z$/, "") + " UTC" : "?";

@@ -54,6 +54,20 @@ export function told(value: number | null, unit: string): string {
   return unit ? `${trim(value)} ${unit}` : trim(value);
 }
 
+// A level is looked at now and then: looks that follow each other as usual belong together, a longer silence parts them.
+export function stretches(values: Column): [number, number][][] {
+  const known: [number, number][] = [];
+  values.forEach((value, column) => { if (value !== null) known.push([column, value]); });
+  const apart = known.slice(1).map(([column], at) => column - known[at]![0]).sort((a, b) => a - b);
+  const usual = apart[Math.floor((apart.length - 1) / 2)] ?? 1;
+  const out: [number, number][][] = [];
+  for (const one of known) {
+    const last = out[out.length - 1];
+    if (last && one[0] - last[last.length - 1]![0] <= usual * 2) last.push(one); else out.push([one]);
+  }
+  return out;
+}
+
 // The events near a place, nearest first.
 export function near(lane: EventLane, at: number, reach: number): TimelineEvent[] {
   return lane.events.filter(event => Math.abs(event.at - at) <= Math.max(reach, 0)).sort((a, b) => Math.abs(a.at - at) - Math.abs(b.at - at));

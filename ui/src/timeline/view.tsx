@@ -9,7 +9,7 @@ import { now, update, type Range, type State } from "../state.ts";
 import { clock, MS, place, timeAt, type Axis } from "../time/axis.ts";
 import { axisOf, useTimeGestures } from "../time/gestures.ts";
 import { drawGrid, drawPointer, drawSelection } from "../time/paint.ts";
-import { eventLanes, near, seriesLanes, summary, told, top } from "./lanes.ts";
+import { eventLanes, near, seriesLanes, stretches, summary, told, top } from "./lanes.ts";
 
 const EVENT = 22, SERIES = 38, CALM = 20;
 
@@ -17,7 +17,7 @@ interface Props { timeline: Timeline; source: Source; state: State; range: Range
 
 export function TimelineView({ timeline, source, state, range, whole }: Props) {
   const theme = useTheme(), palette = paletteOf(theme);
-  const lanes = useMemo(() => eventLanes(timeline.events), [timeline]);
+  const lanes = useMemo(() => eventLanes(timeline.events.filter(event => event.at >= timeline.from && event.at <= timeline.to)), [timeline]);
   const { shown, calm, unseen } = useMemo(() => seriesLanes(timeline, state.all), [timeline, state.all]);
   const height = Math.max(EVENT, lanes.length * EVENT + shown.length * SERIES + (calm.length ? CALM : 0));
   const severity = (name: string): Rgb => name === "critical" ? palette.critical : name === "warning" ? palette.warning : palette.info;
@@ -94,27 +94,30 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
     context.fillStyle = css(palette.line);
     context.fillRect(axis.left, bottom, axis.width, 1);
     const colour = COLOURS[series.id] ? palette[COLOURS[series.id]!] : palette.info;
-    // A level is drawn as an area, what is counted per column as bars.
-    context.fillStyle = css(mix(palette.panel, colour, series.worst === "sum" ? 0.9 : 0.35));
-    series.values.forEach((value, column) => {
-      const x = Math.floor(x0 + column * each);
-      if (value === null) return;
-      const tall = value / most * h;
-      context.fillRect(x, bottom - tall, Math.max(1, Math.ceil(x0 + (column + 1) * each) - x), tall);
-    });
-    if (series.worst !== "sum") {
+    // What is counted per column is drawn as bars, a level as an area from look to look.
+    if (series.worst === "sum") {
+      context.fillStyle = css(mix(palette.panel, colour, 0.9));
+      series.values.forEach((value, column) => {
+        if (value === null) return;
+        const x = Math.floor(x0 + column * each), tall = value / most * h;
+        context.fillRect(x, bottom - tall, Math.max(1, Math.ceil(x0 + (column + 1) * each) - x), tall);
+      });
+    } else for (const run of stretches(series.values)) {
+      const path = new Path2D();
+      run.forEach(([column, value], at) => {
+        const x = x0 + (column + 0.5) * each, y = bottom - value / most * h;
+        if (at === 0) path.moveTo(x, y); else path.lineTo(x, y);
+      });
       context.strokeStyle = css(colour);
       context.lineWidth = 1.5;
-      context.beginPath();
-      let open = false;
-      series.values.forEach((value, column) => {
-        if (value === null) { open = false; return; }
-        const x = x0 + (column + 0.5) * each, at = bottom - value / most * h;
-        if (open) context.lineTo(x, at); else context.moveTo(x, at);
-        open = true;
-      });
-      context.stroke();
+      context.stroke(path);
       context.lineWidth = 1;
+      path.lineTo(x0 + (run[run.length - 1]![0] + 0.5) * each, bottom);
+      path.lineTo(x0 + (run[0]![0] + 0.5) * each, bottom);
+      context.fillStyle = css(mix(palette.panel, colour, 0.3));
+      context.globalAlpha = 0.7;
+      context.fill(path);
+      context.globalAlpha = 1;
     }
     context.restore();
   }
@@ -133,7 +136,7 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
       const series = shown[Math.floor((y - lanes.length * EVENT) / SERIES)];
       if (!series || x < axis.left) { tip.set(null); return; }
       const column = Math.floor((at - timeline.from) / (timeline.to - timeline.from) * series.values.length);
-      tip.set({ x: event.clientX, y: event.clientY, lines: [name(series), `${clock(at, source.start_time, timeline.step_ns)}: ${told(series.values[column] ?? null, series.unit)}`] });
+      tip.set({ x: event.clientX, y: event.clientY, lines: [series.title, `${clock(at, source.start_time, timeline.step_ns)}: ${told(series.values[column] ?? null, series.unit)}`] });
     },
     onLeave: () => tip.set(null),
     onClick(x, y) {
@@ -158,7 +161,12 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
   );
 }
 
-const name = (series: Series) => series.subject ? `${series.title} · ${series.subject}` : series.title;
+const name = (series: Series) => series.subject ? `${SHORT[series.id] ?? series.title} · ${series.subject}` : SHORT[series.id] ?? series.title;
+// What fits beside the axis; the server's own words stand in the box beside the mouse.
+const SHORT: Record<string, string> = {
+  zombies: "dead cgroups", "runqueue-delay": "waiting for a core", "softnet-drops": "softnet drops", "softnet-squeezes": "softnet squeezes", "nic-drops": "NIC drops", "nic-tx-timeouts": "transmit timeouts", "pressure-cpu": "CPU pressure",
+  "pressure-memory": "memory pressure", "pressure-io": "I/O pressure",
+};
 const COLOURS: Record<string, "critical" | "warning" | "irq" | "system" | "user" | "steal"> = {
   zombies: "irq", "runqueue-delay": "system", "softnet-drops": "critical", "nic-drops": "critical", "pressure-cpu": "warning", "pressure-memory": "warning", "pressure-io": "warning", throttled: "steal",
   "unit-restarts": "system",
