@@ -8,8 +8,8 @@ import { repository } from "./browser.mjs";
 const here = dirname(fileURLToPath(import.meta.url));
 export const coroner = process.env.CORONER ?? join(repository, "target", "release", "coroner");
 export const golden = name => join(repository, "golden", `${name}.coroner`);
-// The same incident as the flight recorder saw it, with stacks (testdata/make).
-export const incident = join(here, "testdata", "the-incident.coroner");
+// A thread walks over dead cgroups and takes a core, as the flight recorder saw it: with stacks (testdata/make).
+export const recorded = join(here, "testdata", "zombie-reclaim.coroner");
 
 // Starts a server on a port of its own. `address` is what it printed; close() ends it.
 export async function serve(file, ...options) {
@@ -55,9 +55,18 @@ export async function look(context, url, hash = "") {
   return { page, complaints };
 }
 
+// Asks again and again. Playwright's own waitForFunction evaluates text, which the page's policy forbids.
+export async function until(page, condition, argument, wait = 15_000) {
+  for (const end = Date.now() + wait; ;) {
+    if (await page.evaluate(condition, argument)) return;
+    if (Date.now() > end) throw new Error(`waited ${wait} ms for ${condition}`);
+    await new Promise(done => setTimeout(done, 30));
+  }
+}
+
 // Nothing is on its way any more, and what came is drawn.
 export async function settled(page) {
   await page.waitForLoadState("networkidle");
-  await page.waitForFunction(() => !document.querySelector('[aria-busy="true"], .waiting, .stale'));
+  await until(page, () => !document.querySelector('[aria-busy="true"], .waiting, .stale'));
   await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
 }

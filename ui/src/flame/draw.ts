@@ -1,10 +1,10 @@
 // Draws what is in sight of a flame graph. Work follows the pixels, not the frames: what is narrower than one is jumped over.
-import { changeFill, css, frameFill, inkOn, legible, mix, ownerColour, ownerKey, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
+import { changeFill, css, frameFill, inkOn, legible, mix, ownerColour, ownerKey, placeFill, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
 import { MONO } from "../paint/canvas.ts";
 import { firstBeyond, type Matches, type Tree } from "./tree.ts";
 
 export const ROW = 19;
-const SMALLEST = 0.6, NAMED = 26;
+const SMALLEST = 1.5, NAMED = 26;
 
 export interface Sight { from: number; to: number; scroll: number }
 
@@ -27,6 +27,15 @@ export class Paints {
     }
     return paint;
   }
+
+  // The many that are too narrow for a box of their own differ by place only, so that neighbours can be drawn at once.
+  crowd(frame: number, matches: Matches | null, hit: string): string {
+    if (matches?.hit[frame]) return hit;
+    if (this.tree.now) return this.of(frame).dim;
+    const key = this.tree.place[frame]! + (matches ? 4 : 0);
+    return this.crowds[key] ??= css(mix(placeFill(this.tree.place[frame]!, this.theme), this.palette.panel, matches ? 0.62 : 0.4));
+  }
+  private readonly crowds: string[] = [];
 
   private colour(frame: number): Rgb {
     const { tree, theme } = this, name = tree.names[tree.name[frame]!] ?? "?";
@@ -57,14 +66,19 @@ export function drawFlame(context: CanvasRenderingContext2D, width: number, heig
       if (left >= sight.to) break;
       const x = (left - sight.from) * scale, wide = tree.total[frame]! * scale;
       if (wide < SMALLEST) {
-        // A crowd of narrow ones: one bar, on to the next pixel.
-        const end = sight.from + (Math.floor(x) + 1) / scale;
-        let next = firstBeyond(tree, level, end);
-        if (next <= at) next = at + 1;
-        context.fillStyle = paints.of(frame).dim;
-        context.fillRect(Math.floor(x), y, 1, ROW - 1);
-        if (matches) for (let each = at; each < Math.min(next, at + 64); each++) if (matches.hit[level[each]!]) { context.fillStyle = hit; context.fillRect(Math.floor(x), y, 1, ROW - 1); break; }
-        at = next;
+        // A crowd of narrow ones: one bar as long as they stand together and look alike, pixel by pixel.
+        const begin = Math.floor(x);
+        const crowd = paints.crowd(frame, matches, hit);
+        let end = begin;
+        while (at < level.length) {
+          const each = level[at]!, pixel = Math.floor((tree.left[each]! - sight.from) * scale);
+          if (pixel > end || pixel >= width || tree.total[each]! * scale >= SMALLEST || paints.crowd(each, matches, hit) !== crowd) break;
+          end = pixel + 1;
+          const next = firstBeyond(tree, level, sight.from + end / scale);
+          at = next > at ? next : at + 1;
+        }
+        context.fillStyle = crowd;
+        context.fillRect(begin, y, Math.max(1, end - begin), ROW - 1);
         continue;
       }
       const a = Math.max(0, x), b = Math.min(width, x + wide);

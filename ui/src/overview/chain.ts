@@ -43,11 +43,13 @@ export function stepsOf(verdict: Verdict): Step[] {
     if (seen.has(key)) return;
     seen.add(key);
     steps.push({ finding, link, also: (into.get(key) ?? []).filter(other => other !== link), depth, worst: false });
-    const next = [...(by.get(key) ?? [])].filter(other => !seen.has(keyOf(other.to)) && (far.get(keyOf(other.to)) ?? 0) === (far.get(key) ?? 0) + 1)
-      .sort((a, b) => reach(keyOf(b.to), new Set()) - reach(keyOf(a.to), new Set()));
+    const next = [...(by.get(key) ?? [])].filter(other => !seen.has(keyOf(other.to)) && (far.get(keyOf(other.to)) ?? 0) === (far.get(key) ?? 0) + 1);
+    const length = (link: Link) => reach(keyOf(link.to), new Set());
+    // Of equals the last: then the order stays as the verdict tells it.
+    const trunk = next.reduce<Link | null>((best, link) => !best || length(link) >= length(best) ? link : best, null);
     // Branches first, so that the trunk goes on below them without a break.
-    for (const branch of next.slice(1)) put(branch.to, branch, depth + 1);
-    if (next[0]) put(next[0].to, next[0], depth);
+    for (const branch of next) if (branch !== trunk) put(branch.to, branch, depth + 1);
+    if (trunk) put(trunk.to, trunk, depth);
   };
   put(verdict.root_cause, null, 0);
   for (const link of verdict.chain) if (!seen.has(keyOf(link.to))) put(link.to, link, 0);
