@@ -6,6 +6,7 @@ mod exit;
 mod kernel_work;
 mod output;
 mod recorder;
+mod view;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Some(args::Command::Import(import)) => commands::profile::import::run(import),
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
+        Some(args::Command::View(view)) => view::run(view),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),
         Some(args::Command::FreezeIncident(freeze)) => commands::incidents::freeze(freeze),
     };

@@ -4,6 +4,7 @@ mod bench;
 mod bench_profile;
 mod bench_recorder;
 mod bench_units;
+mod bench_view;
 mod bench_zombies;
 mod big_node;
 
@@ -20,9 +21,10 @@ struct Args {
 enum Command {
     /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
     Bench {
-        /// Only benchmarks whose name contains this. Four are of their own: `zombies`, which makes 60,000 dead
+        /// Only benchmarks whose name contains this. Five are of their own: `zombies`, which makes 60,000 dead
         /// cgroups, `units`, which boots a systemd with 400 units, `profile` (or `profile:PART`), which measures the
-        /// profile engine against its peers, and `recorder` (or `recorder:PART`), which measures the flight recorder beside perf.
+        /// profile engine against its peers, and `recorder` (or `recorder:PART`), which measures the flight recorder beside perf, and
+        /// `view` (or `view:PART`), which measures the page's server, beside FlameScope too.
         filter: Option<String>,
         /// Runs of each.
         #[arg(long, default_value_t = 3)]

@@ -2,9 +2,11 @@
 
 pub mod profile;
 pub mod recorder;
+pub mod view;
 
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, Moment, MonopoliesArgs, parse_moment};
 use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
+use view::ViewArgs;
 
 use crate::recorder::config::parse_size;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -63,6 +65,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Write a CPU profile, or a part of it, in the format of another tool; or copy an incident's file out.
     Export(ExportArgs),
+    /// Open a page in the browser: cores, time line, flame graphs and verdict of a recorder, a recording or a profile.
+    View(ViewArgs),
     /// List what the recorder froze, or tell of one incident.
     Incidents(IncidentsArgs),
     /// Make the running recorder freeze the minutes around this moment.

@@ -1,7 +1,10 @@
 //! The command line of the commands that read CPU profiles.
 
+use crate::commands::profile::kept::Kept;
 use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 #[derive(Debug, ClapArgs)]
@@ -145,6 +148,18 @@ pub struct SourceArgs {
     /// Look up no names of functions: addresses in perf.data stay `[module]`.
     #[arg(long)]
     pub no_symbols: bool,
+
+    /// The samples of FILE, where they are in memory already.
+    #[arg(skip)]
+    pub kept: Option<Arc<Kept>>,
+
+    /// Of how many chunks of a recording one is read; 0 and 1 are all.
+    #[arg(skip)]
+    pub one_chunk_in: u32,
+
+    /// Becomes true when nobody wants the answer any more.
+    #[arg(skip)]
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -260,6 +275,8 @@ pub enum Moment {
     Wall(u64),
     /// A time of the day on which the first sample was taken (UTC), in nanoseconds.
     TimeOfDay(u64),
+    /// A reading of the recording's clock, whatever it says.
+    Clock(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -312,7 +329,7 @@ fn parse_moments(text: &str) -> Result<(Moment, Moment), String> {
     Ok((parse_moment(from)?, parse_moment(to)?))
 }
 
-fn parse_band(text: &str) -> Result<(u64, u64), String> {
+pub fn parse_band(text: &str) -> Result<(u64, u64), String> {
     let expected = "expected a part of a second, e.g. 300ms..400ms or 0.3..0.4";
     let (from, to) = text.split_once("..").ok_or(expected)?;
     let offset = |text: &str| match parse_moment(text) {
@@ -324,7 +341,7 @@ fn parse_band(text: &str) -> Result<(u64, u64), String> {
     if from != to { Ok((from, to)) } else { Err(format!("{expected}: it must not be empty")) }
 }
 
-fn parse_cores(text: &str) -> Result<Cores, String> {
+pub fn parse_cores(text: &str) -> Result<Cores, String> {
     let expected = || "expected cores such as 1 or 0-3,7".to_owned();
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -339,7 +356,7 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 }
 
 /// A stretch of time, from a microsecond to a day.
-fn parse_span(text: &str) -> Result<Duration, String> {
+pub fn parse_span(text: &str) -> Result<Duration, String> {
     let ns = match parse_moment(text) {
         Ok(Moment::Number(ns) | Moment::FromStart(ns)) => ns,
         _ => return Err("expected a duration such as 100ms or 1s".to_owned()),

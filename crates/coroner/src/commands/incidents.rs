@@ -59,7 +59,7 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     })
 }
 
-fn none_runs() -> &'static str {
+pub fn none_runs() -> &'static str {
     match rustix::process::geteuid().is_root() {
         true => "no recorder runs on this node",
         false => "no recorder runs on this node that you may see (root sees all)",
@@ -67,7 +67,7 @@ fn none_runs() -> &'static str {
 }
 
 /// `None` if none runs. Of several nobody knows which is meant.
-fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
+pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
     let mut running = directory::running();
     if running.len() > 1 {
         let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
@@ -77,6 +77,17 @@ fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
 }
 
 fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
+    let listed = listed(directory)?;
+    let is_live = directory::is_live(directory);
+    if json {
+        Ok(format!("{:#}\n", incidents_json::list(directory, is_live, &listed)))
+    } else {
+        Ok(incidents_text::list(directory, is_live, &listed))
+    }
+}
+
+/// Newest first.
+pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
     let sizes = files::listed(directory)
         .with_context(|| format!("{}: cannot be listed", directory::incidents(directory).display()))?;
     let mut listed = Vec::new();
@@ -88,12 +99,7 @@ fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
             Err(error) => warn(&format!("{error:#}")),
         }
     }
-    let is_live = directory::is_live(directory);
-    if json {
-        incidents_json::list(directory, is_live, &listed)
-    } else {
-        Ok(incidents_text::list(directory, is_live, &listed))
-    }
+    Ok(listed)
 }
 
 /// Everything that is told of one incident. What is derived is derived anew, from its file.
@@ -114,7 +120,22 @@ pub struct Read {
 
 fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<()> {
     show.report.check(json, Some(&files::recording(directory, show.number)))?;
-    let incident = find(directory, show.number)?;
+    let report = report(directory, show.number, show.verbose)?;
+    if json {
+        print(&format!("{:#}\n", incidents_json::report(&report)?))?;
+    } else if !show.report.is_stdout() {
+        print(&incidents_text::report(&report))?;
+    }
+    write_report(&report, show)?;
+    if !json {
+        print(&show.report.told())?;
+    }
+    Ok(())
+}
+
+/// Reads one incident and judges it.
+pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Report> {
+    let incident = find(directory, number)?;
     let listed = Listed::new(directory, incident);
     let read = match &listed.file {
         None => Err("its minutes are not frozen yet, or could not be".to_owned()),
@@ -127,17 +148,7 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
             Read { evidence: recording.evidence, diagnosis, risers }
         }),
     };
-    let report = Report { directory: directory.to_owned(), listed, read, verbose: show.verbose };
-    if json {
-        print(&incidents_json::report(&report)?)?;
-    } else if !show.report.is_stdout() {
-        print(&incidents_text::report(&report))?;
-    }
-    write_report(&report, show)?;
-    if !json {
-        print(&show.report.told())?;
-    }
-    Ok(())
+    Ok(Report { directory: directory.to_owned(), listed, read, verbose })
 }
 
 /// How much a verdict is about what the incident was frozen for; the nearest is told first.

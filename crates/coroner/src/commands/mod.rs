@@ -7,7 +7,7 @@ pub mod incidents;
 pub mod mark;
 pub mod profile;
 pub mod record;
-mod recorded;
+pub mod recorded;
 mod report;
 pub mod units;
 pub mod zombies;

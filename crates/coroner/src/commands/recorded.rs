@@ -65,7 +65,7 @@ pub fn read(args: &RecordedArgs, is_watch: bool) -> anyhow::Result<Option<Record
     Ok(None)
 }
 
-fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
+pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     let is_directory = path.is_dir();
     let (span, is_default) = span(path, args)?;
     let mut recording = recording::read_span(path, &span)?;
@@ -158,7 +158,7 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
             Ok(yesterday)
         }
         (Moment::TimeOfDay(_), None) => bail!("the recording does not know the wall clock; use --last"),
-        (Moment::Number(_) | Moment::FromStart(_), _) => bail!("expected a wall-clock time"),
+        (Moment::Number(_) | Moment::FromStart(_) | Moment::Clock(_), _) => bail!("expected a wall-clock time"),
     }
 }
 

@@ -24,9 +24,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
         Some(recorded) => std::mem::take(&mut recorded.evidence),
         None => look_at_node(&args, watched)?,
     };
-    if evidence.zombie_scans.is_empty() {
-        evidence.zombie_scans.extend(scan_of_census(&evidence));
-    }
+    count_if_not_named(&mut evidence);
     let report = report(&evidence).with_context(|| match &recorded {
         Some(Recorded { path, .. }) => {
             format!("{}: memory cgroups were not looked at in this recording", path.display())
@@ -79,6 +77,12 @@ fn look_at_node(args: &ZombiesArgs, watched: Option<Duration>) -> anyhow::Result
 }
 
 /// A recording without a scan has at least a count.
+pub fn count_if_not_named(evidence: &mut Evidence) {
+    if evidence.zombie_scans.is_empty() {
+        evidence.zombie_scans.extend(scan_of_census(evidence));
+    }
+}
+
 fn scan_of_census(evidence: &Evidence) -> Option<ZombieScan> {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at)?;
     Some(ZombieScan {

@@ -8,15 +8,14 @@ use coroner_evidence::recording::RiserRow;
 use serde_json::{Value, json};
 use std::path::Path;
 
-pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> anyhow::Result<String> {
+pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> Value {
     let incidents: Vec<Value> = listed.iter().map(incident).collect();
-    let document = json!({
+    json!({
         "schema": "coroner.incidents/1",
         "directory": directory,
         "recorder_runs": is_live,
         "incidents": incidents,
-    });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    })
 }
 
 fn incident(listed: &Listed) -> Value {
@@ -43,7 +42,7 @@ fn incident(listed: &Listed) -> Value {
     })
 }
 
-pub fn report(report: &Report) -> anyhow::Result<String> {
+pub fn report(report: &Report) -> anyhow::Result<Value> {
     let (diagnosis, risers, missing, unreadable) = match &report.read {
         Ok(read) => {
             let diagnosis = diagnosis_json::document(&read.diagnosis)?;
@@ -55,15 +54,14 @@ pub fn report(report: &Report) -> anyhow::Result<String> {
         }
         Err(why) => (Value::Null, Value::Null, Value::Null, Some(why)),
     };
-    let document = json!({
+    Ok(json!({
         "schema": "coroner.incident-report/1",
         "incident": incident(&report.listed),
         "diagnosis": diagnosis,
         "risers": risers,
         "missing_samples": missing,
         "unreadable": unreadable,
-    });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    }))
 }
 
 fn riser(riser: &RiserRow) -> Value {

@@ -171,6 +171,12 @@ impl Charges {
         });
     }
 
+    /// All run time on a core: whose it is (its place in [`Threads::lines`]), between which two samples, how many nanoseconds.
+    pub fn on_core(&self, core: u32) -> impl Iterator<Item = (usize, Window, f64)> + '_ {
+        let charges = self.by_core.get(&core).map_or(&[][..], Vec::as_slice);
+        charges.iter().map(|charge| (charge.line, charge.window, charge.run_ns))
+    }
+
     /// Run time of a thread on a core within a window.
     pub fn run_ns(&self, timeline: &Timeline, core: u32, line: usize, window: Window) -> f64 {
         self.within(timeline, core, window).filter(|c| c.line == line).map(|c| c.run_ns).sum()

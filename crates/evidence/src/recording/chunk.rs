@@ -250,34 +250,45 @@ impl Streamed for CoreTimes {
     }
 
     fn unpack(payload: &[u8]) -> Result<Vec<CoreTimes>, ChunkError> {
-        let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
-        let mut columns = split(payload, names)?;
-        let mut looks: Vec<CoreTimes> = Vec::new();
-        while !columns[0].is_empty() {
-            let before = looks.last();
-            let [at, count, core, ticks @ ..] = &mut columns;
-            let at = at.after(before.map_or(0, |b| b.at.0))?;
-            let before = before.map_or(&[][..], |b| &b.cores);
-            let count = count.after(before.len() as u64)?;
-            if count > MAX_CORES as u64 {
-                return Err(ChunkError::Range("count", count));
-            }
-            let mut cores = Vec::new();
-            for i in 0..count {
-                let old = usize::try_from(i).ok().and_then(|i| before.get(i)).copied();
-                let old = old.unwrap_or(CoreTicks { core: i as u32, ..CoreTicks::default() });
-                let core = core.after_u32(old.core)?;
-                let mut new = ticks_of(&old);
-                for (value, column) in new.iter_mut().zip(ticks.iter_mut()) {
-                    *value = column.after(*value)?;
-                }
-                cores.push(core_ticks(core, new));
-            }
-            looks.push(CoreTimes { at: Time(at), cores });
-        }
+        let (looks, columns) = looks_of(payload, usize::MAX)?;
         all_used(columns)?;
         Ok(looks)
     }
+}
+
+/// The first `most` looks of a chunk, and all columns that they left over.
+fn looks_of<'a>(payload: &'a [u8], most: usize) -> Result<(Vec<CoreTimes>, [Column<'a>; 11]), ChunkError> {
+    let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
+    let mut columns = split(payload, names)?;
+    let mut looks: Vec<CoreTimes> = Vec::new();
+    while !columns[0].is_empty() && looks.len() < most {
+        let before = looks.last();
+        let [at, count, core, ticks @ ..] = &mut columns;
+        let at = at.after(before.map_or(0, |b| b.at.0))?;
+        let before = before.map_or(&[][..], |b| &b.cores);
+        let count = count.after(before.len() as u64)?;
+        if count > MAX_CORES as u64 {
+            return Err(ChunkError::Range("count", count));
+        }
+        let mut cores = Vec::new();
+        for i in 0..count {
+            let old = usize::try_from(i).ok().and_then(|i| before.get(i)).copied();
+            let old = old.unwrap_or(CoreTicks { core: i as u32, ..CoreTicks::default() });
+            let core = core.after_u32(old.core)?;
+            let mut new = ticks_of(&old);
+            for (value, column) in new.iter_mut().zip(ticks.iter_mut()) {
+                *value = column.after(*value)?;
+            }
+            cores.push(core_ticks(core, new));
+        }
+        looks.push(CoreTimes { at: Time(at), cores });
+    }
+    Ok((looks, columns))
+}
+
+/// The first looks of a packed chunk: enough for those who step over the rest. Numbers behind them are not looked at.
+pub fn first_looks(data: &[u8], most: usize) -> Result<Vec<CoreTimes>, ChunkError> {
+    Ok(looks_of(&decompress(data)?, most)?.0)
 }
 
 /// A thread is interned at its first sample of the chunk; later ones are told from its last.

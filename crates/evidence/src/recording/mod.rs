@@ -7,7 +7,8 @@
 //! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
 //!
 //! The always-on recorder keeps a directory of such files ([`segments`]). [`span`] reads a stretch of time out of it, and [`cut`]
-//! decides what belongs to that; [`incident_rows`] has what the recorder says beside evidence.
+//! decides what belongs to that; [`incident_rows`] has what the recorder says beside evidence. [`outline`] tells what there is
+//! without reading it.
 
 mod chunk;
 mod cut;
@@ -15,6 +16,7 @@ mod incident_rows;
 mod kernel_work_rows;
 mod node_rows;
 mod open;
+mod outline;
 pub mod profile;
 mod read;
 mod rows;
@@ -32,6 +34,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use incident_rows::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
+pub use outline::{CoreLooks, Logs, Outline, SamplesOutline, core_looks, logs, nics, outline};
 pub use read::read;
 pub use schema::FORMAT;
 pub use span::{Span, newest_real_ns, read_span};

@@ -8,10 +8,10 @@ use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
 use super::schema::{APPLICATION_ID, FORMAT, KERNEL_WORK_SINCE, PROFILE_SINCE, ZOMBIES_SINCE};
 use super::zombie_rows::{self, Unpacked};
-use super::{About, PROBE, Recording, RecordingError, cut, kernel_work_rows, node_rows, unit_rows};
+use super::{About, Logs, PROBE, Recording, RecordingError, cut, kernel_work_rows, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::{Clocks, Time, Window};
-use crate::{CoreTicks, CoreTimes, Evidence, ThreadKey, ThreadSample, Unit, ZombieScan, probe};
+use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, ZombieScan, probe};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -181,6 +181,46 @@ impl Reader {
             self.db.query_row(sql, [], |row| Ok((row.get::<_, Option<Time>>(0)?, row.get::<_, Option<Time>>(1)?)));
         let (from, to) = ends.ok()?;
         Some(Window { from: from?, to: to? })
+    }
+
+    /// The cores of the first look at them.
+    pub fn first_cores(&self) -> Vec<u32> {
+        let sql = "SELECT data FROM core_time_chunks ORDER BY id LIMIT 1";
+        let first = self.db.query_row(sql, [], |row| Ok(chunk::first_looks(row.get_ref(0)?.as_blob()?, 1)));
+        let look = first.ok().and_then(Result::ok).and_then(|looks| looks.into_iter().next());
+        look.map_or_else(Vec::new, |look| look.cores.iter().map(|core| core.core).collect())
+    }
+
+    /// Who the node is, and nothing else.
+    pub fn only_node(mut self) -> Option<Node> {
+        let node = self.pairs("node");
+        node_rows::node(node).0
+    }
+
+    /// The network devices, each as last seen, and nothing else.
+    pub fn only_nics(mut self) -> Vec<Nic> {
+        self.room = Room::of(MAX_BYTES);
+        let queues = self.children(rows::NIC_QUEUES, rows::nic_queue);
+        let nics = self.parents(rows::NICS, rows::nic, queues, |nic, queues| nic.queues = queues);
+        let mut latest: BTreeMap<(Option<String>, String), Nic> = BTreeMap::new();
+        for nic in nics {
+            let key = (nic.netns.clone(), nic.name.clone());
+            if latest.get(&key).is_none_or(|known| known.at <= nic.at) {
+                latest.insert(key, nic);
+            }
+        }
+        latest.into_values().collect()
+    }
+
+    /// What the kernel and the units said, and nothing else.
+    pub fn only_logs(mut self) -> Logs {
+        self.room = Room::of(MAX_BYTES);
+        let log = self.values(rows::KERNEL_LOG, rows::log_line);
+        let unit_log = match self.about.format >= ZOMBIES_SINCE {
+            true => self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line),
+            false => Vec::new(),
+        };
+        Logs { log, unit_log }
     }
 
     /// What the streams of this stretch may take in memory, roughly.

@@ -83,6 +83,8 @@ pub struct Options<'a> {
     /// a recording is read there only, other files are read whole.
     pub range: Option<Range<u64>>,
     pub stacks: Stacks,
+    /// Of so many chunks of a recording one is read, for a picture of a very long time; 0 and 1 are all. Other files are read whole.
+    pub one_chunk_in: u32,
 }
 
 /// What the file at `path` is.
@@ -172,7 +174,9 @@ fn ours(
 ) -> Result<Imported, ImportError> {
     let mut window = Window::new(take);
     let (names, report) =
-        recording::read_named(path, options.range.clone(), symbols, &mut |names, sample| window.take(names, sample))?;
+        recording::read_thinned(path, options.range.clone(), options.one_chunk_in, symbols, &mut |names, sample| {
+            window.take(names, sample)
+        })?;
     window.finish(&names);
     // How many were out of order when they were recorded or imported is in the file. That chunks overlap is our own doing.
     if let Some(read) = options.read {

@@ -20,7 +20,7 @@ use crate::symbols::Symbols;
 ///
 /// Frames without a name stay as they are stored, with their places: this is for those who copy a recording.
 pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
-    read_with(path, range, &mut Places::Kept, take)
+    read_with(path, range, 1, &mut Places::Kept, take)
 }
 
 /// The same for those who look at it: frames that had no name when they were recorded get one from `symbols`, where the file that
@@ -31,15 +31,28 @@ pub fn read_named(
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
-    read_with(path, range, &mut Places::named_by(symbols), take)
+    read_with(path, range, 1, &mut Places::named_by(symbols), take)
+}
+
+/// The same, and of `one_in` chunks only one is read, evenly over the time: for a picture of more than can be read at once.
+pub fn read_thinned(
+    path: &Path,
+    range: Option<Range<u64>>,
+    one_in: u32,
+    symbols: &mut Symbols,
+    take: &mut Take<'_>,
+) -> Result<(Dictionary, Report), ImportError> {
+    read_with(path, range, one_in, &mut Places::named_by(symbols), take)
 }
 
 fn read_with(
     path: &Path,
     range: Option<Range<u64>>,
+    one_in: u32,
     places: &mut Places<'_>,
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
+    let mut thinned = Thinned { one_in: u64::from(one_in.max(1)), seen: 0 };
     let mut names = Dictionary::default();
     let mut report = Report::default();
     if is_directory(path)? {
@@ -55,7 +68,8 @@ fn read_with(
                     continue;
                 }
             };
-            if pass(&file, Axis::WallClock, range.as_ref(), (&mut names, places), &mut report, take).is_break() {
+            let from = (Axis::WallClock, range.as_ref(), &mut thinned);
+            if pass(&file, from, (&mut names, places), &mut report, take).is_break() {
                 break;
             }
         }
@@ -64,7 +78,8 @@ fn read_with(
         if !file.has_profile() {
             return Err(ImportError::NoSamples { path: path.to_owned() });
         }
-        let _ = pass(&file, Axis::Own, range.as_ref(), (&mut names, places), &mut report, take);
+        let from = (Axis::Own, range.as_ref(), &mut thinned);
+        let _ = pass(&file, from, (&mut names, places), &mut report, take);
     }
     Ok((names, report))
 }
@@ -130,10 +145,22 @@ impl Shift {
     }
 }
 
+/// Which chunks are read, counted over all files.
+struct Thinned {
+    one_in: u64,
+    seen: u64,
+}
+
+impl Thinned {
+    fn takes(&mut self) -> bool {
+        self.seen += 1;
+        (self.seen - 1).is_multiple_of(self.one_in)
+    }
+}
+
 fn pass(
     file: &Reader,
-    axis: Axis,
-    range: Option<&Range<u64>>,
+    (axis, range, thinned): (Axis, Option<&Range<u64>>, &mut Thinned),
     (names, places): (&mut Dictionary, &mut Places<'_>),
     report: &mut Report,
     take: &mut Take<'_>,
@@ -172,7 +199,7 @@ fn pass(
     let mut places = Some(places);
     let mut looked_up = file.names();
     let mut flow = ControlFlow::Continue(());
-    let ended = file.chunks(own_range.as_ref(), &mut |chunk| {
+    let ended = file.chunks(own_range.as_ref(), &mut || thinned.takes(), &mut |chunk| {
         report.bytes += chunk.bytes;
         let rows = match chunk.samples {
             Ok(rows) => rows,

@@ -3,12 +3,12 @@
 //! into target/peers, never linked.
 
 pub mod monopolies;
-mod peers;
+pub mod peers;
 mod perf_data;
-mod ranges;
+pub mod ranges;
 mod same_lines;
-mod text;
-mod vary;
+pub mod text;
+pub mod vary;
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! One second's flame graph out of a day of recordings.
 
-mod day;
+pub mod day;
 
 use super::Row;
 use anyhow::Context;

@@ -197,7 +197,7 @@ fn seconds(time: std::time::Duration) -> String {
 }
 
 /// From the first event that has a stack on: inferno gives up on a text that begins with one that has none.
-fn from_first_stack(text: &str) -> &str {
+pub fn from_first_stack(text: &str) -> &str {
     let mut event = 0;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -212,7 +212,7 @@ fn from_first_stack(text: &str) -> &str {
 }
 
 /// The text to vary.
-fn short_text(scratch: &Path) -> anyhow::Result<PathBuf> {
+pub fn short_text(scratch: &Path) -> anyhow::Result<PathBuf> {
     if let Some(text) = std::env::var_os("PROFILE_BENCH_TEXT") {
         return Ok(text.into());
     }

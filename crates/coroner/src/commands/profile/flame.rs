@@ -42,7 +42,7 @@ impl Side {
         self.event().is_some_and(Event::is_clock)
     }
 
-    fn tree(&self, invert: bool) -> FlameTree {
+    pub fn tree(&self, invert: bool) -> FlameTree {
         match self.event {
             Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::Options { invert }),
             None => FlameTree::default(),
@@ -124,7 +124,7 @@ fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> 
     Ok(Exit::NothingWrong)
 }
 
-fn find_risers(before: &Side, after: &Side) -> Vec<Riser> {
+pub fn find_risers(before: &Side, after: &Side) -> Vec<Riser> {
     risers::find((&before.read.names, &before.busy), (&after.read.names, &after.busy), RISERS)
 }
 
@@ -151,7 +151,12 @@ impl DiffArgs {
 }
 
 /// `with_idle`: as the file has it; else only what was work.
-fn read_side(source: &SourceArgs, selection: &SelectionArgs, with_idle: bool, must_have: bool) -> anyhow::Result<Side> {
+pub fn read_side(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    with_idle: bool,
+    must_have: bool,
+) -> anyhow::Result<Side> {
     let mut sums = StackSums::by_command();
     let mut busy = BusyShares::default();
     let mut kinds = Kinds::default();
@@ -174,7 +179,7 @@ fn read_side(source: &SourceArgs, selection: &SelectionArgs, with_idle: bool, mu
 }
 
 /// What stands above the picture.
-fn picture(side: &Side) -> svg::Options {
+pub fn picture(side: &Side) -> svg::Options {
     let unit = if side.is_clock() { "ns" } else { "samples" };
     svg::Options { title: describe(side), unit: unit.to_owned(), ..svg::Options::default() }
 }

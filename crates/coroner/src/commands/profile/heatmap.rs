@@ -1,14 +1,14 @@
 //! `coroner heatmap`.
 
 use super::{ReadProfile, span};
-use crate::args::profile::{By, HeatmapArgs};
+use crate::args::profile::{By, HeatmapArgs, SelectionArgs, SourceArgs};
 use crate::exit::Exit;
 use crate::output::profile::{heatmap_json, heatmap_text};
 use crate::output::{print, terminal};
 use anyhow::bail;
 use coroner_profile::import::Stacks;
-use coroner_profile::views::cores::CoreCounter;
-use coroner_profile::views::heatmap::OffsetCounter;
+use coroner_profile::views::cores::{CoreCounter, CoreHeatmap};
+use coroner_profile::views::heatmap::{OffsetCounter, OffsetHeatmap};
 use coroner_profile::views::{Kind, Kinds, Selector};
 use std::collections::HashMap;
 
@@ -25,60 +25,17 @@ pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
                     heatmap_text::step(length, cores, width)
                 }
             };
-            let mut counter = CoreCounter::new(step);
-            // Who had a core is told by everybody's samples; those that are asked for are counted beside.
-            let mut somebody = args.selection.asks_for_somebody().then(|| args.selection.somebody());
-            let mut asked = Asked::default();
-            let where_and_when = args.selection.of_anybody();
-            let mut read = super::read(&args.source, &where_and_when, &mut |names, sample| {
-                counter.add(names, sample);
-                if let (Some(somebody), Some(core), Some(time)) = (&mut somebody, sample.core, sample.time)
-                    && somebody.has(names, sample)
-                {
-                    *asked.cells.entry((core, time / step)).or_default() += 1;
-                    asked.samples += 1;
-                }
-            })?;
-            must_have_times(&read)?;
-            read.must_have_tasks()?;
-            read.must_have_cores()?;
-            let asked = somebody.map(|somebody| Asked { somebody: Some(somebody), ..asked });
-            if let Some(asked) = &asked {
-                read.selected = asked.samples;
-                if asked.samples == 0 {
-                    bail!("{}", super::select::nothing(&read, &args.selection));
-                }
-            }
-            let map = counter.finish();
-            if map.columns == 0 {
-                bail!(
-                    "{}: no event that is selected ticks like a clock (it has {}): what the cores did cannot be told; record cpu-clock \
-                     or cycles, or try --by offset",
-                    read.file.display(),
-                    read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
-                );
-            }
+            let (read, map, asked) = by_core(&args.source, &args.selection, step)?;
             if args.json {
-                heatmap_json::by_core(&read, &map, asked.as_ref())
+                heatmap_json::by_core(&read, &map, asked.as_ref(), None)
             } else {
                 heatmap_text::by_core(&read, &map, asked, &words, width)
             }
         }
         By::Offset => {
-            let mut counter = OffsetCounter::new(usize::from(args.rows));
-            let mut kinds = Kinds::default();
-            let mut idle = 0;
-            let stacks = Stacks::OfIdleTasks;
-            let read = super::read_with(&args.source, &args.selection, stacks, &mut |names, sample| match kinds
-                .kind(names, sample)
-            {
-                Kind::Idle => idle += 1,
-                _ => counter.add(sample),
-            })?;
-            must_have_times(&read)?;
-            let map = counter.finish();
+            let (read, map, idle) = by_offset(&args.source, &args.selection, usize::from(args.rows))?;
             if args.json {
-                heatmap_json::by_offset(&read, &map, idle)
+                heatmap_json::by_offset(&read, &map, idle, None)
             } else {
                 heatmap_text::by_offset(&read, &map, idle, &words, width)
             }
@@ -86,6 +43,69 @@ pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
+}
+
+/// What each core did, in columns of `step` nanoseconds, and the samples of whoever is asked for.
+pub fn by_core(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    step: u64,
+) -> anyhow::Result<(ReadProfile, CoreHeatmap, Option<Asked>)> {
+    let mut counter = CoreCounter::new(step);
+    // Who had a core is told by everybody's samples; those that are asked for are counted beside.
+    let mut somebody = selection.asks_for_somebody().then(|| selection.somebody());
+    let mut asked = Asked::default();
+    let where_and_when = selection.of_anybody();
+    let mut read = super::read(source, &where_and_when, &mut |names, sample| {
+        counter.add(names, sample);
+        if let (Some(somebody), Some(core), Some(time)) = (&mut somebody, sample.core, sample.time)
+            && somebody.has(names, sample)
+        {
+            *asked.cells.entry((core, time / step)).or_default() += 1;
+            asked.samples += 1;
+        }
+    })?;
+    must_have_times(&read)?;
+    read.must_have_tasks()?;
+    read.must_have_cores()?;
+    let asked = somebody.map(|somebody| Asked { somebody: Some(somebody), ..asked });
+    if let Some(asked) = &asked {
+        read.selected = asked.samples;
+        if asked.samples == 0 {
+            bail!("{}", super::select::nothing(&read, selection));
+        }
+    }
+    let map = counter.finish();
+    if map.columns == 0 {
+        bail!(
+            "{}: no event that is selected ticks like a clock (it has {}): what the cores did cannot be told; record cpu-clock \
+             or cycles, or try --by offset",
+            read.file.display(),
+            read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    Ok((read, map, asked))
+}
+
+/// When it was busy, second by second, and how many samples were idle.
+pub fn by_offset(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    rows: usize,
+) -> anyhow::Result<(ReadProfile, OffsetHeatmap, u64)> {
+    let mut counter = OffsetCounter::new(rows);
+    let mut kinds = Kinds::default();
+    let mut idle = 0;
+    let stacks = Stacks::OfIdleTasks;
+    let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds
+        .kind(names, sample)
+    {
+        Kind::Idle => idle += 1,
+        _ => counter.add(sample),
+    })?;
+    must_have_times(&read)?;
+    let map = counter.finish();
+    Ok((read, map, idle))
 }
 
 /// The samples of somebody in particular.

@@ -13,7 +13,7 @@ use coroner_profile::import::{self as reader, Stacks};
 use coroner_profile::recording::NewRecording;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let name = args.output.to_string_lossy();
@@ -42,6 +42,16 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
 /// Writes the selected samples into a new recording. If that fails or is broken off, none is left behind.
 pub fn write(source: &SourceArgs, selection: &SelectionArgs, output: &Path) -> anyhow::Result<ReadProfile> {
     let stop = crate::commands::stop_on_signals()?;
+    write_until(source, selection, output, &stop)
+}
+
+/// The same, until `stop` becomes true.
+pub fn write_until(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    output: &Path,
+    stop: &AtomicBool,
+) -> anyhow::Result<ReadProfile> {
     let mut recording = NewRecording::create(output, &source.file)?;
     let mut failed = None;
     let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| {

@@ -4,6 +4,7 @@ pub mod export;
 pub mod flame;
 pub mod heatmap;
 pub mod import;
+pub mod kept;
 pub mod monopolies;
 pub mod out;
 mod select;
@@ -20,6 +21,7 @@ use select::Select;
 use std::cmp::Reverse;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ const SHOW_PROGRESS_FROM: u64 = 8 << 20;
 pub struct ReadProfile {
     pub file: PathBuf,
     pub format: Format,
-    pub names: Dictionary,
+    pub names: Arc<Dictionary>,
     pub report: Report,
     /// Why functions have no names.
     pub unnamed: Vec<String>,
@@ -164,8 +166,12 @@ fn read_until(
     if let Some(root) = source.symbols.as_deref().filter(|root| !root.is_dir()) {
         bail!("--symbols {}: there is no such directory", root.display());
     }
+    if let Some(kept) = &source.kept {
+        return kept.read(source, selection, view);
+    }
     let mut symbols = symbols(source);
     let mut select = Select::new(selection);
+    let mut patience = Patience::of(source);
     let (mut span, mut selected) = (None, 0u64);
     let mut cores = vec![];
     let count = AtomicU64::new(0);
@@ -176,9 +182,11 @@ fn read_until(
     }
     let stored_first = range.as_ref().map(|(first, _)| *first);
     let range = range.and_then(|(_, range)| range);
-    let options = reader::Options { format: format(source), read: Some(&count), range, stacks };
+    let one_chunk_in = source.one_chunk_in;
+    let options = reader::Options { format: format(source), read: Some(&count), range, stacks, one_chunk_in };
     let imported = with_progress(&source.file, &count, || {
         reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
+            patience.lasts()?;
             widen(&mut span, sample.time);
             if let Some(core) = sample.core
                 && let Err(at) = cores.binary_search(&core)
@@ -199,9 +207,39 @@ fn read_until(
     if let Some(why) = select.problem {
         bail!("{}: {why}", source.file.display());
     }
+    patience.is_over()?;
     let unnamed = symbols.problems.clone();
     let first = stored_first.or(span.map(|(first, _)| first));
+    let names = Arc::new(names);
     Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, first, span, selected, cores })
+}
+
+/// Whether somebody still wants the answer, asked now and then.
+struct Patience<'a> {
+    stop: Option<&'a AtomicBool>,
+    samples: u32,
+}
+
+impl<'a> Patience<'a> {
+    fn of(source: &'a SourceArgs) -> Patience<'a> {
+        Patience { stop: source.stop.as_deref(), samples: 0 }
+    }
+
+    fn lasts(&mut self) -> ControlFlow<()> {
+        self.samples = self.samples.wrapping_add(1);
+        let asks = self.samples.is_multiple_of(4096);
+        if asks && self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn is_over(&self) -> anyhow::Result<()> {
+        match self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            true => bail!("broken off: nobody waits for it any more"),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A recording has an index: the time of its first sample, and what part of it must be read.

@@ -1,20 +1,38 @@
 //! `coroner monopolies`.
 
+use super::ReadProfile;
 use super::heatmap::must_have_times;
-use crate::args::profile::MonopoliesArgs;
+use crate::args::profile::{MonopoliesArgs, SelectionArgs, SourceArgs};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::output::profile::{monopolies_json, monopolies_text};
 use anyhow::bail;
-use coroner_profile::views::monopolies::{Finder, Options};
+use coroner_profile::views::monopolies::{Coverage, Finder, Monopoly, Options};
+use std::time::Duration;
 
 pub fn run(mut args: MonopoliesArgs) -> anyhow::Result<Exit> {
     args.selection = args.selection.resolved(&args.source)?;
-    let options = Options { threshold: args.threshold.as_nanos() as u64, ..Options::default() };
+    let (read, found, coverage) = find(&args.source, &args.selection, args.threshold)?;
+    let text = if args.json {
+        monopolies_json::document(&read, &found, &coverage, args.threshold, None)
+    } else {
+        monopolies_text::text(&read, &found, &coverage, &args)
+    };
+    print(&text)?;
+    Ok(Exit::NothingWrong)
+}
+
+/// The runs of whoever is asked for, and what they were found by.
+pub fn find(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    threshold: Duration,
+) -> anyhow::Result<(ReadProfile, Vec<Monopoly>, Coverage)> {
+    let options = Options { threshold: threshold.as_nanos() as u64, ..Options::default() };
     let mut finder = Finder::new(options);
     // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.
-    let where_and_when = args.selection.of_anybody();
-    let read = super::read(&args.source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
+    let where_and_when = selection.of_anybody();
+    let read = super::read(source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
     must_have_times(&read)?;
     read.must_have_tasks()?;
     read.must_have_cores()?;
@@ -27,20 +45,14 @@ pub fn run(mut args: MonopoliesArgs) -> anyhow::Result<Exit> {
         );
     }
     let mut found = finder.finish(&read.names);
-    let mut somebody = args.selection.somebody();
+    let mut somebody = selection.somebody();
     if !read.names.tasks().any(|(task, _)| somebody.has_task(&read.names, task)) {
-        bail!("{}", super::select::nothing(&read, &args.selection));
+        bail!("{}", super::select::nothing(&read, selection));
     }
     found.retain(|run| {
-        let stacks = run.stacks.is_empty() && args.selection.symbol.is_none();
+        let stacks = run.stacks.is_empty() && selection.symbol.is_none();
         somebody.has_task(&read.names, run.task)
             && (stacks || run.stacks.iter().any(|(stack, _)| somebody.has_stack(&read.names, *stack)))
     });
-    let text = if args.json {
-        monopolies_json::document(&read, &found, &coverage, args.threshold)
-    } else {
-        monopolies_text::text(&read, &found, &coverage, &args)
-    };
-    print(&text)?;
-    Ok(Exit::NothingWrong)
+    Ok((read, found, coverage))
 }

@@ -119,7 +119,7 @@ impl SelectionArgs {
     pub fn words(&self) -> String {
         let mut words = Vec::new();
         let moment = |moment: &Moment| match moment {
-            Moment::Number(ns) | Moment::FromStart(ns) => format!("{} s", *ns as f64 / 1e9),
+            Moment::Number(ns) | Moment::FromStart(ns) | Moment::Clock(ns) => format!("{} s", *ns as f64 / 1e9),
             Moment::Wall(ns) => crate::output::profile::wall_clock(*ns),
             Moment::TimeOfDay(ns) => {
                 let s = ns / 1_000_000_000;
@@ -202,6 +202,7 @@ const DAY: i128 = 24 * 3600 * 1_000_000_000;
 /// A moment on the recording's clock.
 fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String> {
     match moment {
+        Moment::Clock(ns) => Ok(ns),
         Moment::Number(ns) if ns >= first => Ok(ns),
         Moment::Number(ns) | Moment::FromStart(ns) => Ok(first.saturating_add(ns)),
         Moment::Wall(_) | Moment::TimeOfDay(_) => {
@@ -219,7 +220,7 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
                     let today = midnight + i128::from(time);
                     if today + DAY / 2 < i128::from(first) + ahead { today + DAY } else { today }
                 }
-                Moment::Number(ns) | Moment::FromStart(ns) => i128::from(ns),
+                Moment::Number(ns) | Moment::FromStart(ns) | Moment::Clock(ns) => i128::from(ns),
             };
             Ok(u64::try_from((wall - ahead).max(0)).unwrap_or(u64::MAX))
         }

@@ -13,6 +13,9 @@ struct ByCore<'a> {
     by: &'static str,
     source: SourceJson<'a>,
     start_ns: u64,
+    /// Where it is on the page's axis; only there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    axis_ns: Option<i64>,
     step_ns: u64,
     columns: usize,
     left_out: u64,
@@ -50,13 +53,15 @@ struct CellJson<'a> {
     owner_share: Option<f64>,
 }
 
-pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>) -> String {
+/// `axis`: where the page's axis begins.
+pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>, axis: Option<u64>) -> String {
     let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column, asked)).collect();
     super::long_document(&ByCore {
         schema: "coroner.heatmap/1",
         by: "core",
         source: source_json(read),
         start_ns: map.start,
+        axis_ns: axis.map(|axis| map.start.wrapping_sub(axis) as i64),
         step_ns: map.step,
         columns: map.columns,
         left_out: map.left_out,
@@ -104,6 +109,9 @@ struct ByOffset<'a> {
     source: SourceJson<'a>,
     /// The second of the recording's clock that the first column is.
     first_second: u64,
+    /// Where it is on the page's axis; only there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    axis_ns: Option<i64>,
     rows: usize,
     largest: u32,
     /// Samples of idle cores, which are not counted.
@@ -113,12 +121,13 @@ struct ByOffset<'a> {
     columns: Vec<&'a [u32]>,
 }
 
-pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64) -> String {
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, axis: Option<u64>) -> String {
     super::long_document(&ByOffset {
         schema: "coroner.heatmap/1",
         by: "offset",
         source: source_json(read),
         first_second: map.first_second,
+        axis_ns: axis.map(|axis| map.first_second.wrapping_mul(1_000_000_000).wrapping_sub(axis) as i64),
         rows: map.rows,
         largest: map.largest,
         idle,

@@ -25,6 +25,9 @@ struct Run<'a> {
     /// Seconds after the first sample.
     start_s: f64,
     start_ns: u64,
+    /// Where it is on the page's axis; only there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    axis_ns: Option<i64>,
     /// Wall-clock time, where the file knows it.
     time: Option<String>,
     length_ms: f64,
@@ -73,7 +76,14 @@ struct StackShare {
     frames: Vec<String>,
 }
 
-pub fn document(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, threshold: Duration) -> String {
+/// `axis`: where the page's axis begins.
+pub fn document(
+    read: &ReadProfile,
+    found: &[Monopoly],
+    coverage: &Coverage,
+    threshold: Duration,
+    axis: Option<u64>,
+) -> String {
     let names = &read.names;
     let ms = |ns: u64| ns as f64 / 1e6;
     let run = |run: &Monopoly| Run {
@@ -81,6 +91,7 @@ pub fn document(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, thr
         thread: task_json(names, run.task),
         start_s: read.seconds(run.start),
         start_ns: run.start,
+        axis_ns: axis.map(|axis| run.start.wrapping_sub(axis) as i64),
         time: read.wall(run.start).map(wall_clock),
         length_ms: ms(run.length),
         uncertainty_ms: ms(run.uncertainty),

@@ -94,11 +94,31 @@ impl Reader {
         self.db.query_row(sql, [], row).ok().flatten().map(|(from, to)| (from.0, to.0))
     }
 
+    /// How many samples there are, as their chunks say.
+    pub fn count(&self) -> u64 {
+        let sql = "SELECT coalesce(sum(rows), 0) FROM profile_sample_chunks";
+        if !self.has_tables {
+            return 0;
+        }
+        self.db.query_row(sql, [], |row| row.get::<_, U64>(0)).map_or(0, |count| count.0)
+    }
+
+    /// The names of all events.
+    pub fn events(&self) -> Vec<String> {
+        let read = || -> rusqlite::Result<Vec<String>> {
+            let mut select = self.db.prepare("SELECT name FROM profile_events ORDER BY id LIMIT 1000")?;
+            select.query_map([], |row| row.get(0))?.collect()
+        };
+        if self.has_tables { read().unwrap_or_default() } else { Vec::new() }
+    }
+
     /// The chunks that may have samples of `range` (all of them without one), oldest first, one after the other. A chunk with
-    /// some of its samples within the range has the others as well. An error says why the list of chunks ends early.
+    /// some of its samples within the range has the others as well. `wants` says before each whether it is read at all. An error
+    /// says why the list of chunks ends early.
     pub fn chunks(
         &self,
         range: Option<&Range<u64>>,
+        wants: &mut dyn FnMut() -> bool,
         take: &mut dyn FnMut(Chunk) -> ControlFlow<()>,
     ) -> Result<(), String> {
         if !self.has_tables {
@@ -128,7 +148,7 @@ impl Reader {
         chunks.sort_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
         chunks.dedup();
         for (_, id) in chunks {
-            if take(self.chunk(id)).is_break() {
+            if wants() && take(self.chunk(id)).is_break() {
                 break;
             }
         }

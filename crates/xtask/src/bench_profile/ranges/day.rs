@@ -15,7 +15,7 @@ pub const RATE: u64 = 49;
 pub const FILE_SECONDS: u64 = 600;
 /// When the day begins, in nanoseconds since 1970, and on the node's own clock.
 pub const START_WALL: u64 = 1_780_000_000 * SECOND;
-const START_CLOCK: u64 = 1_000_000 * SECOND;
+pub const START_CLOCK: u64 = 1_000_000 * SECOND;
 pub const SECOND: u64 = 1_000_000_000;
 
 const PROGRAMS: usize = 48;
@@ -193,32 +193,38 @@ impl Node {
 
     /// Writes the file `number` of the day and says how many samples it has.
     pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<u64> {
-        let random = &mut Random::new(1000 + number);
         let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
         let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
+        let samples = self.samples(&mut file, number, CORES, RATE)?;
+        file.finish(&[])?;
+        Ok(samples)
+    }
+
+    /// Writes the samples of the file `number` at `rate` a second and core, and says how many they are.
+    pub fn samples(&self, file: &mut Writer, number: u64, cores: u32, rate: u64) -> anyhow::Result<u64> {
+        let random = &mut Random::new(1000 + number);
         let origin = Origin { kind: "made up".to_owned(), ..Origin::default() };
         file.set_profile_source(&origin.row(self.names.clock, Some(&Report::default())))?;
         let mut writer = SampleWriter::default();
-        let period = SECOND / RATE;
-        let mut running = vec![Running { program: 0, task: self.idle.0, stack: self.idle.1 }; CORES as usize];
-        let first = number * FILE_SECONDS * RATE;
+        let period = SECOND / rate;
+        let mut running = vec![Running { program: 0, task: self.idle.0, stack: self.idle.1 }; cores as usize];
+        let first = number * FILE_SECONDS * rate;
         // Before the file begins the cores get busy: its first second is as the others.
-        for _ in 0..RATE {
+        for _ in 0..rate {
             running.iter_mut().for_each(|running| self.run_on(random, number, running));
         }
-        for turn in first..first + FILE_SECONDS * RATE {
-            for (core, running) in (0..CORES).zip(&mut running) {
+        for turn in first..first + FILE_SECONDS * rate {
+            for (core, running) in (0..cores).zip(&mut running) {
                 self.run_on(random, number, running);
                 let lateness = 1_500.0 - 3_000.0 * random.unit().max(1e-9).ln();
                 let at = START_CLOCK + turn * period + u64::from(core) * 7_001 + lateness as u64;
                 let Running { task, stack, .. } = *running;
                 let sample = Sample { time: Some(at), core: Some(core), task, event: self.event, period, stack };
-                writer.take(&mut file, &self.names, sample)?;
+                writer.take(file, &self.names, sample)?;
             }
         }
-        writer.commit(&mut file)?;
-        file.finish(&[])?;
-        Ok(FILE_SECONDS * RATE * u64::from(CORES))
+        writer.commit(file)?;
+        Ok(FILE_SECONDS * rate * u64::from(cores))
     }
 }
 

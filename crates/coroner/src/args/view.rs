@@ -1,0 +1,42 @@
+//! The command line of the page.
+
+use super::profile::InputFormat;
+use clap::Args as ClapArgs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "On another machine's node: run it there, then on yours `ssh -L 9479:127.0.0.1:9479 NODE` (coroner \
+    prints the line), and open http://localhost:9479/. The page changes nothing; only you and root are served on loopback.")]
+pub struct ViewArgs {
+    /// A recording, an incident's file, the directory of a recorder (also while it writes), or a CPU profile: perf.data, the text
+    /// of `perf script`, folded stacks, each also compressed by gzip. [default: the recorder that runs on this node]
+    #[arg(value_name = "FILE|DIR")]
+    pub file: Option<PathBuf>,
+
+    /// Where to serve the page. Beyond loopback whoever asks must know a token.
+    /// [default: 127.0.0.1:9479, or another port if that is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Open no browser.
+    #[arg(long)]
+    pub no_open: bool,
+
+    /// Demand the token in this file, also on loopback. [default: a new one each time, beyond loopback only]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// What FILE is, where it is not found out by itself.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub input: Option<InputFormat>,
+
+    /// Take the names of functions from the files below this directory: a copy of the recorded machine's root.
+    /// [default: /, this machine's]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_symbols")]
+    pub symbols: Option<PathBuf>,
+
+    /// Look up no names of functions: addresses in perf.data stay `[module]`.
+    #[arg(long)]
+    pub no_symbols: bool,
+}

@@ -1,0 +1,223 @@
+//! Which document is asked for.
+
+use super::loading::Loading;
+use super::question::{count, range, selection};
+use super::shown::Shown;
+use super::{cores, export, flame, owners, source, timeline};
+use crate::args::profile::{SourceArgs, parse_span};
+use crate::commands::profile::{heatmap, monopolies};
+use crate::commands::{incidents, zombies};
+use crate::output::profile::{heatmap_json, monopolies_json};
+use crate::output::{diagnosis_json, incidents_json, units_json, zombies_json};
+use crate::recorder::directory;
+use coroner_diagnosis::diagnose;
+use coroner_diagnosis::units::audit;
+use coroner_web::{Answer, Api, Ask, Refusal};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So many samples are read at most for one answer; of more, a part.
+pub const MOST_READ: u64 = 4_000_000;
+
+pub struct Page {
+    loading: Arc<Loading>,
+}
+
+impl Page {
+    pub fn open(source: SourceArgs) -> anyhow::Result<Page> {
+        Ok(Page { loading: Loading::start(source)? })
+    }
+}
+
+/// Why a document could not be made. That there is nothing to show is not our failure.
+pub fn refused(error: anyhow::Error) -> Refusal {
+    Refusal::absent(format!("{error:#}"), "choose another stretch of time, or fewer filters; /api/v1/source says what there is")
+}
+
+fn no_evidence(shown: &Shown) -> Refusal {
+    Refusal::absent(
+        format!("{}: holds a profile, no evidence of a node", shown.name),
+        "record one with coroner record; heatmaps and flame graphs are there",
+    )
+}
+
+impl Api for Page {
+    fn version(&self, ask: &Ask) -> Option<u64> {
+        if ask.path == "progress" {
+            return None;
+        }
+        self.loading.shown()?.ok()?.version()
+    }
+
+    fn is_light(&self, ask: &Ask) -> bool {
+        matches!(ask.path.as_str(), "source" | "progress" | "incidents")
+    }
+
+    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal> {
+        if ask.path == "progress" {
+            return Ok(Answer::json(&source::progress(&self.loading)));
+        }
+        let shown = match self.loading.shown() {
+            Some(Ok(shown)) => shown,
+            Some(Err(why)) => return Err(Refusal::failed(why)),
+            None if ask.path == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
+            None => return Err(Refusal::not_yet("the profile is being read", "ask again; /api/v1/progress tells how far it is")),
+        };
+        answer(shown, ask)
+    }
+}
+
+fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    match ask.path.as_str() {
+        "source" => Ok(Answer::json(&source::document(shown))),
+        "diagnosis" => of_evidence(shown, ask, |evidence| {
+            Ok(diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)?)
+        }),
+        "incidents" => incidents(shown),
+        "cores" => cores::answer(shown, ask),
+        "timeline" => timeline::answer(shown, ask),
+        "heatmap" => heatmap(shown, ask),
+        "flame" => flame::answer(shown, ask),
+        "flame-difference" => flame::difference(shown, ask),
+        "monopolies" => monopolies(shown, ask),
+        "export" => export::answer(shown, ask),
+        "zombies" => zombies(shown, ask),
+        "units" => of_evidence(shown, ask, |evidence| Ok(units_json::document(&audit(evidence), evidence, None, None))),
+        "owners" => owners::answer(shown, ask),
+        path => match path.strip_prefix("incidents/").map(str::parse) {
+            Some(Ok(number)) => incident(shown, number),
+            Some(Err(_)) => Err(Refusal::bad(format!("{path}: expected a number"), "/api/v1/incidents lists them")),
+            None => Err(Refusal::absent(format!("there is no {path:?}"), "docs/api.md lists what there is")),
+        },
+    }
+}
+
+fn of_evidence(
+    shown: &Shown,
+    ask: &Ask,
+    document: impl FnOnce(&coroner_evidence::Evidence) -> anyhow::Result<Value>,
+) -> Result<Answer, Refusal> {
+    if !shown.has_evidence() {
+        return Err(no_evidence(shown));
+    }
+    let evidence = shown.evidence(range(ask, shown)?).map_err(refused)?;
+    let document = document(&evidence).map_err(refused)?;
+    Ok(Answer::json(&with_window(document, shown, &evidence)))
+}
+
+/// Says where on the axis the evidence is from.
+fn with_window(mut document: Value, shown: &Shown, evidence: &coroner_evidence::Evidence) -> Value {
+    if let (Some(fields), Some(window)) = (document.as_object_mut(), evidence.window()) {
+        let ends = json!({ "from": shown.relative(window.from, evidence), "to": shown.relative(window.to, evidence) });
+        fields.insert("axis".to_owned(), ends);
+    }
+    document
+}
+
+fn zombies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let growth = timeline::growth(shown, ask)?;
+    let wanted = zombies_json::Wanted { list: ask.is_set("list"), all: ask.is_set("all") };
+    of_evidence(shown, ask, |evidence| {
+        // The report is of a scan; a recording without one has a count.
+        let mut counted;
+        let evidence = match evidence.zombie_scans.is_empty() {
+            true => {
+                counted = evidence.clone();
+                zombies::count_if_not_named(&mut counted);
+                &counted
+            }
+            false => evidence,
+        };
+        let report = coroner_diagnosis::zombies::report(evidence);
+        let report = report.ok_or_else(|| anyhow::anyhow!("memory cgroups were not looked at in this recording"))?;
+        let mut document = zombies_json::document(&report, evidence, &wanted);
+        document["growth"] = growth;
+        Ok(document)
+    })
+}
+
+fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
+    let Some(place) = shown.directory() else {
+        return Ok(Answer::json(&source::own_incident(shown)));
+    };
+    let listed = incidents::listed(place).map_err(refused)?;
+    let mut document = incidents_json::list(place, directory::is_live(place), &listed);
+    if let Some(entries) = document["incidents"].as_array_mut() {
+        for (entry, listed) in entries.iter_mut().zip(&listed) {
+            let incident = &listed.incident;
+            let (triggered, from, to) = (incident.triggered_real_ns, incident.from_real_ns, incident.until_real_ns);
+            entry["trigger_ns"] = json!(source::on_axis(shown, triggered));
+            entry["from"] = json!(source::on_axis(shown, from));
+            entry["to"] = json!(source::on_axis(shown, to));
+        }
+    }
+    Ok(Answer::json(&document))
+}
+
+fn incident(shown: &Shown, number: u64) -> Result<Answer, Refusal> {
+    let Some(place) = shown.directory() else {
+        return Err(Refusal::absent(format!("there is no incident {number} here"), "open the recorder's directory"));
+    };
+    let report = incidents::report(place, number, true).map_err(refused)?;
+    Ok(Answer::json(&incidents_json::report(&report).map_err(refused)?))
+}
+
+fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
+    match shown.has_samples() {
+        true => Ok(()),
+        false => Err(Refusal::absent(
+            format!("{}: this recording holds no CPU samples", shown.name),
+            "the flight recorder takes them: coroner record --dir DIR",
+        )),
+    }
+}
+
+/// What to read the asked samples with, and which part of them that is.
+pub fn samples(
+    shown: &Shown,
+    ask: &Ask,
+    selection: &crate::args::profile::SelectionArgs,
+    most: u64,
+) -> Result<(SourceArgs, f64), Refusal> {
+    must_have_samples(shown)?;
+    let (source, part) = shown.samples(selection, most);
+    Ok((SourceArgs { stop: Some(ask.stop()), ..source }, part))
+}
+
+fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let selection = selection(ask, shown, "")?;
+    let axis = Some(shown.axis().start);
+    match ask.get("by").unwrap_or("offset") {
+        "offset" => {
+            let rows = count(ask, "rows", 50, 1..=1000)?;
+            let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
+            let (read, map, idle) = heatmap::by_offset(&source, &selection, rows).map_err(refused)?;
+            Ok(Answer::text(heatmap_json::by_offset(&read, &map, idle, axis)))
+        }
+        "core" => {
+            let step = ask.get("step").unwrap_or("1s");
+            let step = parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
+            let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
+            let (read, map, asked) =
+                heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
+            Ok(Answer::text(heatmap_json::by_core(&read, &map, asked.as_ref(), axis)))
+        }
+        by => Err(Refusal::bad(format!("by={by}: expected offset or core"), "see docs/api.md")),
+    }
+}
+
+fn monopolies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let selection = selection(ask, shown, "")?;
+    let threshold = match ask.get("threshold") {
+        None => Duration::from_millis(100),
+        Some(text) => {
+            parse_span(text).map_err(|why| Refusal::bad(format!("threshold={text}: {why}"), "e.g. threshold=100ms"))?
+        }
+    };
+    // Every sample counts here: a run is one without others between.
+    let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
+    let (read, found, coverage) = monopolies::find(&source, &selection, threshold).map_err(refused)?;
+    let axis = Some(shown.axis().start);
+    Ok(Answer::text(monopolies_json::document(&read, &found, &coverage, threshold, axis)))
+}

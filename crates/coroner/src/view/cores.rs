@@ -1,0 +1,459 @@
+//! `coroner.core-grid/1`: time × core, from the whole recording down to single samples.
+//!
+//! How busy a core was comes from its cumulative time, which is read at the edges of the columns only; where columns are shorter
+//! than the looks are apart, and where nobody looked, from samples. Who had it comes from samples where there are some, else from
+//! what threads consumed.
+
+use super::api::refused;
+use super::question::{Range, count, range};
+use super::shown::{Part, Shown};
+use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
+use crate::commands::profile;
+use coroner_diagnosis::cores::Cores;
+use coroner_diagnosis::cores::timeline::{SATURATED, Shares, Timeline};
+use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window, recording};
+use coroner_profile::model::{Dictionary, Sample, TaskId};
+use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
+use coroner_web::{Answer, Ask, Refusal};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// Looks at the cores are so far apart.
+const LOOK: u64 = 100_000_000;
+/// Steps at least this long need one look of each chunk only, which has so much time.
+const CHUNK: u64 = 10_000_000_000;
+/// So many rows of core times are unpacked at most for one answer; else columns get as long as chunks are.
+const MOST_ROWS: u64 = 3_000_000;
+/// The shortest column from samples.
+const SHORTEST: u64 = 1_000_000;
+/// Samples that are read to name owners. Of more, some chunks are, and columns between them have no owner.
+const MOST_SAMPLES: u64 = 1_500_000;
+
+#[derive(Serialize)]
+struct Grid {
+    schema: &'static str,
+    from: i64,
+    to: i64,
+    step_ns: u64,
+    columns: usize,
+    /// `time` or `samples`.
+    source: &'static str,
+    /// Where owners come from: `samples`, `threads`, or `null` if nobody can be named.
+    owner_source: Option<&'static str>,
+    /// The part of the samples that owners were named by.
+    owner_part: f64,
+    /// The worst first.
+    cores: Vec<Row>,
+    owners: Vec<Owner>,
+    /// Of all cores.
+    average: Vec<Option<u8>>,
+}
+
+/// Everything in percent, one for each column; `null` where nobody looked.
+#[derive(Serialize)]
+struct Row {
+    core: u32,
+    serves: Vec<String>,
+    score: f64,
+    busy: Vec<Option<u8>>,
+    user: Vec<Option<u8>>,
+    system: Vec<Option<u8>>,
+    /// Interrupts and softirqs.
+    irq: Vec<Option<u8>>,
+    steal: Vec<Option<u8>>,
+    /// Position in `owners`, or -1.
+    owner: Vec<i32>,
+    /// Of the busy time.
+    owner_share: Vec<u8>,
+}
+
+#[derive(Serialize, Clone, PartialEq, Eq, Hash)]
+struct Owner {
+    comm: String,
+    pid: Option<u32>,
+    tid: Option<u32>,
+    unit: Option<String>,
+    cgroup: Option<String>,
+    /// What is the same for all that should have one colour.
+    key: String,
+}
+
+impl Owner {
+    fn nobody(comm: &str) -> Owner {
+        Owner { comm: comm.to_owned(), pid: None, tid: None, unit: None, cgroup: None, key: comm.to_owned() }
+    }
+}
+
+/// `kworker/3:1` and `kworker/5:0` are the same to people.
+fn key(comm: &str) -> String {
+    comm.split(['/', ':']).next().unwrap_or_default().to_owned()
+}
+
+/// Columns of equal length.
+#[derive(Clone, Copy)]
+struct Columns {
+    from: u64,
+    step: u64,
+    count: usize,
+}
+
+impl Columns {
+    fn of(range: &Range, step: u64) -> Columns {
+        let step = step.max(1);
+        let count = (range.end - range.start).div_ceil(step).clamp(1, 20_000) as usize;
+        Columns { from: range.start, step, count }
+    }
+
+    fn end(&self) -> u64 {
+        self.from.saturating_add(self.step.saturating_mul(self.count as u64))
+    }
+
+    /// Positions of the columns that a stretch touches.
+    fn touched(&self, from: u64, to: u64) -> std::ops::Range<usize> {
+        let at = |time: u64| (time.saturating_sub(self.from) / self.step).min(self.count as u64) as usize;
+        let end = (to.saturating_sub(self.from).div_ceil(self.step)).min(self.count as u64) as usize;
+        at(from)..end.max(at(from))
+    }
+}
+
+pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let whole = shown.whole();
+    let range = range(ask, shown)?.unwrap_or_else(|| whole.clone());
+    let range = range.start.max(whole.start)..range.end.min(whole.end);
+    if range.is_empty() {
+        return Err(Refusal::absent("nothing was recorded then", "choose a stretch within the source's length"));
+    }
+    let wanted = count(ask, "columns", 1200, 1..=8000)?;
+    let step = (range.end - range.start).div_ceil(wanted as u64);
+    let parts = shown.parts();
+    let with_looks = parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
+    let interval = sample_interval(shown, &range);
+    let by_samples = interval.is_some_and(|interval| !with_looks || (step < LOOK && interval < LOOK));
+    if !by_samples && !with_looks {
+        return Err(Refusal::absent("the cores were not looked at then", "choose another stretch"));
+    }
+    let nics = nics(&parts);
+    let mut grid = if by_samples {
+        let step = step.max(interval.unwrap_or(SHORTEST)).max(SHORTEST);
+        from_samples(shown, ask, Columns::of(&range, step))?
+    } else {
+        let cores = parts.iter().map(|part| part.outline.cores.len() as u64).max().unwrap_or(1);
+        let rows = (range.end - range.start) / LOOK * cores.max(1);
+        let step = step.max(if rows > MOST_ROWS { CHUNK } else { LOOK });
+        from_time(shown, ask, &parts, Columns::of(&range, step), &range)?
+    };
+    for row in &mut grid.cores {
+        row.serves = serves(&nics, row.core);
+    }
+    grid.cores.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.core.cmp(&b.core)));
+    Ok(Answer::json(&grid))
+}
+
+/// How far apart the samples of a core are; `None` if there are none.
+fn sample_interval(shown: &Shown, range: &Range) -> Option<u64> {
+    if let Some(kept) = Some(shown).filter(|shown| shown.has_samples() && !shown.is_directory()).and_then(Shown::kept) {
+        let (from, to) = kept.samples.span()?;
+        let within = kept.samples.between(range.start, range.end).count().max(1) as u64;
+        let length = range.end.min(to + 1).saturating_sub(range.start.max(from)).max(1);
+        return Some((u128::from(length) * kept.cores.len().max(1) as u128 / u128::from(within)) as u64);
+    }
+    let parts = shown.parts();
+    let (mut samples, mut time) = (0, 0);
+    for part in parts.iter().filter(|part| part.outline.samples.is_some()) {
+        let within = range.end.min(part.range.end).saturating_sub(range.start.max(part.range.start));
+        samples += part.samples_in(range);
+        time += u128::from(within) * part.outline.cores.len().max(1) as u128;
+    }
+    (samples > 0).then(|| (time / u128::from(samples)) as u64)
+}
+
+/// The network devices as the newest part has them.
+fn nics(parts: &[Part]) -> Vec<Nic> {
+    let newest = parts.iter().rev().find(|part| part.outline.looks.is_some());
+    newest.and_then(|part| recording::nics(&part.path).ok()).unwrap_or_default()
+}
+
+fn serves(nics: &[Nic], core: u32) -> Vec<String> {
+    let queues = nics.iter().flat_map(|nic| nic.queues.iter().map(move |queue| (nic, queue)));
+    let needed = queues.filter(|(_, queue)| queue.needs_core(core));
+    needed.map(|(nic, queue)| format!("{} {}", nic.display_name(), queue.label())).collect()
+}
+
+fn percent(share: f64) -> u8 {
+    (share * 100.0).round().clamp(0.0, 100.0) as u8
+}
+
+/// How bad it was: for how much of the time it was full, then how much it worked in the kernel, then how busy it was.
+fn score(strip: &[Option<Shares>]) -> f64 {
+    let seen: Vec<&Shares> = strip.iter().flatten().collect();
+    let mean = |of: &dyn Fn(&Shares) -> f64| seen.iter().map(|s| of(s)).sum::<f64>() / seen.len().max(1) as f64;
+    let full = mean(&|s| f64::from(u8::from(s.busy() >= SATURATED)));
+    let score = 100.0 * full + 20.0 * mean(&Shares::kernel) + 10.0 * mean(&|s| s.steal) + mean(&Shares::busy);
+    (score * 1000.0).round() / 1000.0
+}
+
+fn row(core: u32, strip: &[Option<Shares>]) -> Row {
+    let of = |part: &dyn Fn(&Shares) -> f64| strip.iter().map(|s| s.as_ref().map(|s| percent(part(s)))).collect();
+    Row {
+        core,
+        serves: Vec::new(),
+        score: score(strip),
+        busy: of(&Shares::busy),
+        user: of(&|s| s.user),
+        system: of(&|s| s.system),
+        irq: of(&Shares::interrupts),
+        steal: of(&|s| s.steal),
+        owner: vec![-1; strip.len()],
+        owner_share: vec![0; strip.len()],
+    }
+}
+
+fn grid(shown: &Shown, columns: Columns, source: &'static str, strips: &BTreeMap<u32, Vec<Option<Shares>>>) -> Grid {
+    let average = (0..columns.count).map(|at| {
+        let seen: Vec<f64> = strips.values().filter_map(|strip| strip[at].as_ref()).map(Shares::busy).collect();
+        (!seen.is_empty()).then(|| percent(seen.iter().sum::<f64>() / seen.len() as f64))
+    });
+    Grid {
+        schema: "coroner.core-grid/1",
+        from: shown.axis().relative(columns.from),
+        to: shown.axis().relative(columns.end()),
+        step_ns: columns.step,
+        columns: columns.count,
+        source,
+        owner_source: None,
+        owner_part: 1.0,
+        cores: strips.iter().map(|(core, strip)| row(*core, strip)).collect(),
+        owners: Vec::new(),
+        average: average.collect(),
+    }
+}
+
+fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: &Range) -> Result<Grid, Refusal> {
+    let axis = shown.axis();
+    let apart = if columns.step >= CHUNK { Duration::from_nanos(columns.step) } else { Duration::ZERO };
+    let (mut looks, mut covered): (Vec<CoreTimes>, Vec<Range>) = (Vec::new(), Vec::new());
+    for part in parts {
+        let Some(window) = part.window(range, axis) else { continue };
+        let clocks = part.clocks();
+        let at = |time: Time| axis.of_time(time, clocks);
+        // A segment that was evicted just now, or is damaged, has no looks.
+        let Ok(found) = recording::core_looks(&part.path, window, apart) else { continue };
+        covered.extend(found.covered.iter().filter_map(|window| Some(at(window.from)?..at(window.to)?)));
+        looks.extend(found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: Time(at(look.at)?), ..look })));
+        if ask.is_cancelled() {
+            return Err(Refusal::failed("nobody waits for it any more"));
+        }
+    }
+    let timeline = Timeline::of(&Evidence { core_times: looks, ..Evidence::default() });
+    let window = Window { from: Time(columns.from), to: Time(columns.end()) };
+    let seen: Vec<bool> = (0..columns.count).map(|at| is_covered(&covered, columns, at, range.end)).collect();
+    let strips: BTreeMap<u32, Vec<Option<Shares>>> = timeline
+        .lines
+        .iter()
+        .map(|(core, line)| {
+            let strip = line.strip(window, columns.count).into_iter().zip(&seen);
+            (*core, strip.map(|(shares, seen)| shares.filter(|_| *seen)).collect())
+        })
+        .collect();
+    let mut grid = grid(shown, columns, "time", &strips);
+    if ask.get("owners") == Some("0") {
+        return Ok(grid);
+    }
+    if shown.has_samples() {
+        let (map, names, part) = count_samples(shown, ask, columns)?;
+        if let (Some(map), Some(names)) = (map, names) {
+            name_owners(&mut grid, columns, &map, &names);
+            grid.owner_source = Some("samples");
+        }
+        grid.owner_part = part;
+    } else if !shown.is_directory() {
+        let evidence = shown.evidence(None).map_err(refused)?;
+        owners_of_threads(&mut grid, columns, &evidence);
+        grid.owner_source = Some("threads");
+    }
+    Ok(grid)
+}
+
+/// Whether somebody looked for at least half of a column, as far as it is asked for.
+fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool {
+    let from = columns.from + columns.step * at as u64;
+    let to = (from + columns.step).min(end).max(from + 1);
+    let seen = |range: &Range| range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from));
+    covered.iter().map(seen).sum::<u64>() >= (to - from).div_ceil(2)
+}
+
+fn all_of(columns: Columns) -> SelectionArgs {
+    let range = vec![(Moment::Clock(columns.from), Moment::Clock(columns.end()))];
+    SelectionArgs { range, ..SelectionArgs::default() }
+}
+
+/// Counts the samples of the columns. Times are moved so that the first column begins at 0.
+fn count_samples(
+    shown: &Shown,
+    ask: &Ask,
+    columns: Columns,
+) -> Result<(Option<CoreHeatmap>, Option<std::sync::Arc<Dictionary>>, f64), Refusal> {
+    let selection = all_of(columns);
+    let (source, part) = shown.samples(&selection, MOST_SAMPLES);
+    let source = SourceArgs { stop: Some(ask.stop()), ..source };
+    let mut counter = CoreCounter::new(columns.step);
+    let read = profile::read_any(&source, &selection, &mut |names, sample| {
+        let time = sample.time.map(|time| time.saturating_sub(columns.from));
+        counter.add(names, &Sample { time, ..*sample });
+    });
+    match read {
+        Ok(read) => Ok((Some(counter.finish()), Some(read.names), part)),
+        // Segments without samples, or none at all.
+        Err(_) if !ask.is_cancelled() => Ok((None, None, part)),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refusal> {
+    let (map, names, part) = count_samples(shown, ask, columns)?;
+    let (Some(map), Some(names)) = (map, names) else {
+        return Err(Refusal::absent("no core was sampled then", "choose another stretch"));
+    };
+    if map.columns == 0 {
+        return Err(Refusal::absent(
+            "no sample of this stretch tells its core, or no event ticks like a clock",
+            "record cpu-clock or cycles of all cores: perf record -a",
+        ));
+    }
+    let first = (map.start / map.step) as usize;
+    let mut strips: BTreeMap<u32, Vec<Option<Shares>>> = BTreeMap::new();
+    for (at, core) in map.cores.iter().enumerate() {
+        let mut strip = vec![None; columns.count];
+        for column in 0..map.columns.min(columns.count.saturating_sub(first)) {
+            strip[first + column] = shares(&map, at, column);
+        }
+        strips.insert(*core, strip);
+    }
+    let mut grid = grid(shown, columns, "samples", &strips);
+    name_owners(&mut grid, columns, &map, &names);
+    grid.owner_source = Some("samples");
+    grid.owner_part = part;
+    Ok(grid)
+}
+
+/// What the samples of a cell say of the core's time; `None` if there are none.
+fn shares(map: &CoreHeatmap, row: usize, column: usize) -> Option<Shares> {
+    let cell = map.cell(row, column);
+    let busy = match map.busy(row, column) {
+        Busy::Measured(share) | Busy::Estimated(share) => share,
+        // Others were sampled and this one was not: an idle core has no samples of cycles.
+        Busy::Silent if !cell.idle_sampled => 0.0,
+        Busy::Silent | Busy::NotSampled => return None,
+    };
+    let part = |samples: u32| busy * f64::from(samples) / f64::from(cell.busy().max(1));
+    Some(Shares {
+        user: part(cell.user),
+        system: part(cell.kernel),
+        irq: part(cell.irq),
+        idle: 1.0 - busy,
+        ..Shares::default()
+    })
+}
+
+/// Numbers owners as they are met.
+#[derive(Default)]
+struct Numbers {
+    known: HashMap<Owner, i32>,
+}
+
+impl Numbers {
+    fn of(&mut self, grid_owners: &mut Vec<Owner>, owner: Owner) -> i32 {
+        *self.known.entry(owner).or_insert_with_key(|owner| {
+            grid_owners.push(owner.clone());
+            grid_owners.len() as i32 - 1
+        })
+    }
+}
+
+fn task_owner(names: &Dictionary, id: TaskId) -> Owner {
+    let task = names.task(id);
+    let comm = names.strings.get(task.comm);
+    let cgroup = task.cgroup.map(|cgroup| names.strings.get(cgroup));
+    Owner {
+        comm: comm.to_owned(),
+        pid: task.pid,
+        tid: task.tid,
+        unit: cgroup.and_then(|cgroup| CgroupOwner::of_path(cgroup).unit),
+        cgroup: cgroup.map(str::to_owned),
+        key: key(comm),
+    }
+}
+
+fn name_owners(grid: &mut Grid, columns: Columns, map: &CoreHeatmap, names: &Dictionary) {
+    let first = (map.start / map.step) as usize;
+    let rows: HashMap<u32, usize> = map.cores.iter().enumerate().map(|(at, core)| (*core, at)).collect();
+    let mut tasks: HashMap<TaskId, i32> = HashMap::new();
+    let mut numbers = Numbers::default();
+    for row in &mut grid.cores {
+        let Some(at) = rows.get(&row.core) else { continue };
+        for column in 0..map.columns.min(columns.count.saturating_sub(first)) {
+            let cell = map.cell(*at, column);
+            let Some(task) = cell.owner else { continue };
+            let owners = &mut grid.owners;
+            let number = *tasks.entry(task).or_insert_with(|| numbers.of(owners, task_owner(names, task)));
+            row.owner[first + column] = number;
+            row.owner_share[first + column] = percent(f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)));
+        }
+    }
+}
+
+/// Lays what threads consumed between two looks at them where their core was busy, and names who had most of each column.
+fn owners_of_threads(grid: &mut Grid, columns: Columns, evidence: &Evidence) {
+    let cores = Cores::of(evidence);
+    let mut numbers = Numbers::default();
+    let mut lines: HashMap<usize, i32> = HashMap::new();
+    for row in &mut grid.cores {
+        let mut by_column: Vec<HashMap<usize, f64>> = vec![HashMap::new(); columns.count];
+        let busy = |at: usize| f64::from(row.busy[at].unwrap_or(0)) + 0.01;
+        for (line, window, run_ns) in cores.charges.on_core(row.core) {
+            let touched = columns.touched(window.from.0, window.to.0);
+            let overlap = |at: usize| {
+                let from = columns.from + columns.step * at as u64;
+                window.to.0.min(from + columns.step).saturating_sub(window.from.0.max(from)) as f64
+            };
+            let length = (window.to.0 - window.from.0).max(1) as f64;
+            let inside: f64 = touched.clone().map(overlap).sum();
+            let weight: f64 = touched.clone().map(|at| overlap(at) * busy(at)).sum();
+            for at in touched {
+                let part = overlap(at) * busy(at) / weight.max(1e-9) * (inside / length);
+                *by_column[at].entry(line).or_default() += run_ns * part;
+            }
+        }
+        for (at, by_line) in by_column.into_iter().enumerate() {
+            let Some(all) = row.busy[at].filter(|busy| *busy > 0) else { continue };
+            let (irq, steal) = (row.irq[at].unwrap_or(0), row.steal[at].unwrap_or(0));
+            let busy_ns = f64::from(all) / 100.0 * columns.step as f64;
+            let owners = &mut grid.owners;
+            let most = by_line.into_iter().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+            let (number, share) = if 2 * irq >= all {
+                (numbers.of(owners, Owner::nobody("interrupts")), f64::from(irq) / f64::from(all))
+            } else if 2 * steal >= all {
+                (numbers.of(owners, Owner::nobody("the hypervisor")), f64::from(steal) / f64::from(all))
+            } else if let Some((line, run_ns)) = most {
+                let number = *lines.entry(line).or_insert_with(|| {
+                    let who = cores.threads.lines[line].who();
+                    let owner = Owner {
+                        key: key(&who.comm),
+                        comm: who.comm,
+                        pid: who.pid,
+                        tid: Some(who.tid),
+                        unit: who.unit,
+                        cgroup: None,
+                    };
+                    numbers.of(owners, owner)
+                });
+                (number, run_ns / busy_ns)
+            } else {
+                continue;
+            };
+            row.owner[at] = number;
+            row.owner_share[at] = percent(share);
+        }
+    }
+}

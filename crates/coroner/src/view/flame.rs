@@ -1,0 +1,254 @@
+//! Flame graphs in columns: the same as `coroner.flame/1`, a tenth of its size, and without what nobody can see.
+
+use super::api::{MOST_READ, refused, samples};
+use super::question::{rest, selection, share};
+use super::shown::Shown;
+use crate::commands::profile::flame::{Side, find_risers, read_side};
+use crate::output::profile::{SourceJson, flame_json, source_json};
+use coroner_profile::model::{Place, StrId, Strings};
+use coroner_profile::views::diff;
+use coroner_profile::views::risers::Riser;
+use coroner_web::{Answer, Ask, Refusal};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// A node with less of the total is left out unless asked for: half a pixel of a thousand.
+const MIN_SHARE: f64 = 0.0005;
+
+#[derive(Serialize)]
+struct Flame<'a> {
+    schema: &'static str,
+    source: SourceJson<'a>,
+    event: &'a str,
+    unit: &'static str,
+    inverted: bool,
+    samples: u64,
+    total: u64,
+    /// Samples of idle cores that were left out.
+    idle: u64,
+    /// The part of the selected samples that was read.
+    part: f64,
+    pruned: Pruned,
+    names: Vec<&'a str>,
+    nodes: Nodes,
+}
+
+/// What was too small to be shown.
+#[derive(Serialize)]
+struct Pruned {
+    min_share: f64,
+    nodes: usize,
+}
+
+/// A node's place is its position in all of these.
+#[derive(Default, Serialize)]
+struct Nodes {
+    /// Position in `names`.
+    name: Vec<u32>,
+    /// -1 for the root, which is the first. Children are behind their parent.
+    parent: Vec<i64>,
+    place: Vec<&'static str>,
+    total: Vec<u64>,
+    own: Vec<u64>,
+}
+
+/// Labels by position, each once.
+struct Names<'a> {
+    labels: &'a Strings,
+    known: HashMap<StrId, u32>,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn of(labels: &'a Strings) -> Names<'a> {
+        Names { labels, known: HashMap::new(), names: Vec::new() }
+    }
+
+    fn number(&mut self, label: StrId) -> u32 {
+        let (labels, names) = (self.labels, &mut self.names);
+        *self.known.entry(label).or_insert_with(|| {
+            names.push(labels.get(label));
+            (names.len() - 1) as u32
+        })
+    }
+}
+
+fn place(place: Option<Place>) -> &'static str {
+    match place {
+        Some(Place::User) => "u",
+        Some(Place::Kernel) => "k",
+        Some(Place::Jit) => "j",
+        None => "",
+    }
+}
+
+/// Which nodes are kept, and their new positions; parents come before their children. A kept node's parent is kept.
+fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl Fn(usize) -> bool) -> Vec<(usize, i64)> {
+    let mut found: Vec<(usize, i64)> = Vec::new();
+    if nodes == 0 {
+        return found;
+    }
+    found.push((0, -1));
+    let mut at = 0;
+    while at < found.len() {
+        let (node, _) = found[at];
+        found.extend(children(node).iter().map(|child| *child as usize).filter(|c| is_kept(*c)).map(|c| (c, at as i64)));
+        at += 1;
+    }
+    found
+}
+
+pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let selection = selection(ask, shown, "")?;
+    let (source, part) = samples(shown, ask, &selection, MOST_READ)?;
+    let inverted = ask.is_set("invert");
+    let side = read_side(&source, &selection, ask.is_set("idle"), true).map_err(refused)?;
+    let tree = side.tree(inverted);
+    if ask.get("shape") == Some("tree") {
+        return Ok(Answer::text(flame_json::flame(&side, &tree, inverted)));
+    }
+    let min_share = share(ask, "min", MIN_SHARE)?;
+    let least = (min_share * tree.total() as f64).ceil() as u64;
+    let places = kept(|at| &tree.nodes[at].children, tree.nodes.len(), |at| tree.nodes[at].total >= least.max(1));
+    let mut names = Names::of(&tree.labels);
+    let mut nodes = Nodes::default();
+    for (at, parent) in &places {
+        let node = &tree.nodes[*at];
+        nodes.name.push(names.number(node.label));
+        nodes.parent.push(*parent);
+        nodes.place.push(place(node.place));
+        nodes.total.push(node.total);
+        nodes.own.push(node.own);
+    }
+    Ok(Answer::json(&Flame {
+        schema: "coroner.flame-columns/1",
+        source: source_json(&side.read),
+        event: side.event_name(),
+        unit: unit(&side),
+        inverted,
+        samples: tree.samples,
+        total: tree.total(),
+        idle: side.idle,
+        part,
+        pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() },
+        names: names.names,
+        nodes,
+    }))
+}
+
+fn unit(side: &Side) -> &'static str {
+    if side.is_clock() { "ns" } else { "count" }
+}
+
+#[derive(Serialize)]
+struct Difference<'a> {
+    schema: &'static str,
+    source: SourceJson<'a>,
+    baseline: SourceJson<'a>,
+    event: &'a str,
+    baseline_event: &'a str,
+    unit: &'static str,
+    inverted: bool,
+    total: u64,
+    baseline_total: u64,
+    idle: u64,
+    baseline_idle: u64,
+    /// The parts of the selected samples that were read.
+    part: f64,
+    baseline_part: f64,
+    pruned: Pruned,
+    risers: &'a [Riser],
+    names: Vec<&'a str>,
+    nodes: DifferenceNodes,
+}
+
+/// Shares of each side's total, between 0 and 1.
+#[derive(Default, Serialize)]
+struct DifferenceNodes {
+    name: Vec<u32>,
+    parent: Vec<i64>,
+    place: Vec<&'static str>,
+    baseline: Vec<f64>,
+    now: Vec<f64>,
+    own_baseline: Vec<f64>,
+    own_now: Vec<f64>,
+}
+
+pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let now = selection(ask, shown, "")?;
+    let before = match ask.get("base") {
+        Some("rest") => rest(&now, shown.whole()),
+        Some(other) => return Err(Refusal::bad(format!("base={other}: expected rest"), "or base_from and base_to")),
+        None => {
+            // What is not said of the baseline is as in the selection, but for its times.
+            let base = selection(ask, shown, "base_")?;
+            let mut before = crate::args::profile::SelectionArgs { range: base.range, ..now.clone() };
+            if base.band.is_some() {
+                before.band = base.band;
+            }
+            if !base.core.is_empty() {
+                before.core = base.core;
+            }
+            for (ours, theirs) in [(&mut before.pid, base.pid), (&mut before.tid, base.tid)] {
+                if !theirs.is_empty() {
+                    *ours = theirs;
+                }
+            }
+            if !base.comm.is_empty() {
+                before.comm = base.comm;
+            }
+            before.cgroup = base.cgroup.or(before.cgroup);
+            before.symbol = base.symbol.or(before.symbol);
+            before
+        }
+    };
+    if before.range.is_empty() && !now.range.is_empty() && ask.get("base") == Some("rest") {
+        return Err(Refusal::bad("the selection is everything: there is no rest", "select a part first"));
+    }
+    let (inverted, with_idle) = (ask.is_set("invert"), ask.is_set("idle"));
+    let side = |selection: &_| -> Result<(Side, f64), Refusal> {
+        let (source, part) = samples(shown, ask, selection, MOST_READ / 2)?;
+        Ok((read_side(&source, selection, with_idle, false).map_err(refused)?, part))
+    };
+    let ((before, baseline_part), (after, part)) = (side(&before)?, side(&now)?);
+    if before.read.selected == 0 && after.read.selected == 0 {
+        return Err(Refusal::absent("nothing is selected, neither now nor in the baseline", "choose other stretches"));
+    }
+    let tree = diff::diff(&before.tree(inverted), &after.tree(inverted));
+    let risers = find_risers(&before, &after);
+    let min_share = share(ask, "min", MIN_SHARE)?;
+    let size = |at: usize| tree.nodes[at].before.max(tree.nodes[at].after);
+    let places = kept(|at| &tree.nodes[at].children, tree.nodes.len(), |at| size(at) >= min_share && size(at) > 0.0);
+    let mut names = Names::of(&tree.labels);
+    let mut nodes = DifferenceNodes::default();
+    let rounded = |share: f64| (share * 1e6).round() / 1e6;
+    for (at, parent) in &places {
+        let node = &tree.nodes[*at];
+        nodes.name.push(names.number(node.label));
+        nodes.parent.push(*parent);
+        nodes.place.push(place(node.place));
+        nodes.baseline.push(rounded(node.before));
+        nodes.now.push(rounded(node.after));
+        nodes.own_baseline.push(rounded(node.own_before));
+        nodes.own_now.push(rounded(node.own_after));
+    }
+    Ok(Answer::json(&Difference {
+        schema: "coroner.flame-difference-columns/1",
+        source: source_json(&after.read),
+        baseline: source_json(&before.read),
+        event: after.event_name(),
+        baseline_event: before.event_name(),
+        unit: unit(&after),
+        inverted,
+        total: tree.total_after,
+        baseline_total: tree.total_before,
+        idle: after.idle,
+        baseline_idle: before.idle,
+        part,
+        baseline_part,
+        pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() },
+        risers: &risers,
+        names: names.names,
+        nodes,
+    }))
+}

@@ -1,0 +1,184 @@
+//! `coroner view`: the page. [`shown`] knows what is shown and reads it, [`api`] finds the document that is asked for, and one
+//! file each builds them: most are those that the commands print. The server itself is `coroner-web`.
+
+mod api;
+mod axis;
+mod cores;
+mod export;
+mod flame;
+mod loading;
+mod owners;
+mod question;
+mod shown;
+mod source;
+mod timeline;
+
+use crate::args::profile::SourceArgs;
+use crate::args::view::ViewArgs;
+use crate::commands::incidents::{none_runs, the_running_one};
+use crate::commands::stop_on_signals;
+use crate::exit::Exit;
+use crate::output::{print, terminal};
+use anyhow::{Context, bail};
+use coroner_web::{Options, Token, is_loopback, serve};
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// One beside the recorder's metrics.
+const PORT: u16 = 9479;
+/// How often it is looked whether somebody wants it to end.
+const STEP: Duration = Duration::from_millis(100);
+/// Answers that take much CPU at a time.
+const MOST_HEAVY: usize = 4;
+
+pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
+    let file = what(&args)?;
+    let token = args.token_file.as_deref().map(read_token).transpose()?;
+    let listener = bind(args.listen)?;
+    let address = listener.local_addr().context("the address cannot be told")?;
+    let token = match token {
+        None if !is_loopback(&address) => Some(new_token()?),
+        token => token,
+    };
+    let stop = stop_on_signals()?;
+    let source = SourceArgs {
+        file,
+        input: args.input,
+        symbols: args.symbols.clone(),
+        no_symbols: args.no_symbols,
+        kept: None,
+        one_chunk_in: 1,
+        stop: None,
+    };
+    let page = Arc::new(api::Page::open(source)?);
+    let heavy = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_HEAVY);
+    let options = Options { token: token.clone(), names: names(), users: users(), heavy };
+    let server = serve(listener, page, options).with_context(|| format!("{address}: cannot be served"))?;
+    let url = url(server.address, token.as_ref());
+    print(&told(&args, &url, server.address))?;
+    if !args.no_open {
+        open_browser(&url);
+    }
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(STEP);
+    }
+    server.stop();
+    Ok(Exit::NothingWrong)
+}
+
+/// What was named, or the recorder that runs.
+fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
+    match &args.file {
+        Some(file) => Ok(file.clone()),
+        None => the_running_one()
+            .map_err(|error| anyhow::anyhow!("{}", error.to_string().replace("--dir ", "coroner view ")))?
+            .with_context(|| {
+                format!(
+                    "{}; start one (coroner record --dir DIR), or name what to show: coroner view FILE|DIR (a recording, a \
+                     recorder's directory, perf.data, the text of perf script …)",
+                    none_runs()
+                )
+            }),
+    }
+}
+
+fn bind(wanted: Option<SocketAddr>) -> anyhow::Result<TcpListener> {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    match (TcpListener::bind(wanted.unwrap_or(usual)), wanted) {
+        (Ok(listener), _) => Ok(listener),
+        (Err(error), Some(address)) => {
+            Err(error).with_context(|| format!("--listen {address}: cannot be had; choose another port, or 0 for any"))
+        }
+        // Another page is open already.
+        (Err(_), None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("127.0.0.1: no port can be had"),
+    }
+}
+
+fn read_token(path: &Path) -> anyhow::Result<Token> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).with_context(|| format!("--token-file {}", path.display()))?;
+    file.take(4096).read_to_string(&mut text).with_context(|| format!("--token-file {}", path.display()))?;
+    Token::new(&text).with_context(|| {
+        format!(
+            "--token-file {}: expected at least 16 letters, digits or any of -_.~ in one line (openssl rand -hex 16 makes one)",
+            path.display()
+        )
+    })
+}
+
+fn new_token() -> anyhow::Result<Token> {
+    let mut bytes = [0u8; 16];
+    let random = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    random.context("/dev/urandom: cannot be read, so no token can be made; give one with --token-file")?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Token::new(&text).context("a token could not be made")
+}
+
+/// Names under which others may know this machine.
+fn names() -> Vec<String> {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy().into_owned();
+    let short = name.split('.').next().unwrap_or_default().to_owned();
+    [name, short].into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+/// Who may look: everybody on a machine can reach its loopback, and what is shown may be readable by root only.
+fn users() -> Vec<u32> {
+    let us = rustix::process::geteuid().as_raw();
+    // Behind sudo the browser, or the other end of an ssh, is the user's.
+    let behind_sudo = std::env::var("SUDO_UID").ok().filter(|_| us == 0).and_then(|uid| uid.parse().ok());
+    [Some(0), Some(us), behind_sudo].into_iter().flatten().collect()
+}
+
+fn url(address: SocketAddr, token: Option<&Token>) -> String {
+    let address = match address.ip().is_unspecified() {
+        true => format!("{}:{}", names().first().map_or("localhost", String::as_str), address.port()),
+        false => address.to_string(),
+    };
+    match token {
+        Some(token) => format!("http://{address}/?token={}", token.text()),
+        None => format!("http://{address}/"),
+    }
+}
+
+fn told(args: &ViewArgs, url: &str, address: SocketAddr) -> String {
+    let mut text = format!("{url}\n");
+    if std::env::var_os("SSH_CONNECTION").is_some() && is_loopback(&address) {
+        let (port, host) = (address.port(), names().into_iter().next().unwrap_or_else(|| "NODE".to_owned()));
+        let query = url.split_once('?').map_or(String::new(), |(_, query)| format!("?{query}"));
+        text.push_str(&format!(
+            "from your machine: ssh -L {port}:{address} {host}\nthen open          http://localhost:{port}/{query}\n"
+        ));
+    }
+    if !is_loopback(&address) {
+        text.push_str("everybody who knows this address may look; what they see is not encrypted on its way\n");
+    }
+    let what = args.file.as_ref().map_or("the recorder that runs here".to_owned(), |file| file.display().to_string());
+    text.push_str(&terminal::dim(&format!("shows {}; Ctrl-C ends it\n", terminal::printable(&what))));
+    text
+}
+
+/// Only where there is a screen. That it cannot be opened is no matter: the address was printed.
+fn open_browser(url: &str) {
+    if std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
+        return;
+    }
+    use std::process::{Command, Stdio};
+    let mut browser = Command::new("xdg-open");
+    browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Ok(mut child) = browser.spawn() {
+        std::thread::spawn(move || child.wait());
+    }
+}
+
+/// A file that cannot be shown is told at once, not by the page.
+fn must_be_readable(path: &Path) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        bail!("the page cannot show the standard input; save it to a file first");
+    }
+    std::fs::metadata(path).map(drop).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,151 @@
+//! From the parameters of an address to what the commands take: the same names, the same words.
+
+use super::shown::Shown;
+use crate::args::profile::{Moment, SelectionArgs, parse_band, parse_cores};
+use coroner_web::{Ask, Refusal};
+
+/// A stretch of the axis, in its clock's nanoseconds.
+pub type Range = std::ops::Range<u64>;
+
+fn wrong(name: &str, value: &str, expected: &str) -> Refusal {
+    Refusal::bad(format!("{name}={value}: {expected}"), "see docs/api.md")
+}
+
+fn number<T: std::str::FromStr>(ask: &Ask, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
+    ask.get(name).map(|value| value.parse().map_err(|_| wrong(name, value, expected))).transpose()
+}
+
+/// A whole number within bounds.
+pub fn count(ask: &Ask, name: &str, default: usize, within: std::ops::RangeInclusive<usize>) -> Result<usize, Refusal> {
+    let value = number::<usize>(ask, name, "expected a whole number")?.unwrap_or(default);
+    Ok(value.clamp(*within.start(), *within.end()))
+}
+
+/// A share between 0 and 1.
+pub fn share(ask: &Ask, name: &str, default: f64) -> Result<f64, Refusal> {
+    let value = number::<f64>(ask, name, "expected a share between 0 and 1")?.unwrap_or(default);
+    match (0.0..=1.0).contains(&value) {
+        true => Ok(value),
+        false => Err(wrong(name, &value.to_string(), "expected a share between 0 and 1")),
+    }
+}
+
+const NS: &str = "expected nanoseconds from the beginning of the source (start_ns of /source)";
+
+/// `from` and `to`, with a prefix for the baseline's.
+fn ends(ask: &Ask, prefix: &str) -> Result<(Option<u64>, Option<u64>), Refusal> {
+    // What is before the beginning begins there.
+    let end = |name: String| number::<i64>(ask, &name, NS).map(|ns| ns.map(|ns| ns.max(0) as u64));
+    Ok((end(format!("{prefix}from"))?, end(format!("{prefix}to"))?))
+}
+
+/// The stretch from `from` to `to`; `None` if neither is given.
+pub fn range(ask: &Ask, shown: &Shown) -> Result<Option<Range>, Refusal> {
+    let (from, to) = ends(ask, "")?;
+    if from.is_none() && to.is_none() {
+        return Ok(None);
+    }
+    let axis = shown.axis();
+    let range = axis.absolute(from.unwrap_or(0))..to.map_or(shown.end(), |to| axis.absolute(to));
+    match range.is_empty() {
+        true => Err(Refusal::bad("from is not before to", "choose a stretch that is not empty")),
+        false => Ok(Some(range)),
+    }
+}
+
+/// Which samples. Without times it is everything.
+pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<SelectionArgs, Refusal> {
+    let axis = shown.axis();
+    let clock = |relative: u64| Moment::Clock(axis.absolute(relative));
+    let name = |name: &str| format!("{prefix}{name}");
+    let mut selection = SelectionArgs::default();
+    let ranges = name("range");
+    for value in ask.all(&ranges) {
+        let parsed = value.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+        let (from, to) = parsed.filter(|(from, to)| from < to).ok_or_else(|| wrong(&ranges, value, NS))?;
+        selection.range.push((clock(from), clock(to)));
+    }
+    if selection.range.is_empty() {
+        let (from, to) = ends(ask, prefix)?;
+        if from.is_some() || to.is_some() {
+            let to = to.map_or(Moment::Clock(u64::MAX), clock);
+            selection.range.push((clock(from.unwrap_or(0)), to));
+        }
+    }
+    if let Some(band) = ask.get(&name("band")) {
+        selection.band = Some(parse_band(band).map_err(|why| wrong("band", band, &why))?);
+    }
+    for cores in ask.all(&name("core")) {
+        selection.core.push(parse_cores(cores).map_err(|why| wrong("core", cores, &why))?);
+    }
+    for (ids, of) in [(&mut selection.pid, name("pid")), (&mut selection.tid, name("tid"))] {
+        for value in ask.all(&of) {
+            ids.push(value.parse().map_err(|_| wrong(&of, value, "expected a number"))?);
+        }
+    }
+    selection.comm = ask.all(&name("comm")).map(str::to_owned).collect();
+    selection.cgroup = ask.get(&name("cgroup")).map(str::to_owned);
+    selection.symbol = ask.get(&name("symbol")).map(str::to_owned);
+    selection.event = ask.get(&name("event")).map(str::to_owned);
+    Ok(selection)
+}
+
+/// The stretches that a selection names, in order and merged; everything if it names none.
+pub fn stretches(selection: &SelectionArgs, whole: Range) -> Vec<Range> {
+    let end = |moment: &Moment| match moment {
+        Moment::Clock(ns) => *ns,
+        _ => whole.end,
+    };
+    let mut ranges: Vec<Range> = selection.range.iter().map(|(from, to)| end(from)..end(to)).collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut merged: Vec<Range> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    if merged.is_empty() { vec![whole] } else { merged }
+}
+
+/// Everything that a selection leaves out: of its times, and of its band if it has one.
+pub fn rest(selection: &SelectionArgs, whole: Range) -> SelectionArgs {
+    let mut rest = selection.clone();
+    if let Some((from, to)) = selection.band {
+        // The other part of each second, of the same times.
+        rest.band = Some((to % 1_000_000_000, from)).filter(|(from, to)| from != to);
+        return rest;
+    }
+    let mut at = whole.start;
+    rest.range.clear();
+    for range in stretches(selection, whole.clone()) {
+        if at < range.start {
+            rest.range.push((Moment::Clock(at), Moment::Clock(range.start)));
+        }
+        at = at.max(range.end);
+    }
+    if at < whole.end {
+        rest.range.push((Moment::Clock(at), Moment::Clock(whole.end)));
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_is_left_out() {
+        let clock = |(from, to)| (Moment::Clock(from), Moment::Clock(to));
+        let of = |ranges: &[(u64, u64)]| SelectionArgs {
+            range: ranges.iter().copied().map(clock).collect(),
+            ..SelectionArgs::default()
+        };
+        assert_eq!(rest(&of(&[(30, 40), (10, 20), (15, 35)]), 0..100).range, [clock((0, 10)), clock((40, 100))]);
+        assert_eq!(rest(&of(&[(0, 100)]), 0..100).range, []);
+        assert_eq!(stretches(&of(&[]), 0..100), [0..100]);
+        let band = SelectionArgs { band: Some((300_000_000, 1_000_000_000)), ..of(&[(10, 20)]) };
+        assert_eq!(rest(&band, 0..100).band, Some((0, 300_000_000)));
+        assert_eq!(rest(&band, 0..100).range, band.range);
+    }
+}

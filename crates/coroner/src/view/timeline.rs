@@ -1,0 +1,456 @@
+//! `coroner.timeline/1`: what happened, and how things went, on the axis.
+//!
+//! Of a file, and of a short stretch of a directory, series come from the counters; of a long stretch from the recorder's minutes.
+
+use super::api::refused;
+use super::question::{Range, count, range};
+use super::shown::Shown;
+use super::source::on_axis;
+use crate::commands::incidents;
+use crate::recorder::triggers::MARK;
+use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
+use coroner_evidence::recording::{self, RollupRow};
+use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine};
+use coroner_web::{Answer, Ask, Refusal};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+const MINUTE: u64 = 60_000_000_000;
+/// Longer stretches of a directory are told by its minutes.
+const BY_COUNTERS: u64 = 15 * MINUTE;
+/// So many events are told; the worst, then the latest.
+const MOST_EVENTS: usize = 1000;
+/// A counter is written down when it moved; that it moved within this time before is known.
+const LOOKS_APART: u64 = 2_000_000_000;
+/// Shorter columns say nothing of counters that are read once a second.
+const SHORTEST: u64 = 1_000_000_000;
+/// What the kernel said so shortly before the source begins belongs to what it shows.
+const JUST_BEFORE: i64 = 60_000_000_000;
+
+#[derive(Serialize)]
+struct Happened {
+    /// On the axis; negative for what was just before it begins.
+    at: i64,
+    uncertainty_ns: u64,
+    kind: &'static str,
+    severity: &'static str,
+    title: String,
+    subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finding_code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incident: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Series {
+    id: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    /// What of a column is told: the largest or the sum.
+    worst: &'static str,
+    values: Vec<Option<f64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
+}
+
+pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+    let asked = range(ask, shown)?;
+    let whole = shown.whole();
+    let range = asked.clone().unwrap_or_else(|| whole.clone());
+    let columns = count(ask, "columns", 600, 1..=4000)?;
+    let length = range.end - range.start;
+    let by_minutes = shown.is_directory() && length > BY_COUNTERS;
+    let least = if by_minutes { MINUTE } else { SHORTEST };
+    let step = length.div_ceil(columns as u64).max(least);
+    let steps = Steps { from: range.start, step, count: length.div_ceil(step).max(1) as usize };
+    let (mut events, series) = if !shown.has_evidence() {
+        (Vec::new(), Vec::new())
+    } else if by_minutes {
+        let (events, minutes) = of_parts(shown, &range, ask);
+        (events, of_minutes(shown, &minutes, steps))
+    } else {
+        let evidence = shown.evidence(asked.or_else(|| shown.is_directory().then(|| whole.clone()))).map_err(refused)?;
+        let events = told(shown, &evidence.log, &evidence.unit_log, evidence.clocks.last());
+        (events, of_counters(shown, &evidence, steps))
+    };
+    events.extend(of_incidents(shown));
+    events.extend(gaps(shown));
+    let axis = shown.axis();
+    let (from, to) = (axis.relative(range.start), axis.relative(range.end));
+    let from_all = if range.start == whole.start { from - JUST_BEFORE } else { from };
+    events.retain(|event| event.at >= from_all && event.at <= to);
+    let left_out = cap(&mut events);
+    Ok(Answer::json(&json!({
+        "schema": "coroner.timeline/1",
+        "from": from,
+        "to": to,
+        "step_ns": step,
+        "columns": steps.count,
+        "events": events,
+        "events_left_out": left_out,
+        "series": series,
+    })))
+}
+
+/// Keeps the worst, and tells how many are left out.
+fn cap(events: &mut Vec<Happened>) -> usize {
+    let left_out = events.len().saturating_sub(MOST_EVENTS);
+    if left_out > 0 {
+        let rank = |event: &Happened| match event.severity {
+            "critical" => 0,
+            "warning" => 1,
+            _ => 2,
+        };
+        events.sort_by_key(|event| (rank(event), std::cmp::Reverse(event.at)));
+        events.truncate(MOST_EVENTS);
+    }
+    events.sort_by_key(|event| event.at);
+    left_out
+}
+
+#[derive(Clone, Copy)]
+struct Steps {
+    from: u64,
+    step: u64,
+    count: usize,
+}
+
+impl Steps {
+    fn at(&self, time: u64) -> Option<usize> {
+        let at = (time.checked_sub(self.from)? / self.step) as usize;
+        (at < self.count).then_some(at)
+    }
+
+    fn edge(&self, at: usize) -> u64 {
+        self.from + self.step * at as u64
+    }
+}
+
+/// Log lines and restarts of all parts, and their minutes: from plain tables alone.
+fn of_parts(shown: &Shown, range: &Range, ask: &Ask) -> (Vec<Happened>, Vec<RollupRow>) {
+    let (mut events, mut minutes) = (Vec::new(), Vec::new());
+    let mut known = HashSet::new();
+    for part in shown.parts().iter() {
+        if part.range.end < range.start || part.range.start > range.end || ask.is_cancelled() {
+            continue;
+        }
+        minutes.extend(recording::rollups(&part.path).unwrap_or_default());
+        let Ok(logs) = recording::logs(&part.path) else { continue };
+        // Each segment says once more what was said before it began.
+        let mut log = logs.log;
+        log.retain(|line| known.insert((part.outline.boot_id.clone(), line.sequence, line.stamp_us)));
+        events.extend(told(shown, &log, &[], part.clocks()));
+        let mut unit_log = logs.unit_log;
+        unit_log.retain(|line| known.insert((Some(line.unit.clone()), line.real_ns, 0)));
+        events.extend(told(shown, &[], &unit_log, part.clocks()));
+    }
+    (events, minutes)
+}
+
+fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option<&Clocks>) -> Vec<Happened> {
+    let axis = shown.axis();
+    let mut events = Vec::new();
+    for line in log.iter().filter(|line| line.is_from_kernel()) {
+        let Some(at) = axis.of_time(line.at, clocks) else { continue };
+        if let Some((kind, severity, subject, code)) = meaning(line) {
+            events.push(Happened {
+                at: axis.relative(at),
+                uncertainty_ns: line.uncertainty_ns,
+                kind,
+                severity,
+                title: line.text.chars().take(400).collect(),
+                subject,
+                finding_code: code.map(str::to_owned),
+                incident: None,
+            });
+        }
+    }
+    for line in unit_log {
+        let Some(at) = axis.of_real(line.real_ns) else { continue };
+        let is_restart = line.restart.is_some();
+        events.push(Happened {
+            at: axis.relative(at),
+            uncertainty_ns: 0,
+            kind: if is_restart { "unit-restart" } else { "unit-log" },
+            severity: if is_restart { "warning" } else { "info" },
+            title: line.text.chars().take(400).collect(),
+            subject: line.unit.clone(),
+            finding_code: is_restart.then(|| "unit-crashloop".to_owned()),
+            incident: None,
+        });
+    }
+    events
+}
+
+/// What a line of the kernel means: kind, severity, subject, and the finding it may lead to. `None` if it says nothing.
+fn meaning(line: &LogLine) -> Option<(&'static str, &'static str, String, Option<&'static str>)> {
+    let event = Family::ALL.iter().find_map(|family| log_events::parse(&line.text, *family));
+    Some(match event {
+        Some(Event::Nic(nic)) => {
+            let subject = nic.device.interface.or(nic.device.bus).unwrap_or_default();
+            match nic.step {
+                NicStep::ResetDone => ("nic-reset", "info", subject, Some("nic-reset")),
+                step if step.is_outage() => ("nic-reset", "critical", subject, Some("nic-reset")),
+                _ => ("nic", "warning", subject, Some("nic-reset")),
+            }
+        }
+        Some(Event::Stall(_)) => ("lockup", "critical", String::new(), Some("kernel-stall")),
+        Some(Event::Oom(log_events::OomEvent::Killed { comm, .. })) => ("oom-kill", "critical", comm, Some("oom-kill")),
+        Some(Event::Oom(_)) => return None,
+        Some(Event::Xid(xid)) => ("gpu-xid", "critical", xid.bus, Some("gpu-xid")),
+        Some(Event::ConntrackFull { .. }) => ("log", "critical", "conntrack".to_owned(), Some("conntrack-full")),
+        None if line.level <= 3 => ("log", "warning", String::new(), None),
+        None if line.level == 4 => ("log", "info", String::new(), None),
+        None => return None,
+    })
+}
+
+fn of_incidents(shown: &Shown) -> Vec<Happened> {
+    let event = |at: i64, code: &str, subject: &str, text: &str, number: u64| Happened {
+        at,
+        uncertainty_ns: 0,
+        kind: if code == MARK { "mark" } else { "incident" },
+        severity: if code == MARK { "info" } else { "critical" },
+        title: text.to_owned(),
+        subject: subject.to_owned(),
+        finding_code: (code != MARK).then(|| code.to_owned()),
+        incident: Some(number),
+    };
+    match shown.directory() {
+        Some(directory) => {
+            let listed = incidents::listed(directory).unwrap_or_default();
+            let told = listed.iter().filter_map(|listed| {
+                let incident = &listed.incident;
+                let at = on_axis(shown, incident.triggered_real_ns)?;
+                Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
+            });
+            told.collect()
+        }
+        None => {
+            let parts = shown.parts();
+            let rows = parts.iter().filter_map(|part| part.outline.incident.as_ref());
+            let told = rows.filter_map(|incident| {
+                let at = on_axis(shown, incident.triggered_real_ns)?;
+                Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
+            });
+            told.collect()
+        }
+    }
+}
+
+fn gaps(shown: &Shown) -> Vec<Happened> {
+    let gap = |gap: Value| Happened {
+        at: gap["from"].as_i64().unwrap_or_default(),
+        uncertainty_ns: 0,
+        kind: "gap",
+        severity: "info",
+        title: gap["why"].as_str().unwrap_or_default().to_owned(),
+        subject: String::new(),
+        finding_code: None,
+        incident: None,
+    };
+    super::source::gaps(shown).into_iter().map(gap).collect()
+}
+
+/// Values of columns; `None` where nothing is known.
+struct Values {
+    steps: Steps,
+    values: Vec<Option<f64>>,
+}
+
+impl Values {
+    fn new(steps: Steps) -> Values {
+        Values { steps, values: vec![None; steps.count] }
+    }
+
+    /// Nothing moved from here to there, unless something says otherwise.
+    fn known(&mut self, from: u64, to: u64) {
+        for at in 0..self.steps.count {
+            if self.steps.edge(at + 1) > from && self.steps.edge(at) <= to {
+                self.values[at].get_or_insert(0.0);
+            }
+        }
+    }
+
+    fn largest(&mut self, time: u64, value: f64) {
+        if let Some(at) = self.steps.at(time) {
+            let known = self.values[at].get_or_insert(value);
+            *known = known.max(value);
+        }
+    }
+
+    /// Lays an amount evenly between two moments.
+    fn spread(&mut self, from: u64, to: u64, amount: f64) {
+        if to <= from {
+            if let Some(at) = self.steps.at(to) {
+                *self.values[at].get_or_insert(0.0) += amount;
+            }
+            return;
+        }
+        let first = from.saturating_sub(self.steps.from) / self.steps.step;
+        for at in first as usize..self.steps.count {
+            let (begin, end) = (self.steps.edge(at), self.steps.edge(at + 1));
+            if begin >= to {
+                break;
+            }
+            let part = end.min(to).saturating_sub(begin.max(from)) as f64 / (to - from) as f64;
+            *self.values[at].get_or_insert(0.0) += amount * part;
+        }
+    }
+
+    fn series(self, id: &'static str, title: &'static str, unit: &'static str, worst: &'static str, per: f64) -> Series {
+        let round = |value: f64| (value * per * 1000.0).round() / 1000.0;
+        let values = self.values.into_iter().map(|value| value.map(round)).collect();
+        Series { id, title, unit, worst, values, subject: None }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.values.iter().all(Option::is_none)
+    }
+}
+
+fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> {
+    let axis = shown.axis();
+    let clocks = evidence.clocks.last();
+    let at = |time| axis.of_time(time, clocks).unwrap_or(0);
+    let Some(window) = evidence.window().map(|window| (at(window.from), at(window.to))) else { return Vec::new() };
+    let seconds = steps.step as f64 / 1e9;
+    let mut series = Vec::new();
+    // Sums over all subjects of a source, of the names that pass.
+    let moved = |source: Source, wanted: &dyn Fn(&str, &str) -> bool| {
+        let mut values = Values::new(steps);
+        let of = evidence.counters.iter().filter(|(s, _)| s.source == source && wanted(&s.subject, &s.name));
+        for (_, points) in of {
+            values.known(window.0, window.1);
+            for pair in points.windows(2) {
+                let (before, after) = (at(pair[0].at), at(pair[1].at));
+                let amount = pair[1].value.saturating_sub(pair[0].value) as f64;
+                if amount > 0.0 {
+                    values.spread(before.max(after.saturating_sub(LOOKS_APART)), after, amount);
+                }
+            }
+        }
+        values
+    };
+    let mut zombies = Values::new(steps);
+    for census in &evidence.cgroup_censuses {
+        if let Some(dying) = census.dying {
+            zombies.largest(at(census.at), dying as f64);
+        }
+    }
+    for scan in &evidence.zombie_scans {
+        if let Some(dead) = scan.dead {
+            zombies.largest(at(scan.at), dead as f64);
+        }
+    }
+    let mut add = |values: Values, id, title, unit, worst, per| {
+        if !values.is_unknown() {
+            series.push(values.series(id, title, unit, worst, per));
+        }
+    };
+    add(zombies, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
+    add(waits(evidence, steps, &at), "runqueue-delay", "threads that wait for a core", "s/s", "max", 1e-9 / seconds);
+    add(moved(Source::Softnet, &|_, name| name == "dropped"), "softnet-drops", "packets dropped by softnet", "packets", "sum", 1.0);
+    add(moved(Source::Softnet, &|_, name| name == "time_squeeze"), "softnet-squeezes", "softnet ran out of time", "times", "sum", 1.0);
+    let drops = ["rx_dropped", "tx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors", "tx_fifo_errors"];
+    add(moved(Source::NicStatistics, &|_, name| drops.contains(&name)), "nic-drops", "packets dropped by NICs", "packets", "sum", 1.0);
+    add(moved(Source::TxTimeout, &|_, _| true), "nic-tx-timeouts", "transmit timeouts of NIC queues", "times", "sum", 1.0);
+    // µs in a column, as percent of it.
+    let percent = 1e-4 / seconds;
+    for (id, title, what) in [
+        ("pressure-cpu", "something waited for a core", "cpu"),
+        ("pressure-memory", "something waited for memory", "memory"),
+        ("pressure-io", "something waited for a disk", "io"),
+    ] {
+        add(moved(Source::Pressure, &|subject, name| subject == what && name == "some_us"), id, title, "%", "max", percent);
+    }
+    add(moved(Source::CgroupCpu, &|_, name| name == "throttled_us"), "throttled", "cgroups held back by their CPU quota", "ms", "sum", 1e-3);
+    let mut restarts = Values::new(steps);
+    let mut counted: HashMap<&str, u32> = HashMap::new();
+    for unit in &evidence.units {
+        restarts.known(window.0, window.1);
+        if let Some(now) = unit.restarts
+            && let Some(before) = counted.insert(&unit.name, now)
+            && now > before
+        {
+            restarts.spread(at(unit.at), at(unit.at), f64::from(now - before));
+        }
+    }
+    add(restarts, "unit-restarts", "restarts of units", "restarts", "sum", 1.0);
+    series
+}
+
+/// Nanoseconds that threads waited in run queues, all together.
+fn waits(evidence: &Evidence, steps: Steps, at: &dyn Fn(coroner_evidence::Time) -> u64) -> Values {
+    let mut values = Values::new(steps);
+    let mut last = HashMap::new();
+    for sample in &evidence.thread_samples {
+        let Some(sched) = sample.sched else { continue };
+        let time = at(sample.at);
+        if let Some((before, wait)) = last.insert(sample.key, (time, sched.wait_ns)) {
+            let waited = sched.wait_ns.saturating_sub(wait);
+            values.spread(before, time, waited as f64);
+        }
+    }
+    values
+}
+
+fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series> {
+    let axis = shown.axis();
+    let mut series = Vec::new();
+    let mut add = |of: &dyn Fn(&RollupRow) -> Option<u64>, id, title, unit, worst, per: f64| {
+        let mut values = Values::new(steps);
+        for minute in minutes {
+            if let (Some(value), Some(at)) = (of(minute), axis.of_real(minute.minute_real_ns)) {
+                match worst {
+                    "max" => values.largest(at, value as f64),
+                    _ => values.spread(at, at, value as f64),
+                }
+            }
+        }
+        if !values.is_unknown() {
+            series.push(values.series(id, title, unit, worst, per));
+        }
+    };
+    // µs of a minute, as percent of it.
+    let percent = 100.0 / 60e6;
+    add(&|m| m.zombies_dead, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
+    add(&|m| m.softnet_drops, "softnet-drops", "packets dropped by softnet", "packets", "sum", 1.0);
+    add(&|m| m.nic_resets, "nic-resets", "resets of NICs", "resets", "sum", 1.0);
+    add(&|m| m.cpu_stall_us, "pressure-cpu", "something waited for a core", "%", "max", percent);
+    add(&|m| m.memory_stall_us, "pressure-memory", "something waited for memory", "%", "max", percent);
+    add(&|m| m.io_stall_us, "pressure-io", "something waited for a disk", "%", "max", percent);
+    add(&|m| m.unit_restarts, "unit-restarts", "restarts of units", "restarts", "sum", 1.0);
+    add(&|m| m.oom_kills, "oom-kills", "processes killed for memory", "kills", "sum", 1.0);
+    series
+}
+
+/// How the dead memory cgroups grew, on the axis.
+pub fn growth(shown: &Shown, ask: &Ask) -> Result<Value, Refusal> {
+    let axis = shown.axis();
+    let mut counts: BTreeMap<i64, (Option<u64>, Option<u64>)> = BTreeMap::new();
+    if shown.is_directory() {
+        for part in shown.parts().iter() {
+            for minute in recording::rollups(&part.path).unwrap_or_default() {
+                if let Some(at) = axis.of_real(minute.minute_real_ns)
+                    && (minute.zombies_dead.is_some() || minute.zombies_tracked.is_some())
+                {
+                    counts.insert(axis.relative(at), (minute.zombies_dead, minute.zombies_tracked));
+                }
+            }
+        }
+    }
+    if counts.is_empty() && shown.has_evidence() {
+        let evidence = shown.evidence(range(ask, shown)?).map_err(refused)?;
+        for census in &evidence.cgroup_censuses {
+            if let Some(at) = shown.relative(census.at, &evidence) {
+                counts.insert(at, (census.dying, census.tracked));
+            }
+        }
+    }
+    let at: Vec<i64> = counts.keys().copied().collect();
+    let (dead, tracked): (Vec<_>, Vec<_>) = counts.into_values().unzip();
+    Ok(json!({ "at": at, "dead": dead, "tracked": tracked }))
+}

@@ -1,0 +1,231 @@
+//! What a recording holds, and how each core's time stood at some moments, without reading all of it: for those who show a long
+//! recording, or a directory of them, at once.
+
+use super::chunk::{self, Streamed};
+use super::open::{self, Opened};
+use super::profile::SourceRow;
+use super::read::{self, Reader, is_table};
+use super::rows::U64;
+use super::{About, IncidentRow, RecordingError, incident};
+use crate::time::{Clocks, Time, Window};
+use crate::{CoreTimes, LogLine, Nic, Node, UnitLogLine};
+use rusqlite::Connection;
+use std::path::Path;
+use std::time::Duration;
+
+/// A file in a few numbers.
+#[derive(Debug, Clone)]
+pub struct Outline {
+    pub about: About,
+    pub boot_id: Option<String>,
+    pub node: Option<Node>,
+    /// The latest word on how the clocks relate.
+    pub clocks: Option<Clocks>,
+    /// The first and the last look at the cores.
+    pub looks: Option<Window>,
+    /// The cores of the first look.
+    pub cores: Vec<u32>,
+    /// `None` if the file has no CPU samples.
+    pub samples: Option<SamplesOutline>,
+    pub incident: Option<IncidentRow>,
+}
+
+/// The CPU samples of a file.
+#[derive(Debug, Clone)]
+pub struct SamplesOutline {
+    pub count: u64,
+    /// Times of the first and the last, by the profile's clock.
+    pub span: Option<(u64, u64)>,
+    pub source: SourceRow,
+    pub events: Vec<String>,
+}
+
+pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
+    let Opened { db, .. } = open::open(path)?;
+    let (about, _) = read::about(&db, path)?;
+    drop(db);
+    let samples = samples(path)?;
+    let (mut boot_id, mut node, mut clocks, mut looks, mut cores) = (None, None, None, None, Vec::new());
+    match Reader::open(path) {
+        Ok(reader) => {
+            (boot_id, clocks, looks) = (reader.boot_id(), reader.clocks(), reader.looks());
+            cores = reader.first_cores();
+            node = reader.only_node();
+        }
+        Err(RecordingError::OnlyProfile { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let incident = incident(path).ok().flatten().map(|(incident, _)| incident);
+    Ok(Outline { about, boot_id, node, clocks, looks, cores, samples, incident })
+}
+
+fn samples(path: &Path) -> Result<Option<SamplesOutline>, RecordingError> {
+    let reader = super::profile::Reader::open(path)?;
+    if !reader.has_profile() {
+        return Ok(None);
+    }
+    let (count, events) = (reader.count(), reader.events());
+    Ok(Some(SamplesOutline { count, span: reader.span(), source: reader.source().unwrap_or_default(), events }))
+}
+
+/// The network devices, each as last seen.
+pub fn nics(path: &Path) -> Result<Vec<Nic>, RecordingError> {
+    Ok(Reader::open(path)?.only_nics())
+}
+
+/// What the kernel and the units said, and nothing else.
+#[derive(Debug, Default)]
+pub struct Logs {
+    pub log: Vec<LogLine>,
+    pub unit_log: Vec<UnitLogLine>,
+}
+
+pub fn logs(path: &Path) -> Result<Logs, RecordingError> {
+    Ok(Reader::open(path)?.only_logs())
+}
+
+/// How the cores' time stood at some moments.
+#[derive(Debug, Default)]
+pub struct CoreLooks {
+    /// Oldest first.
+    pub looks: Vec<CoreTimes>,
+    /// From when to when somebody looked, oldest first.
+    pub covered: Vec<Window>,
+}
+
+/// A chunk of looks.
+struct ChunkAt {
+    id: i64,
+    from: Time,
+    to: Time,
+    rows: u64,
+}
+
+/// The looks at the cores within a window, no closer to each other than `apart` where that saves unpacking: times are cumulative,
+/// so that two looks tell all between them. The first look before the window and the first after it are given, too.
+pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLooks, RecordingError> {
+    let Opened { db, .. } = open::open(path)?;
+    read::about(&db, path)?;
+    let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() };
+    if is_table(&db, CoreTimes::TABLE).is_err() {
+        return Ok(CoreLooks::default());
+    }
+    let chunks = listed(&db).map_err(damaged)?;
+    let mut found = CoreLooks::default();
+    for chunk in &chunks {
+        let part = Window { from: chunk.from.max(window.from), to: chunk.to.min(window.to) };
+        if part.from <= part.to {
+            match found.covered.last_mut() {
+                Some(last) if part.from.since(last.to) <= TOGETHER => last.to = last.to.max(part.to),
+                _ => found.covered.push(part),
+            }
+        }
+    }
+    let wanted = around(&chunks, window);
+    let last = wanted.len().saturating_sub(1);
+    let mut next = Time(0);
+    for (at, chunk) in wanted.iter().enumerate() {
+        let length = chunk.to.since(chunk.from);
+        // Edges are needed exactly where the covered time begins and ends.
+        let is_edge = at == 0 || at == last || chunk.from.since(wanted[at - 1].to) > TOGETHER;
+        let is_before_gap = at < last && wanted[at + 1].from.since(chunk.to) > TOGETHER;
+        if apart >= length && !is_edge && !is_before_gap {
+            if chunk.from >= next {
+                found.looks.extend(look(&db, chunk, Some(1)).into_iter().next());
+                next = chunk.from + apart - length / 2;
+            }
+            continue;
+        }
+        let mut all = look(&db, chunk, None);
+        if apart >= length && all.len() > 2 {
+            all.drain(1..all.len() - 1);
+        }
+        found.looks.extend(all);
+    }
+    found.looks.sort_by_key(|look| look.at);
+    Ok(found)
+}
+
+/// Chunks that are no further apart than this follow each other: looks come ten times a second.
+const TOGETHER: Duration = Duration::from_secs(5);
+
+fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
+    let mut select = db.prepare("SELECT id, from_ns, to_ns, rows FROM core_time_chunks")?;
+    let chunk = |row: &rusqlite::Row<'_>| {
+        Ok(ChunkAt { id: row.get(0)?, from: row.get(1)?, to: row.get(2)?, rows: row.get::<_, U64>(3)?.0 })
+    };
+    let mut chunks: Vec<ChunkAt> = select.query_map([], chunk)?.filter_map(Result::ok).collect();
+    chunks.sort_by_key(|chunk| (chunk.from, chunk.id));
+    Ok(chunks)
+}
+
+/// Those of the window, and the one before and after it: their ends are nearer to the window's than any of its own looks may be.
+fn around(chunks: &[ChunkAt], window: Window) -> &[ChunkAt] {
+    let from = chunks.partition_point(|chunk| chunk.to < window.from).saturating_sub(1);
+    let to = (chunks.partition_point(|chunk| chunk.from <= window.to) + 1).min(chunks.len());
+    &chunks[from.min(to)..to]
+}
+
+/// The looks of a chunk; none if it cannot be read.
+fn look(db: &Connection, chunk: &ChunkAt, most: Option<usize>) -> Vec<CoreTimes> {
+    let read = || -> rusqlite::Result<Vec<CoreTimes>> {
+        let mut select = db.prepare_cached("SELECT data FROM core_time_chunks WHERE id = ?")?;
+        select.query_row([chunk.id], |row| {
+            let data = row.get_ref(0)?.as_blob()?;
+            Ok(match most {
+                Some(most) => chunk::first_looks(data, most).unwrap_or_default(),
+                None => chunk::decode::<CoreTimes>(data, chunk.rows).unwrap_or_default(),
+            })
+        })
+    };
+    read().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::Writer;
+    use crate::{CoreTicks, Evidence};
+
+    const S: u64 = 1_000_000_000;
+
+    /// 100 s of two cores, ten looks a second, with a hole of 20 s.
+    fn recording(path: &Path) {
+        let mut writer = Writer::create(path).unwrap();
+        let seconds = (1000..1040).chain(1060..1100);
+        for second in seconds {
+            let look = |tenth: u64| CoreTimes {
+                at: Time(second * S + tenth * S / 10),
+                cores: (0..2).map(|core| CoreTicks { core, system: second * 10 + tenth, ..CoreTicks::default() }).collect(),
+            };
+            let clocks = vec![Clocks { at: Time(second * S), real_ns: (second + 7) * S, boot_ns: second * S }];
+            let seen = Evidence { core_times: (0..10).map(look).collect(), clocks, ..Evidence::default() };
+            writer.append(&seen).unwrap();
+        }
+        writer.finish(&[]).unwrap();
+    }
+
+    #[test]
+    fn looks_that_are_far_apart_say_the_same_as_all_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.coroner");
+        recording(&path);
+        let outline = outline(&path).unwrap();
+        assert_eq!(outline.looks, Some(Window { from: Time(1000 * S), to: Time(1099 * S + S / 10 * 9) }));
+        assert_eq!((outline.cores.as_slice(), outline.samples.is_none(), outline.about.sealed), ([0, 1].as_slice(), true, true));
+        let window = Window { from: Time(1010 * S), to: Time(1090 * S) };
+        let all = core_looks(&path, window, Duration::ZERO).unwrap();
+        let few = core_looks(&path, window, Duration::from_secs(10)).unwrap();
+        assert_eq!(all.covered, few.covered);
+        assert_eq!(all.covered.len(), 2, "{:?}", all.covered);
+        assert!(few.looks.len() * 5 < all.looks.len(), "{} of {}", few.looks.len(), all.looks.len());
+        for look in &few.looks {
+            assert!(all.looks.contains(look), "{look:?}");
+        }
+        let has = |looks: &[CoreTimes], at: u64| looks.iter().any(|look| look.at.0.abs_diff(at) <= 10 * S);
+        assert!((1010..1040).step_by(5).all(|second| has(&few.looks, second * S)));
+        // The ends of the hole are known exactly.
+        assert!(few.looks.iter().any(|look| look.at == Time(1039 * S + S / 10 * 9)));
+        assert!(few.looks.iter().any(|look| look.at == Time(1060 * S)));
+    }
+}

@@ -1,0 +1,103 @@
+//! What a client asks for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Parameters beyond this are nobody's honest question.
+const MOST_PARAMETERS: usize = 200;
+
+/// A question under /api/v1.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// What stands after /api/v1/: `flame`, `incidents/3`.
+    pub path: String,
+    /// Decoded, in order.
+    parameters: Vec<(String, String)>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Ask {
+    pub fn new(path: &str, query: &str) -> Ask {
+        let decoded = form_urlencoded::parse(query.as_bytes()).take(MOST_PARAMETERS);
+        // The token is no part of the question.
+        let parameters = decoded.filter(|(name, _)| name != "token");
+        let parameters = parameters.map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
+        Ask { path: path.trim_matches('/').to_owned(), parameters, cancelled: Arc::default() }
+    }
+
+    /// The last value of a parameter; an empty one counts as none.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let mut values = self.parameters.iter().rev();
+        values.find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a parameter, in order.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let values = self.parameters.iter().filter(move |(known, value)| known == name && !value.is_empty());
+        values.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a switch is on: `invert=1`, or `invert` alone.
+    pub fn is_set(&self, name: &str) -> bool {
+        let value = self.parameters.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        value.is_some_and(|value| !matches!(value, "0" | "false" | "no"))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parameters.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The question in one line, the same for the same question.
+    pub fn words(&self) -> String {
+        let mut words = format!("{}?", self.path);
+        words.extend(form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish().chars());
+        words
+    }
+
+    /// Nobody waits for the answer any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Becomes true then.
+    pub fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancelled)
+    }
+
+    /// Says so when dropped.
+    pub(crate) fn guard(&self) -> Waiting {
+        Waiting(Arc::clone(&self.cancelled))
+    }
+}
+
+pub(crate) struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_the_token_is_none_of_them() {
+        let ask = Ask::new("/flame/", "from=0&range=1..2&range=3..4&comm=a%20b%2Bc&invert&idle=0&token=secret&core=");
+        assert_eq!((ask.path.as_str(), ask.get("from"), ask.get("comm")), ("flame", Some("0"), Some("a b+c")));
+        assert_eq!(ask.all("range").collect::<Vec<_>>(), ["1..2", "3..4"]);
+        assert!(ask.is_set("invert") && !ask.is_set("idle") && !ask.is_set("other"));
+        assert_eq!((ask.get("core"), ask.get("token")), (None, None));
+        assert!(!ask.words().contains("secret"), "{}", ask.words());
+    }
+
+    #[test]
+    fn whoever_stops_waiting_is_noticed() {
+        let ask = Ask::new("flame", "");
+        let waiting = ask.guard();
+        assert!(!ask.is_cancelled());
+        drop(waiting);
+        assert!(ask.is_cancelled());
+    }
+}
