@@ -85,7 +85,7 @@ fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     match ask.path.as_str() {
         "source" => Ok(Answer::json(&source::document(shown))),
         "diagnosis" => of_evidence(shown, ask, |evidence| {
-            Ok(diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)?)
+            diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)
         }),
         "incidents" => incidents(shown),
         "cores" => cores::answer(shown, ask),

@@ -17,6 +17,7 @@ use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
 use coroner_web::{Answer, Ask, Refusal};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Looks at the cores are so far apart.
@@ -269,8 +270,8 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
             grid.owner_part = part;
             return Ok(grid);
         }
-        let (map, names, part) = count_samples(shown, ask, columns)?;
-        if let (Some(map), Some(names)) = (map, names) {
+        let (counted, part) = count_samples(shown, ask, columns)?;
+        if let Some(Counted { map, names }) = counted {
             name_owners(&mut grid, columns, &map, &names);
             grid.owner_source = Some("samples");
         }
@@ -298,12 +299,14 @@ fn all_of(columns: Columns) -> SelectionArgs {
     SelectionArgs { range, ..SelectionArgs::default() }
 }
 
+/// Samples, counted.
+struct Counted {
+    map: CoreHeatmap,
+    names: Arc<Dictionary>,
+}
+
 /// Counts the samples of the columns. Times are moved so that the first column begins at 0.
-fn count_samples(
-    shown: &Shown,
-    ask: &Ask,
-    columns: Columns,
-) -> Result<(Option<CoreHeatmap>, Option<std::sync::Arc<Dictionary>>, f64), Refusal> {
+fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
     let selection = all_of(columns);
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
     let source = SourceArgs { stop: Some(ask.stop()), ..source };
@@ -313,16 +316,16 @@ fn count_samples(
         counter.add(names, &Sample { time, ..*sample });
     });
     match read {
-        Ok(read) => Ok((Some(counter.finish()), Some(read.names), part)),
+        Ok(read) => Ok((Some(Counted { map: counter.finish(), names: read.names }), part)),
         // Segments without samples, or none at all.
-        Err(_) if !ask.is_cancelled() => Ok((None, None, part)),
+        Err(_) if !ask.is_cancelled() => Ok((None, part)),
         Err(error) => Err(refused(error)),
     }
 }
 
 fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refusal> {
-    let (map, names, part) = count_samples(shown, ask, columns)?;
-    let (Some(map), Some(names)) = (map, names) else {
+    let (counted, part) = count_samples(shown, ask, columns)?;
+    let Some(Counted { map, names }) = counted else {
         return Err(Refusal::absent("no core was sampled then", "choose another stretch"));
     };
     if map.columns == 0 {
