@@ -17,7 +17,7 @@ before(async () => {
   const lines = [];
   for (let tick = 0; tick < 1000; tick++) for (const core of [0, 1]) {
     const taken = core === 1 && tick >= 400 && tick < 500, time = (1000 + tick / 100 + core / 1e5).toFixed(6);
-    const [comm, pid, leaf] = taken ? ["hog", 77, "spin_in_kernel"] : ["web", 10 + core, tick % 2 ? "serve_request" : "parse_header"];
+    const [comm, pid, leaf] = taken ? ["hog", 77, "spin_in_kernel"] : ["web", 10 + core * 2 + tick % 2, tick % 2 ? "serve_request" : "parse_header"];
     lines.push(`${comm} ${pid} [00${core}] ${time}: 10000000 cpu-clock: \n\t    ffffffff81000010 ${leaf}+0x10 (${taken ? "[kernel.kallsyms]" : "/usr/bin/web"})\n\t            401000 main+0x20 (/usr/bin/${comm})\n`);
   }
   writeFileSync(perfText, lines.join("\n"));
@@ -205,6 +205,14 @@ test("FlameScope's view selects a range and a band, and filters choose", () => v
   await page.getByRole("button", { name: "Show all samples" }).click();
   await settled(page);
   assert.match(await label(page), /Widest: web 95\.0 %/);
+}));
+
+test("a profile's overview tells who had a core for itself; a click goes there", () => visit(profile, "", async page => {
+  const row = page.locator(".monopolies .row").first();
+  assert.match(await row.textContent(), /core 1hog/);
+  await row.click();
+  await settled(page);
+  assert.match(await label(page), /Widest: hog 100 %/);
 }));
 
 test("baseline and selection: A against B", () => visit(profile, "#v=profile&sel=0..2", async page => {

@@ -42,6 +42,15 @@ test("not seen is neither idle nor busy", () => {
   assert.equal(kindOf(one, 2), "system");
 });
 
+test("192 cores and a day are painted at once", () => {
+  const columns = 2400, busy = Array.from({ length: columns }, (_, at) => at % 101), cores = Array.from({ length: 192 }, (_, at) => row(at, busy, at % 2 ? "user" : "system", at % 2));
+  const pixels = new Uint8ClampedArray(columns * 192 * 4), cells = new Map(), began = performance.now();
+  cores.forEach((one, at) => paintRow(pixels, columns, at, 1, one, { ...grid(cores), columns }, "kind", PALETTES.dark, [], cells));
+  // Some milliseconds on a free core; the bar leaves room for a busy one.
+  assert.ok(performance.now() - began < 500, `${performance.now() - began} ms`);
+  assert.ok(cells.size <= 404);
+});
+
 test("bars are as high as the core was busy", () => {
   const pixels = new Uint8ClampedArray(4 * 10 * 4), palette = PALETTES.light, one = row(1, [100, 50, 0, null], "user");
   paintRow(pixels, 4, 0, 10, one, grid([one]), "kind", palette, []);

@@ -20,6 +20,7 @@ export interface NodeIdentity {
   [more: string]: unknown;
 }
 export interface Diagnosis {
+  axis?: { from: number; to: number };
   coroner_version: string; node: NodeIdentity; window: { from: string; to: string }; conclusion: string; verdicts: Verdict[];
   unexplained: { finding: Named; needs: string; command: string; then: string }[]; findings: Finding[];
   ruled_out: { code: string; why: string }[]; unseen: Unseen[];
@@ -63,6 +64,12 @@ export interface Riser {
 export interface DifferenceColumns {
   total: number; baseline_total: number; samples?: number; baseline_samples?: number; unit: string; event: string | null; pruned?: Pruned; part?: number; risers: Riser[]; names: string[];
   nodes: { name: number[]; parent: number[]; place: string[]; now: number[]; baseline: number[]; own_now: number[]; own_baseline: number[] };
+}
+
+export interface Thread { comm: string; pid: number | null; tid: number | null }
+export interface Monopolies {
+  threshold_ms: number;
+  monopolies: { core: number; by: "thread" | "interrupts"; thread: Thread | null; axis_ns: number; length_ms: number; uncertainty_ms: number; kernel: number; stacks: { share: number; frames: string[] }[] }[];
 }
 
 export interface Incident {

@@ -29,7 +29,8 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     canvas.height = Math.max(1, rows.shown.length * bars);
     const context = canvas.getContext("2d")!;
     const cells = context.createImageData(canvas.width, canvas.height);
-    rows.shown.forEach((row, at) => paintRow(cells.data, canvas.width, at * bars, bars, row, grid, state.coresBy, palette, owners));
+    const colours = new Map();
+    rows.shown.forEach((row, at) => paintRow(cells.data, canvas.width, at * bars, bars, row, grid, state.coresBy, palette, owners, colours));
     context.putImageData(cells, 0, 0);
     return canvas;
   }, [grid, rows, bars, state.coresBy, theme]);

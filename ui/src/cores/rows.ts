@@ -70,15 +70,22 @@ export function kindOf(row: CoreRow, column: number): Kind {
 }
 
 // Fills `height` rows of pixels per core: one is a colour whose strength is how busy it was; more are bars as high as that.
-export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, height: number, row: CoreRow, grid: CoreGrid, by: "kind" | "owner", palette: Palette, owners: Rgb[]): void {
+export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, height: number, row: CoreRow, grid: CoreGrid, by: "kind" | "owner", palette: Palette, owners: Rgb[], cells: Map<number, Rgb> = new Map()): void {
   for (let column = 0; column < grid.columns; column++) {
     const busy = row.busy[column] ?? null;
     if (busy === null) { fill(pixels, width, column, top, height, palette.unseen); continue; }
     const owner = row.owner[column] ?? -1, share = row.owner_share[column] ?? 0;
     if (height === 1) {
-      const colour = by === "kind" ? palette[kindOf(row, column)] : owner >= 0 ? mix(palette.other, owners[owner]!, Math.min(1, 0.25 + share / 100)) : palette.other;
-      // Half-busy cells stay well behind full ones: the full ones are what one looks for.
-      put(pixels, (top * width + column) * 4, mix(palette.empty, colour, (busy / 100) ** 1.4));
+      const kind = by === "kind" ? kindOf(row, column) : null;
+      const key = kind ? KINDS.indexOf(kind) * 101 + Math.round(busy) : ((owner + 1) * 101 + Math.round(share)) * 101 + Math.round(busy);
+      let cell = cells.get(key);
+      if (!cell) {
+        const colour = kind ? palette[kind] : owner >= 0 ? mix(palette.other, owners[owner]!, Math.min(1, 0.25 + share / 100)) : palette.other;
+        // Half-busy cells stay well behind full ones: the full ones are what one looks for.
+        cell = mix(palette.empty, colour, (busy / 100) ** 1.4);
+        cells.set(key, cell);
+      }
+      put(pixels, (top * width + column) * 4, cell);
       continue;
     }
     fill(pixels, width, column, top, height, palette.empty);

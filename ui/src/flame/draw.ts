@@ -4,7 +4,7 @@ import { MONO } from "../paint/canvas.ts";
 import { firstBeyond, type Matches, type Tree } from "./tree.ts";
 
 export const ROW = 19;
-const SMALLEST = 1.5, NAMED = 26;
+const SMALLEST = 2.5, NAMED = 26;
 
 export interface Sight { from: number; to: number; scroll: number }
 
@@ -68,15 +68,17 @@ export function drawFlame(context: CanvasRenderingContext2D, width: number, heig
       if (wide < SMALLEST) {
         // A crowd of narrow ones: one bar as long as they stand together and look alike, pixel by pixel.
         const begin = Math.floor(x);
-        const crowd = paints.crowd(frame, matches, hit);
+        const crowd = paints.crowd(frame, matches, hit), first = at;
         let end = begin;
         while (at < level.length) {
           const each = level[at]!, pixel = Math.floor((tree.left[each]! - sight.from) * scale);
           if (pixel > end || pixel >= width || tree.total[each]! * scale >= SMALLEST || paints.crowd(each, matches, hit) !== crowd) break;
-          end = pixel + 1;
+          end = Math.max(pixel + 1, Math.floor((tree.left[each]! + tree.total[each]! - sight.from) * scale));
           const next = firstBeyond(tree, level, sight.from + end / scale);
           at = next > at ? next : at + 1;
         }
+        // Rounding may place the last one a pixel too far.
+        if (at === first) at++;
         context.fillStyle = crowd;
         context.fillRect(begin, y, Math.max(1, end - begin), ROW - 1);
         continue;

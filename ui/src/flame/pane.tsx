@@ -53,7 +53,7 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         <Compare state={state} source={source} />
         {difference && <button aria-pressed={widths === "baseline"} onClick={() => setWidths(widths === "now" ? "baseline" : "now")} title="Widths of the other side show what is gone (b)">Widths: {widths === "now" ? "selection" : "baseline"}</button>}
         <button aria-pressed={list} onClick={() => setList(!list)} title="A table of functions by their own time">Functions</button>
-        <details class="menu">
+        <details class="menu" onFocusOut={event => { if (!event.currentTarget.contains(event.relatedTarget as Node | null)) event.currentTarget.open = false; }}>
           <summary>Export this selection</summary>
           <ul>{FORMATS.map(([format, title, what]) => <li key={format}><a href={address("export", { format, ...selected(state), invert: state.inverted && (format === "svg" || format === "folded") ? 1 : undefined })} download>{title}</a><span>{what}</span></li>)}</ul>
         </details>

@@ -7,7 +7,8 @@ import { CoresHeatmap } from "../cores/heatmap.tsx";
 import { CoresLegend } from "../cores/legend.tsx";
 import { Badge, bytes, Command, Evidences, Failure, NotSeen, Waiting, when, Words } from "../shell/parts.tsx";
 import { update, type Range, type State } from "../state.ts";
-import { duration, onAxis } from "../time/axis.ts";
+import { duration } from "../time/axis.ts";
+import { MonopoliesView } from "../scope/monopolies.tsx";
 import { keyOf } from "./chain.ts";
 import { Jump, VerdictView } from "./verdict.tsx";
 
@@ -17,6 +18,7 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   const of = state.selection ?? state.range;
   const answer = useApi<Diagnosis>(source.has.diagnosis ? address("diagnosis", of ? { from: of.from, to: of.to } : {}) : null, 150, generation);
   const grid = useApi<CoreGrid>(address("cores", { from: range.from, to: range.to, columns: 1000 }), 80, generation);
+  const axis = answer.data?.axis;
   // Beside the verdict's words: one glance shows which core it is.
   const cores = (
     <section class="glance" aria-label="The worst cores">
@@ -27,10 +29,12 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   return (
     <div class={`overview ${answer.loading && answer.data ? "stale" : ""}`}>
       {of && <p class="scope-note" role="status">This is the verdict of {duration(of.to - of.from)} only. <button class="link" onClick={() => update({ selection: null, range: null, band: null })}>Of everything</button></p>}
+      {!of && axis && axis.to - axis.from < (whole.to - whole.from) * 0.9 && <p class="scope-note">The verdict is of the last {duration(axis.to - axis.from)}; drag over another time to have that judged.</p>}
       {answer.error ? <section class="panel"><Failure error={answer.error} /></section>
         : answer.data ? <Told diagnosis={answer.data} state={state}>{cores}</Told>
         : source.has.diagnosis ? <section class="panel"><Waiting what="Looking for the cause" tall /></section>
         : <section class="panel calm"><h2>A CPU profile</h2><p>A profile alone has no verdict: there is no evidence about units, memory and network in it. What it tells is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
+      {!source.has.diagnosis && source.has.samples && <MonopoliesView source={source} range={range} whole={whole} generation={generation} />}
       {answer.data && <Rest diagnosis={answer.data} />}
       {incidents && incidents.length > 0 && <section class="panel"><header class="bar"><h2>Incidents</h2></header><ul class="plain">{incidents.slice(0, 8).map(incident => <li key={incident.number}>
         <button class="link" onClick={() => update({ view: "incidents", incident: incident.number })}>{incident.number}. {incident.text}</button> <span class="muted">{when(incident.triggered)}</span></li>)}</ul></section>}
@@ -87,7 +91,7 @@ function About({ source, diagnosis }: { source: Source; diagnosis: Diagnosis | n
   put("source", `${source.name} (${source.kind}${source.format && source.format !== source.kind ? `, ${source.format}` : ""})`);
   put("length", duration(source.length_ns));
   put("begins", source.start_time ? when(source.start_time) : null);
-  put("diagnosed", diagnosis ? `${when(diagnosis.window.from)} … ${when(diagnosis.window.to)}${onAxis(diagnosis.window.from, source.start_time) !== null ? "" : ""}` : null);
+  put("diagnosed", diagnosis ? `${when(diagnosis.window.from)} … ${when(diagnosis.window.to)}` : null);
   put("samples", source.samples === null || source.samples === undefined ? null : `${source.samples.toLocaleString("en")}${source.lost ? `, ${source.lost.toLocaleString("en")} lost` : ""}`);
   return (
     <section class="panel small" aria-label="What this is">

@@ -6,6 +6,7 @@ import { FlamePane } from "../flame/pane.tsx";
 import { Failure, Waiting } from "../shell/parts.tsx";
 import { FILTERS, now, update, type Filters, type Range, type State } from "../state.ts";
 import { duration, SECOND } from "../time/axis.ts";
+import { MonopoliesView } from "./monopolies.tsx";
 import { ScopeView } from "./view.tsx";
 
 // An hour of columns is more than anybody tells apart.
@@ -26,6 +27,7 @@ export function ProfileView({ source, state, whole, range, generation }: Props) 
         {map.error ? <Failure error={map.error} /> : map.data ? <ScopeView map={map.data} source={source} state={state} whole={whole} /> : <Waiting what="Reading samples" tall />}
       </section>
       <FlamePane source={source} state={state} generation={generation} />
+      <MonopoliesView source={source} range={range} whole={whole} generation={generation} />
     </>
   );
 }
