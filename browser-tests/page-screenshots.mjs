@@ -34,6 +34,7 @@ try {
       const { page } = await look(context, (await server(file)).url, hash);
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
       await page.setViewportSize({ width, height: width > 2000 ? 1300 : 900 });
+      await page.reload();
       await settled(page);
       await page.screenshot({ path: join(out, all ? `page-${name}-${colorScheme}-${width}.png` : `${name}.png`) });
       await page.close();

@@ -184,7 +184,7 @@ test("the flame graph: zoom by click and keyboard, search, inverted, functions, 
 test("FlameScope's view selects a range and a band, and filters choose", () => visit(profile, "#v=profile", async page => {
   const scope = page.locator(".scope canvas"), box = await scope.boundingBox();
   const { columns, scopeRows } = await scope.evaluate(canvas => ({ columns: +canvas.dataset.columns, scopeRows: +canvas.dataset.scopeRows }));
-  const each = Math.min(48, (box.width - GUTTER - RIGHT) / columns), height = box.height - 20;
+  const each = Math.min(96, (box.width - GUTTER - RIGHT) / columns), height = box.height - 20;
   const spot = (column, row) => [box.x + GUTTER + (column + 0.5) * each, box.y + height - (row + 0.5) / scopeRows * height];
   const drag = async (a, b) => { await page.mouse.move(...a); await page.mouse.down(); await page.mouse.move(...b, { steps: 4 }); await page.mouse.up(); await settled(page); };
   await drag(spot(4, 5), spot(4, 40));

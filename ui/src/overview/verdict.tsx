@@ -45,9 +45,9 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
 const linkKey = (link: Link): string => `l|${keyOf(link.from)}|${keyOf(link.to)}`;
 const RANK = { critical: 2, warning: 1, info: 0 };
 function worstOf(steps: Step[], findings: Map<string, Finding>): Named {
-  let best = steps[steps.length - 1]!;
+  let best = steps[0]!;
   const rank = (step: Step) => RANK[findings.get(keyOf(step.finding))?.severity ?? "info"];
-  for (const step of steps) if (step.depth === 0 && rank(step) >= rank(best)) best = step;
+  for (const step of steps) if (rank(step) >= rank(best)) best = step;
   return best.finding;
 }
 

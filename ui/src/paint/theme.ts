@@ -8,10 +8,13 @@ let chosen: Theme | null = null;
 try { const kept = localStorage.getItem(KEY); if (kept === "dark" || kept === "light") chosen = kept; } catch { /* a browser that keeps nothing */ }
 
 const listeners = new Set<() => void>();
-export const theme = (): Theme => chosen ?? (dark.matches ? "dark" : "light");
+// What was applied last: page and canvases change together, also where the system changes while the page is drawn.
+let current: Theme = "light";
+export const theme = (): Theme => current;
 
 function apply(): void {
-  document.documentElement.dataset.theme = theme();
+  current = chosen ?? (dark.matches ? "dark" : "light");
+  document.documentElement.dataset.theme = current;
   listeners.forEach(tell => tell());
 }
 dark.addEventListener("change", apply);

@@ -10,7 +10,7 @@ import { clock, duration, MS, SECOND } from "../time/axis.ts";
 import { gutter } from "../time/gestures.ts";
 import { bandOf, busiest, isSelected, rangeOf, timeOf, type Spot } from "./cells.ts";
 
-const AXIS = 20, HEIGHT = 200, WIDEST = 48;
+const AXIS = 20, HEIGHT = 200, WIDEST = 96;
 
 interface Props { map: OffsetHeatmap; source: Source; state: State; whole: Range }
 
