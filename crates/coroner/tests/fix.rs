@@ -516,8 +516,10 @@ fn what_the_node_needs_is_never_switched_off() {
     let mut shell = Command::new("sh").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
     shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(shell.wait().unwrap().success(), "{script}");
-    let mut shell =
-        Command::new("chroot").arg(&node.root).arg("sh").stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // As a provisioner runs it: as root, in the image that has booted.
+    let leader = node.scenario.truth.facts["leader"].to_string();
+    let enter = ["-t", &leader, "-a", "sh"];
+    let mut shell = Command::new("nsenter").args(enter).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(shell.wait().unwrap().success(), "it runs in the image");
     assert_eq!(fs::read_link(node.root.join("etc/systemd/system/ecs.service")).unwrap(), Path::new("/dev/null"));

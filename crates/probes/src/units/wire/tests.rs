@@ -162,7 +162,7 @@ fn lists_and_flags_are_written_as_zbus_writes_them() {
     let theirs = theirs.destination("org.a").unwrap().interface("org.b").unwrap();
     let theirs = theirs.build(&(vec!["a.service", "it"], true, false, "x")).unwrap();
     let body = theirs.body();
-    assert_eq!(ours[ours.len() - body.data().len()..], **body.data(), "the same bytes");
+    assert_eq!(&ours[ours.len() - body.data().len()..], body.data().bytes(), "the same bytes");
     let signature = body.signature().to_string();
     let signature = signature.trim_start_matches('(').trim_end_matches(')');
     assert_eq!(signature, "asbbs");
