@@ -16,7 +16,7 @@ const RATE_HZ: u32 = 49;
 
 /// Samples that are read at most, which bounds what a diagnosis of a large node's directory takes. Where there are more, the latest
 /// count.
-const MOST_SAMPLES: u64 = 2_000_000;
+const MOST_SAMPLES: u64 = 1_500_000;
 
 /// What the evidence tells of how the stacks were sampled.
 pub fn sampled(evidence: &Evidence) -> Sampled {

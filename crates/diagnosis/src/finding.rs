@@ -1,6 +1,7 @@
 //! What a diagnosis consists of, and how it is made.
 
 use crate::code::Code;
+use crate::cores::timeline::made_once;
 use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};
@@ -174,6 +175,10 @@ pub struct Diagnosis {
 
 /// Puts every rule to the evidence, and concludes.
 pub fn diagnose(evidence: &Evidence) -> Diagnosis {
+    made_once(evidence, || judge(evidence))
+}
+
+fn judge(evidence: &Evidence) -> Diagnosis {
     let mut findings = Vec::new();
     let mut ruled_out = Vec::new();
     let mut unseen = evidence.unseen.clone();

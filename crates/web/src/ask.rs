@@ -50,7 +50,7 @@ impl Ask {
     /// The question in one line, the same for the same question.
     pub fn words(&self) -> String {
         let mut words = format!("{}?", self.path);
-        words.extend(form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish().chars());
+        words.push_str(&form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish());
         words
     }
 

@@ -192,11 +192,15 @@ mod tests {
         for ours in ["localhost", "localhost:8080", "127.0.0.1:9", "[::1]:80", "127.1.2.3", "LOCALHOST."] {
             assert!(asked(&guard, "/", &[("host", ours)]).is_ok(), "{ours}");
         }
-        for others in ["evil.example", "127.0.0.1.evil.example", "localhost:80:80", "10.0.0.1", "", "[::1", "a@localhost"] {
+        for others in
+            ["evil.example", "127.0.0.1.evil.example", "localhost:80:80", "10.0.0.1", "", "[::1", "a@localhost"]
+        {
             let refused = asked(&guard, "/", &[("host", others)]).unwrap_err();
             assert_eq!(refused, StatusCode::MISDIRECTED_REQUEST, "{others}");
         }
-        assert!(asked(&guard, "/", &[]).is_err() && asked(&guard, "/", &[("host", "localhost"), ("host", "a")]).is_err());
+        assert!(
+            asked(&guard, "/", &[]).is_err() && asked(&guard, "/", &[("host", "localhost"), ("host", "a")]).is_err()
+        );
     }
 
     #[test]

@@ -5,10 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The user that has the other end of a loopback connection, by the kernel's tables. `None` if they do not tell.
 pub fn user(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
-    let tables = if peer.is_ipv4() { ["/proc/self/net/tcp", "/proc/self/net/tcp6"] } else { ["/proc/self/net/tcp6"; 2] };
+    let tables =
+        if peer.is_ipv4() { ["/proc/self/net/tcp", "/proc/self/net/tcp6"] } else { ["/proc/self/net/tcp6"; 2] };
     tables.iter().find_map(|table| {
         let lines = BufReader::new(std::fs::File::open(table).ok()?).lines().skip(1).map_while(Result::ok);
-        lines.filter_map(|line| parse(&line)).find(|(local, remote, _)| *local == peer && *remote == ours).map(|(.., uid)| uid)
+        lines
+            .filter_map(|line| parse(&line))
+            .find(|(local, remote, _)| *local == peer && *remote == ours)
+            .map(|(.., uid)| uid)
     })
 }
 
@@ -56,7 +60,10 @@ mod tests {
     fn lines_of_the_kernel() {
         let line = "   1: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 12345 1";
         let (local, remote, uid) = parse(line).unwrap();
-        assert_eq!((local.to_string(), remote.to_string(), uid), ("127.0.0.1:40000".into(), "127.0.0.1:8080".into(), 1000));
+        assert_eq!(
+            (local.to_string(), remote.to_string(), uid),
+            ("127.0.0.1:40000".into(), "127.0.0.1:8080".into(), 1000)
+        );
         assert!(parse("").is_none() && parse("1: x y").is_none() && address("01:1").is_none());
     }
 }

@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "On another machine's node: run it there, then on yours `ssh -L 9479:127.0.0.1:9479 NODE` (coroner \
-    prints the line), and open http://localhost:9479/. The page changes nothing; only you and root are served on loopback.")]
+#[command(
+    after_help = "On another machine's node: run it there, then on yours `ssh -L 9479:127.0.0.1:9479 NODE` (coroner \
+    prints the line), and open http://localhost:9479/. The page changes nothing; only you and root are served on loopback."
+)]
 pub struct ViewArgs {
     /// A recording, an incident's file, the directory of a recorder (also while it writes), or a CPU profile: perf.data, the text
     /// of `perf script`, folded stacks, each also compressed by gzip. [default: the recorder that runs on this node]

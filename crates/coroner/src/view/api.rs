@@ -17,8 +17,13 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many samples are read at most for one answer; of more, a part.
-pub const MOST_READ: u64 = 4_000_000;
+/// So many samples are read for one answer, which takes some tenths of a second; of more, an even part, unless `exact` asks for all.
+const MOST_READ: u64 = 500_000;
+
+/// How many samples may be read for this.
+pub fn most_read(ask: &Ask) -> u64 {
+    if ask.is_set("exact") { u64::MAX } else { MOST_READ }
+}
 
 pub struct Page {
     loading: Arc<Loading>,
@@ -32,7 +37,10 @@ impl Page {
 
 /// Why a document could not be made. That there is nothing to show is not our failure.
 pub fn refused(error: anyhow::Error) -> Refusal {
-    Refusal::absent(format!("{error:#}"), "choose another stretch of time, or fewer filters; /api/v1/source says what there is")
+    Refusal::absent(
+        format!("{error:#}"),
+        "choose another stretch of time, or fewer filters; /api/v1/source says what there is",
+    )
 }
 
 fn no_evidence(shown: &Shown) -> Refusal {
@@ -62,7 +70,12 @@ impl Api for Page {
             Some(Ok(shown)) => shown,
             Some(Err(why)) => return Err(Refusal::failed(why)),
             None if ask.path == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
-            None => return Err(Refusal::not_yet("the profile is being read", "ask again; /api/v1/progress tells how far it is")),
+            None => {
+                return Err(Refusal::not_yet(
+                    "the profile is being read",
+                    "ask again; /api/v1/progress tells how far it is",
+                ));
+            }
         };
         answer(shown, ask)
     }
@@ -72,7 +85,7 @@ fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     match ask.path.as_str() {
         "source" => Ok(Answer::json(&source::document(shown))),
         "diagnosis" => of_evidence(shown, ask, |evidence| {
-            Ok(diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)?)
+            diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)
         }),
         "incidents" => incidents(shown),
         "cores" => cores::answer(shown, ask),
@@ -197,10 +210,10 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         }
         "core" => {
             let step = ask.get("step").unwrap_or("1s");
-            let step = parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
+            let step =
+                parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
-            let (read, map, asked) =
-                heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
+            let (read, map, asked) = heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
             Ok(Answer::text(heatmap_json::by_core(&read, &map, asked.as_ref(), axis)))
         }
         by => Err(Refusal::bad(format!("by={by}: expected offset or core"), "see docs/api.md")),

@@ -17,18 +17,21 @@ use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
 use coroner_web::{Answer, Ask, Refusal};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Looks at the cores are so far apart.
 const LOOK: u64 = 100_000_000;
-/// Steps at least this long need one look of each chunk only, which has so much time.
-const CHUNK: u64 = 10_000_000_000;
+/// Steps at least this long need one look of each chunk only, which has at most so much time.
+const CHUNK: u64 = 11_000_000_000;
 /// So many rows of core times are unpacked at most for one answer; else columns get as long as chunks are.
 const MOST_ROWS: u64 = 3_000_000;
 /// The shortest column from samples.
 const SHORTEST: u64 = 1_000_000;
 /// Samples that are read to name owners. Of more, some chunks are, and columns between them have no owner.
-const MOST_SAMPLES: u64 = 1_500_000;
+const MOST_SAMPLES: u64 = 600_000;
+/// If that is a smaller part than this, most columns would have none: then owners are named only for those who ask.
+const LEAST_PART: f64 = 0.1;
 
 #[derive(Serialize)]
 struct Grid {
@@ -127,7 +130,8 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let wanted = count(ask, "columns", 1200, 1..=8000)?;
     let step = (range.end - range.start).div_ceil(wanted as u64);
     let parts = shown.parts();
-    let with_looks = parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
+    let with_looks =
+        parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
     let interval = sample_interval(shown, &range);
     let by_samples = interval.is_some_and(|interval| !with_looks || (step < LOOK && interval < LOOK));
     if !by_samples && !with_looks {
@@ -261,8 +265,13 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         return Ok(grid);
     }
     if shown.has_samples() {
-        let (map, names, part) = count_samples(shown, ask, columns)?;
-        if let (Some(map), Some(names)) = (map, names) {
+        let (_, part) = shown.samples(&all_of(columns), MOST_SAMPLES);
+        if part < LEAST_PART && !ask.is_set("owners") {
+            grid.owner_part = part;
+            return Ok(grid);
+        }
+        let (counted, part) = count_samples(shown, ask, columns)?;
+        if let Some(Counted { map, names }) = counted {
             name_owners(&mut grid, columns, &map, &names);
             grid.owner_source = Some("samples");
         }
@@ -279,7 +288,9 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
 fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool {
     let from = columns.from + columns.step * at as u64;
     let to = (from + columns.step).min(end).max(from + 1);
-    let seen = |range: &Range| range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from));
+    let seen = |range: &Range| {
+        range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from))
+    };
     covered.iter().map(seen).sum::<u64>() >= (to - from).div_ceil(2)
 }
 
@@ -288,12 +299,14 @@ fn all_of(columns: Columns) -> SelectionArgs {
     SelectionArgs { range, ..SelectionArgs::default() }
 }
 
+/// Samples, counted.
+struct Counted {
+    map: CoreHeatmap,
+    names: Arc<Dictionary>,
+}
+
 /// Counts the samples of the columns. Times are moved so that the first column begins at 0.
-fn count_samples(
-    shown: &Shown,
-    ask: &Ask,
-    columns: Columns,
-) -> Result<(Option<CoreHeatmap>, Option<std::sync::Arc<Dictionary>>, f64), Refusal> {
+fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
     let selection = all_of(columns);
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
     let source = SourceArgs { stop: Some(ask.stop()), ..source };
@@ -303,16 +316,16 @@ fn count_samples(
         counter.add(names, &Sample { time, ..*sample });
     });
     match read {
-        Ok(read) => Ok((Some(counter.finish()), Some(read.names), part)),
+        Ok(read) => Ok((Some(Counted { map: counter.finish(), names: read.names }), part)),
         // Segments without samples, or none at all.
-        Err(_) if !ask.is_cancelled() => Ok((None, None, part)),
+        Err(_) if !ask.is_cancelled() => Ok((None, part)),
         Err(error) => Err(refused(error)),
     }
 }
 
 fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refusal> {
-    let (map, names, part) = count_samples(shown, ask, columns)?;
-    let (Some(map), Some(names)) = (map, names) else {
+    let (counted, part) = count_samples(shown, ask, columns)?;
+    let Some(Counted { map, names }) = counted else {
         return Err(Refusal::absent("no core was sampled then", "choose another stretch"));
     };
     if map.columns == 0 {

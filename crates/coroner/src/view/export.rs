@@ -34,7 +34,8 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         }
         "folded" | "pprof" | "speedscope" => {
             let mut sums = if format == "pprof" { StackSums::by_thread() } else { StackSums::by_command() };
-            let read = profile::read(&source, &selection, &mut |names, sample| sums.add(names, sample)).map_err(refused)?;
+            let read =
+                profile::read(&source, &selection, &mut |names, sample| sums.add(names, sample)).map_err(refused)?;
             match format {
                 "pprof" => pprof::write(&read.names, &sums, &mut body),
                 "speedscope" => speedscope::write(&read.names, &sums, &shown.name, &mut body),

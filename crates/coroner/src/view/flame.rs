@@ -1,6 +1,6 @@
 //! Flame graphs in columns: the same as `coroner.flame/1`, a tenth of its size, and without what nobody can see.
 
-use super::api::{MOST_READ, refused, samples};
+use super::api::{most_read, refused, samples};
 use super::question::{rest, selection, share};
 use super::shown::Shown;
 use crate::commands::profile::flame::{Side, find_risers, read_side};
@@ -92,7 +92,8 @@ fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl F
     let mut at = 0;
     while at < found.len() {
         let (node, _) = found[at];
-        found.extend(children(node).iter().map(|child| *child as usize).filter(|c| is_kept(*c)).map(|c| (c, at as i64)));
+        found
+            .extend(children(node).iter().map(|child| *child as usize).filter(|c| is_kept(*c)).map(|c| (c, at as i64)));
         at += 1;
     }
     found
@@ -100,7 +101,7 @@ fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl F
 
 pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
-    let (source, part) = samples(shown, ask, &selection, MOST_READ)?;
+    let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let inverted = ask.is_set("invert");
     let side = read_side(&source, &selection, ask.is_set("idle"), true).map_err(refused)?;
     let tree = side.tree(inverted);
@@ -207,7 +208,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     }
     let (inverted, with_idle) = (ask.is_set("invert"), ask.is_set("idle"));
     let side = |selection: &_| -> Result<(Side, f64), Refusal> {
-        let (source, part) = samples(shown, ask, selection, MOST_READ / 2)?;
+        let (source, part) = samples(shown, ask, selection, most_read(ask) / 2)?;
         Ok((read_side(&source, selection, with_idle, false).map_err(refused)?, part))
     };
     let ((before, baseline_part), (after, part)) = (side(&before)?, side(&now)?);

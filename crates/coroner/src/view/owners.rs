@@ -1,6 +1,6 @@
 //! `coroner.owners/1`: who has samples, for those who look for somebody.
 
-use super::api::{MOST_READ, refused, samples};
+use super::api::{most_read, refused, samples};
 use super::question::selection;
 use super::shown::Shown;
 use crate::commands::profile;
@@ -16,7 +16,7 @@ const MOST: usize = 200;
 
 pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
-    let (source, part) = samples(shown, ask, &selection, MOST_READ)?;
+    let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let with_idle = ask.is_set("idle");
     let mut kinds = Kinds::default();
     let mut tasks: HashMap<u32, u64> = HashMap::new();

@@ -143,7 +143,7 @@ mod tests {
         };
         assert_eq!(rest(&of(&[(30, 40), (10, 20), (15, 35)]), 0..100).range, [clock((0, 10)), clock((40, 100))]);
         assert_eq!(rest(&of(&[(0, 100)]), 0..100).range, []);
-        assert_eq!(stretches(&of(&[]), 0..100), [0..100]);
+        assert_eq!(stretches(&of(&[]), 0..100).first(), Some(&(0..100)));
         let band = SelectionArgs { band: Some((300_000_000, 1_000_000_000)), ..of(&[(10, 20)]) };
         assert_eq!(rest(&band, 0..100).band, Some((0, 300_000_000)));
         assert_eq!(rest(&band, 0..100).range, band.range);

@@ -149,11 +149,7 @@ impl std::fmt::Debug for Shown {
 
 impl Shown {
     /// A recording or a directory of them.
-    pub fn open(
-        source: SourceArgs,
-        name: String,
-        temporary: Option<tempfile::TempDir>,
-    ) -> anyhow::Result<Shown> {
+    pub fn open(source: SourceArgs, name: String, temporary: Option<tempfile::TempDir>) -> anyhow::Result<Shown> {
         let path = source.file.clone();
         let is_directory = path.is_dir();
         let (clock, parts) = if is_directory {
@@ -297,7 +293,8 @@ impl Shown {
     }
 
     pub fn has_samples(&self) -> bool {
-        self.kept.get().is_some_and(Option::is_some) || self.parts().iter().any(|part| part.outline.samples.is_some())
+        self.kept.get().is_some_and(Option::is_some)
+            || self.parts().iter().any(|part| part.outline.samples.is_some())
             || (self.kind == Kind::Profile && self.parts().is_empty())
     }
 
@@ -319,7 +316,8 @@ impl Shown {
     /// The samples of a file, if they are few enough to stay.
     fn load(&self) -> Option<Arc<Kept>> {
         let parts = self.parts();
-        let count: u64 = parts.iter().filter_map(|part| part.outline.samples.as_ref()).map(|samples| samples.count).sum();
+        let count: u64 =
+            parts.iter().filter_map(|part| part.outline.samples.as_ref()).map(|samples| samples.count).sum();
         if self.is_directory() || count > MOST_KEPT as u64 || (count == 0 && !parts.is_empty()) {
             return None;
         }

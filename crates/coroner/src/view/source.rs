@@ -36,9 +36,10 @@ pub fn document(shown: &Shown) -> Value {
         Some(kept) => Some(kept.report.lost),
         None => sources().map(|samples| samples.source.lost).sum(),
     };
-    let incidents = shown.directory().map_or(usize::from(last.is_some_and(|part| part.outline.incident.is_some())), |dir| {
-        crate::recorder::incidents::files::numbers(dir).map_or(0, |numbers| numbers.len())
-    });
+    let incidents =
+        shown.directory().map_or(usize::from(last.is_some_and(|part| part.outline.incident.is_some())), |dir| {
+            crate::recorder::incidents::files::numbers(dir).map_or(0, |numbers| numbers.len())
+        });
     let segments: Vec<Value> = parts
         .iter()
         .map(|part| {

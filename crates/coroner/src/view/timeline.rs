@@ -71,7 +71,8 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         let (events, minutes) = of_parts(shown, &range, ask);
         (events, of_minutes(shown, &minutes, steps))
     } else {
-        let evidence = shown.evidence(asked.or_else(|| shown.is_directory().then(|| whole.clone()))).map_err(refused)?;
+        let evidence =
+            shown.evidence(asked.or_else(|| shown.is_directory().then(|| whole.clone()))).map_err(refused)?;
         let events = told(shown, &evidence.log, &evidence.unit_log, evidence.clocks.last());
         (events, of_counters(shown, &evidence, steps))
     };
@@ -300,7 +301,14 @@ impl Values {
         }
     }
 
-    fn series(self, id: &'static str, title: &'static str, unit: &'static str, worst: &'static str, per: f64) -> Series {
+    fn series(
+        self,
+        id: &'static str,
+        title: &'static str,
+        unit: &'static str,
+        worst: &'static str,
+        per: f64,
+    ) -> Series {
         let round = |value: f64| (value * per * 1000.0).round() / 1000.0;
         let values = self.values.into_iter().map(|value| value.map(round)).collect();
         Series { id, title, unit, worst, values, subject: None }
@@ -352,11 +360,39 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     };
     add(zombies, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
     add(waits(evidence, steps, &at), "runqueue-delay", "threads that wait for a core", "s/s", "max", 1e-9 / seconds);
-    add(moved(Source::Softnet, &|_, name| name == "dropped"), "softnet-drops", "packets dropped by softnet", "packets", "sum", 1.0);
-    add(moved(Source::Softnet, &|_, name| name == "time_squeeze"), "softnet-squeezes", "softnet ran out of time", "times", "sum", 1.0);
+    add(
+        moved(Source::Softnet, &|_, name| name == "dropped"),
+        "softnet-drops",
+        "packets dropped by softnet",
+        "packets",
+        "sum",
+        1.0,
+    );
+    add(
+        moved(Source::Softnet, &|_, name| name == "time_squeeze"),
+        "softnet-squeezes",
+        "softnet ran out of time",
+        "times",
+        "sum",
+        1.0,
+    );
     let drops = ["rx_dropped", "tx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors", "tx_fifo_errors"];
-    add(moved(Source::NicStatistics, &|_, name| drops.contains(&name)), "nic-drops", "packets dropped by NICs", "packets", "sum", 1.0);
-    add(moved(Source::TxTimeout, &|_, _| true), "nic-tx-timeouts", "transmit timeouts of NIC queues", "times", "sum", 1.0);
+    add(
+        moved(Source::NicStatistics, &|_, name| drops.contains(&name)),
+        "nic-drops",
+        "packets dropped by NICs",
+        "packets",
+        "sum",
+        1.0,
+    );
+    add(
+        moved(Source::TxTimeout, &|_, _| true),
+        "nic-tx-timeouts",
+        "transmit timeouts of NIC queues",
+        "times",
+        "sum",
+        1.0,
+    );
     // µs in a column, as percent of it.
     let percent = 1e-4 / seconds;
     for (id, title, what) in [
@@ -364,9 +400,23 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         ("pressure-memory", "something waited for memory", "memory"),
         ("pressure-io", "something waited for a disk", "io"),
     ] {
-        add(moved(Source::Pressure, &|subject, name| subject == what && name == "some_us"), id, title, "%", "max", percent);
+        add(
+            moved(Source::Pressure, &|subject, name| subject == what && name == "some_us"),
+            id,
+            title,
+            "%",
+            "max",
+            percent,
+        );
     }
-    add(moved(Source::CgroupCpu, &|_, name| name == "throttled_us"), "throttled", "cgroups held back by their CPU quota", "ms", "sum", 1e-3);
+    add(
+        moved(Source::CgroupCpu, &|_, name| name == "throttled_us"),
+        "throttled",
+        "cgroups held back by their CPU quota",
+        "ms",
+        "sum",
+        1e-3,
+    );
     let mut restarts = Values::new(steps);
     let mut counted: HashMap<&str, u32> = HashMap::new();
     for unit in &evidence.units {

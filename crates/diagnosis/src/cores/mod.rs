@@ -16,6 +16,7 @@ use coroner_evidence::{Evidence, Nic, NicQueue, Time, Window};
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 use threads::Threads;
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
@@ -40,7 +41,7 @@ const HALF: f64 = 0.45;
 
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
-    pub timeline: Timeline,
+    pub timeline: Arc<Timeline>,
     pub threads: Threads<'a>,
     pub charges: Charges,
     pub waits: Waits,
@@ -144,7 +145,7 @@ impl<'a> Cores<'a> {
     }
 
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
-        let timeline = Timeline::of(evidence);
+        let timeline = Timeline::shared(evidence);
         let threads = Threads::of(evidence);
         let charges = Charges::of(&threads);
         let waits = Waits::of(evidence, &threads);

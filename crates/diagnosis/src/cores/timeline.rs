@@ -13,7 +13,9 @@
 use coroner_evidence::cores::TICKS_PER_SECOND;
 use coroner_evidence::{CoreTicks, Evidence, Time, Window};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 
 const NS_PER_TICK: f64 = 1e9 / TICKS_PER_SECOND as f64;
 
@@ -165,6 +167,9 @@ pub struct CoreLine {
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     pub lines: BTreeMap<u32, CoreLine>,
+    /// Found once: several rules ask for them.
+    in_kernel: OnceLock<Vec<Stretch>>,
+    busy: OnceLock<Vec<Stretch>>,
 }
 
 impl Timeline {
@@ -172,14 +177,44 @@ impl Timeline {
         let mut looks: Vec<_> = evidence.core_times.iter().collect();
         looks.sort_by_key(|look| look.at);
         looks.dedup_by_key(|look| look.at);
-        let mut building: BTreeMap<u32, (CoreLine, Counting)> = BTreeMap::new();
+        let mut building: Vec<(u32, CoreLine, Counting)> = Vec::new();
+        let mut places: HashMap<u32, usize> = HashMap::new();
         for (index, look) in looks.iter().enumerate() {
-            for ticks in &look.cores {
-                let (line, counting) = building.entry(ticks.core).or_default();
+            for (at, ticks) in look.cores.iter().enumerate() {
+                // Nearly always the same cores in the same order.
+                let place = match building.get(at) {
+                    Some((core, ..)) if *core == ticks.core => at,
+                    _ => *places.entry(ticks.core).or_insert_with(|| {
+                        building.push((ticks.core, CoreLine::with_room(looks.len() - index), Counting::default()));
+                        building.len() - 1
+                    }),
+                };
+                let (_, line, counting) = &mut building[place];
                 counting.look(line, index, look.at, ticks);
             }
         }
-        Timeline { lines: building.into_iter().map(|(core, (line, _))| (core, line)).collect() }
+        let lines = building.into_iter().map(|(core, line, _)| (core, line)).collect();
+        Timeline { lines, ..Timeline::default() }
+    }
+
+    /// As [`Timeline::of`], and within [`made_once`] the one that is there.
+    pub fn shared(evidence: &Evidence) -> Arc<Timeline> {
+        let known = MADE.with_borrow(|made| {
+            made.as_ref().filter(|made| std::ptr::eq(made.of, evidence)).map(|made| made.timeline.clone())
+        });
+        match known {
+            Some(Some(timeline)) => timeline,
+            Some(None) => {
+                let timeline = Arc::new(Timeline::of(evidence));
+                MADE.with_borrow_mut(|made| {
+                    if let Some(made) = made {
+                        made.timeline = Some(Arc::clone(&timeline));
+                    }
+                });
+                timeline
+            }
+            None => Arc::new(Timeline::of(evidence)),
+        }
     }
 
     pub fn shares(&self, core: u32, window: Window) -> Option<Shares> {
@@ -203,7 +238,12 @@ impl Timeline {
 
     /// All stretches of a kind, by core and time.
     pub fn stretches(&self, saturation: Saturation) -> Vec<Stretch> {
-        self.lines.iter().flat_map(|(core, line)| line.stretches(*core, saturation)).collect()
+        let found = match saturation {
+            Saturation::Kernel => &self.in_kernel,
+            Saturation::Busy => &self.busy,
+        };
+        let find = || self.lines.iter().flat_map(|(core, line)| line.stretches(*core, saturation)).collect();
+        found.get_or_init(find).clone()
     }
 
     /// The core with the highest share over any second, for the words "worst core 3 at 34 % system".
@@ -229,6 +269,30 @@ impl Timeline {
             found
         })
     }
+}
+
+/// The timeline of the evidence that is being judged on this thread.
+struct Made {
+    of: *const Evidence,
+    timeline: Option<Arc<Timeline>>,
+}
+
+thread_local! {
+    static MADE: RefCell<Option<Made>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, in which all who ask for the timeline of `evidence` get the same: rules each build what they need, and of ten minutes
+/// of a large node this part takes longer than all else. The evidence is borrowed meanwhile, so it stays what it is.
+pub fn made_once<T>(evidence: &Evidence, work: impl FnOnce() -> T) -> T {
+    /// Puts back what was there, also if a rule panics.
+    struct Restored(Option<Made>);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            MADE.set(self.0.take());
+        }
+    }
+    let _restored = Restored(MADE.replace(Some(Made { of: evidence, timeline: None })));
+    work()
 }
 
 /// What is remembered of a core from look to look.
@@ -289,6 +353,14 @@ impl Counting {
 }
 
 impl CoreLine {
+    fn with_room(looks: usize) -> CoreLine {
+        CoreLine {
+            times: Vec::with_capacity(looks),
+            sums: Vec::with_capacity(looks),
+            counted: Vec::with_capacity(looks),
+        }
+    }
+
     /// What had been counted at a moment, evenly spread within a step.
     fn sums_at(&self, at: Time) -> Sums {
         let after = self.times.partition_point(|t| *t <= at);

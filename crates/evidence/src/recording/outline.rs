@@ -196,7 +196,9 @@ mod tests {
         for second in seconds {
             let look = |tenth: u64| CoreTimes {
                 at: Time(second * S + tenth * S / 10),
-                cores: (0..2).map(|core| CoreTicks { core, system: second * 10 + tenth, ..CoreTicks::default() }).collect(),
+                cores: (0..2)
+                    .map(|core| CoreTicks { core, system: second * 10 + tenth, ..CoreTicks::default() })
+                    .collect(),
             };
             let clocks = vec![Clocks { at: Time(second * S), real_ns: (second + 7) * S, boot_ns: second * S }];
             let seen = Evidence { core_times: (0..10).map(look).collect(), clocks, ..Evidence::default() };
@@ -212,7 +214,10 @@ mod tests {
         recording(&path);
         let outline = outline(&path).unwrap();
         assert_eq!(outline.looks, Some(Window { from: Time(1000 * S), to: Time(1099 * S + S / 10 * 9) }));
-        assert_eq!((outline.cores.as_slice(), outline.samples.is_none(), outline.about.sealed), ([0, 1].as_slice(), true, true));
+        assert_eq!(
+            (outline.cores.as_slice(), outline.samples.is_none(), outline.about.sealed),
+            ([0, 1].as_slice(), true, true)
+        );
         let window = Window { from: Time(1010 * S), to: Time(1090 * S) };
         let all = core_looks(&path, window, Duration::ZERO).unwrap();
         let few = core_looks(&path, window, Duration::from_secs(10)).unwrap();

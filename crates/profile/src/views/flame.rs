@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Owner, StackSums};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Place, StrId, Strings, label};
+use crate::model::{Dictionary, EventId, Place, StackId, StrId, Strings, label};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -104,6 +104,34 @@ impl Grower {
         *own = own.saturating_add(weight);
     }
 
+    /// The node of a stack. `known` has that of the empty one, and gets those of all below this.
+    fn stack(
+        &mut self,
+        names: &Dictionary,
+        frames: &mut FrameLabels<'_>,
+        known: &mut HashMap<StackId, u32, Seeded>,
+        stack: StackId,
+    ) -> u32 {
+        let mut new = Vec::new();
+        let (mut rest, mut at) = (stack, 0);
+        loop {
+            if let Some(node) = known.get(&rest) {
+                at = *node;
+                break;
+            }
+            let Some((below, frame)) = names.stacks.split(rest) else { break };
+            new.push((rest, frame));
+            rest = below;
+        }
+        while let Some((stack, frame)) = new.pop() {
+            for label in frames.labels(frame, &mut self.tree.labels) {
+                at = self.child(at, *label);
+            }
+            known.insert(stack, at);
+        }
+        at
+    }
+
     fn finish(mut self) -> FlameTree {
         for at in (0..self.tree.nodes.len()).rev() {
             let node = &self.tree.nodes[at];
@@ -125,26 +153,40 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
     let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
     let mut frames = FrameLabels { names, known: HashMap::default() };
     let mut path = Vec::new();
+    // Stacks that begin alike share their nodes: of each only what is new is walked.
+    let mut known: HashMap<StackId, u32, Seeded> = HashMap::default();
+    let mut owner = None;
     for sum in sums.sorted().into_iter().filter(|sum| sum.event == event) {
         grower.tree.samples += sum.samples;
+        if !options.invert {
+            if owner.replace(sum.owner) != Some(sum.owner) {
+                known.clear();
+                let label = grower.tree.labels.intern(command(names, sum.owner));
+                known.insert(StackId::EMPTY, grower.child(0, Label { label, place: None, inlined: false }));
+            }
+            let at = grower.stack(names, &mut frames, &mut known, sum.stack);
+            let own = &mut grower.tree.nodes[at as usize].own;
+            *own = own.saturating_add(sum.weight);
+            continue;
+        }
         path.clear();
         for frame in names.stacks.leaf_first(sum.stack) {
             path.extend(frames.labels(frame, &mut grower.tree.labels).iter().rev());
         }
-        let comm = match sum.owner {
-            Owner::Command(comm) => comm,
-            Owner::Thread(task) => names.task(task).comm,
-        };
-        let comm = names.strings.get(comm);
-        let comm = if comm.is_empty() { "[unknown]" } else { comm };
-        path.push(Label { label: grower.tree.labels.intern(comm), place: None, inlined: false });
-        if options.invert {
-            grower.add(path.iter().copied(), sum.weight);
-        } else {
-            grower.add(path.iter().rev().copied(), sum.weight);
-        }
+        let label = grower.tree.labels.intern(command(names, sum.owner));
+        path.push(Label { label, place: None, inlined: false });
+        grower.add(path.iter().copied(), sum.weight);
     }
     grower.finish()
+}
+
+fn command(names: &Dictionary, owner: Owner) -> &str {
+    let comm = match owner {
+        Owner::Command(comm) => comm,
+        Owner::Thread(task) => names.task(task).comm,
+    };
+    let comm = names.strings.get(comm);
+    if comm.is_empty() { "[unknown]" } else { comm }
 }
 
 struct FrameLabels<'p> {

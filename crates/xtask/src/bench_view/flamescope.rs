@@ -67,7 +67,8 @@ fn ours(coroner: &Path, text: &Path, path: &str) -> anyhow::Result<Duration> {
 fn theirs(text: &Path) -> anyhow::Result<Option<(Duration, Duration)>> {
     let Some(directory) = std::env::var_os("FLAMESCOPE_DIR") else { return Ok(None) };
     let script = include_str!("flamescope.py");
-    let output = Command::new("python3").args(["-c", script]).arg(directory).arg(text).stderr(Stdio::inherit()).output();
+    let output =
+        Command::new("python3").args(["-c", script]).arg(directory).arg(text).stderr(Stdio::inherit()).output();
     let output = output.context("python3 cannot be started")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut times = said.split_whitespace().filter_map(|word| word.parse::<f64>().ok());

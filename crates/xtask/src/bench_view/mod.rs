@@ -77,7 +77,8 @@ fn place(name: &str) -> anyhow::Result<Place> {
 fn of_set(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     let place = place("set-500mb")?;
     let set = set::make(&place.path, set::Until::Bytes(500_000_000), set::RATE)?;
-    let of = format!("{:.0} MB, {} files, {} cores, {} samples", set.bytes as f64 / 1e6, set.files, set::CORES, set.samples);
+    let of =
+        format!("{:.0} MB, {} files, {} cores, {} samples", set.bytes as f64 / 1e6, set.files, set::CORES, set.samples);
     let mut rows = vec![first_paint(coroner, &place.path, runs, &of)?];
     let middle = set.files / 2 * set::FILE_SECONDS + 301;
     let all = set.files * set::FILE_SECONDS;
@@ -88,7 +89,12 @@ fn of_set(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
             let from = (from + u64::from(turn) * 7) % (all - seconds + 1);
             server.get(&format!("flame?from={}&to={}", from * SECOND, (from + seconds) * SECOND))
         })?;
-        rows.push(Row::within(format!("flame graph of a new selection: {name}"), took.time, &took.said("part"), SELECTION));
+        rows.push(Row::within(
+            format!("flame graph of a new selection: {name}"),
+            took.time,
+            &took.said("part"),
+            SELECTION,
+        ));
     }
     for (name, seconds) in [("minute", 60), ("10 minutes", 600), ("everything", all)] {
         let took = Server::median_of(coroner, &place.path, runs, |server, turn| {
@@ -131,7 +137,12 @@ fn of_day(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
             let from = u64::from(turn) * 11 % (24 * 3600 - seconds + 1);
             server.get(&format!("cores?columns=1200&from={}&to={}", from * SECOND, (from + seconds) * SECOND))
         })?;
-        rows.push(Row::within(format!("cores, 1200 columns: {hours} h of 24 h × {} cores", set::CORES), took.time, &took.size(), GRID));
+        rows.push(Row::within(
+            format!("cores, 1200 columns: {hours} h of 24 h × {} cores", set::CORES),
+            took.time,
+            &took.size(),
+            GRID,
+        ));
     }
     let took = Server::median_of(coroner, &place.path, runs, |server, _| server.get("timeline?columns=1200"))?;
     rows.push(Row::within("time line of 24 h".to_owned(), took.time, &took.size(), GRID));

@@ -6,8 +6,8 @@ use anyhow::Context;
 use coroner_evidence::recording::{CoreMinute, RollupRow, Writer, segments};
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    CgroupCensus, CgroupOwner, Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, LogLine, MapSource, Nic, NicQueue, Node, Process,
-    QueueKind, Source, Thread, ThreadKey, ThreadSample, Time,
+    CgroupCensus, CgroupOwner, Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, LogLine, MapSource, Nic, NicQueue,
+    Node, Process, QueueKind, Source, Thread, ThreadKey, ThreadSample, Time,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,7 +112,8 @@ impl Load {
     /// Cumulative since boot, about as if the files before had been made.
     fn new(number: u64) -> Load {
         let passed = number * FILE_SECONDS * 100;
-        let of = |core| CoreTicks { core, user: passed / 3, system: passed / 10, idle: passed / 2, ..CoreTicks::default() };
+        let of =
+            |core| CoreTicks { core, user: passed / 3, system: passed / 10, idle: passed / 2, ..CoreTicks::default() };
         Load { cores: (0..CORES).map(of).collect(), random: number + 1 }
     }
 
@@ -152,11 +153,7 @@ impl Load {
                 system_ticks: ticks / 3,
                 minor_faults: second,
                 major_faults: 0,
-                sched: Some(SchedTimes {
-                    run_ns: ticks * 10_000_000,
-                    wait_ns: ticks * 300_000,
-                    slices: second * 50,
-                }),
+                sched: Some(SchedTimes { run_ns: ticks * 10_000_000, wait_ns: ticks * 300_000, slices: second * 50 }),
             });
         }
         for core in 0..CORES {
@@ -269,7 +266,8 @@ impl Load {
     }
 
     fn minute(&self, second: u64) -> RollupRow {
-        let by_core = |core| CoreMinute { core, busy: 0.45, system: 0.12, saturated_s: if core == 17 { 2.0 } else { 0.0 } };
+        let by_core =
+            |core| CoreMinute { core, busy: 0.45, system: 0.12, saturated_s: if core == 17 { 2.0 } else { 0.0 } };
         RollupRow {
             minute_real_ns: START_WALL + (second - 59) * SECOND,
             cores: Some(CORES),

@@ -150,7 +150,8 @@ impl DiffArgs {
     }
 }
 
-/// `with_idle`: as the file has it; else only what was work.
+/// `with_idle`: as the file has it; else only what was work. `must_have`: nothing selected is an error; of a side that is compared
+/// it is not, and only there it is of interest who rises.
 pub fn read_side(
     source: &SourceArgs,
     selection: &SelectionArgs,
@@ -167,7 +168,9 @@ pub fn read_side(
             return;
         }
         sums.add(names, sample);
-        busy.add(names, sample);
+        if !must_have {
+            busy.add(names, sample);
+        }
     };
     let read = if must_have {
         super::read(source, selection, &mut view)?

@@ -97,9 +97,7 @@ pub fn by_offset(
     let mut kinds = Kinds::default();
     let mut idle = 0;
     let stacks = Stacks::OfIdleTasks;
-    let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds
-        .kind(names, sample)
-    {
+    let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds.kind(names, sample) {
         Kind::Idle => idle += 1,
         _ => counter.add(sample),
     })?;
