@@ -57,5 +57,6 @@ export function useApi<T>(url: string | null, wait = 0, generation = 0): Answer<
       }), wait);
     return () => { clearTimeout(timer); abort.abort(); };
   }, [url, generation]);
-  return answer;
+  // Asked for something else since: what is shown is the last answer, from the very moment on.
+  return answer.url === url ? answer : { ...answer, loading: url !== null };
 }

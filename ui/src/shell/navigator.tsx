@@ -28,10 +28,11 @@ export function Navigator({ source, grid, incidents, state, range, whole }: { so
     if (grid) {
       const [x0, x1] = [place(axis, grid.from), place(axis, grid.to)], each = (x1 - x0) / grid.columns;
       worst.forEach((busy, column) => {
+        if (x0 + column * each >= axis.left + axis.width) return;
         context.fillStyle = css(busy === null ? palette.unseen : mix(palette.other, palette.system, busy >= 95 ? 1 : (busy / 100) ** 3 * 0.6));
         const tall = busy === null ? h : busy / 100 * h;
         const a = Math.floor(x0 + column * each);
-        context.fillRect(a, AXIS_HEIGHT + h - tall, Math.ceil(x0 + (column + 1) * each) - a, tall);
+        context.fillRect(a, AXIS_HEIGHT + h - tall, Math.min(Math.ceil(x0 + (column + 1) * each), axis.left + axis.width) - a, tall);
       });
       context.font = "11px system-ui, sans-serif";
       context.textBaseline = "middle";
