@@ -41,9 +41,12 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     }
     resolve_incident(&mut args)?;
     let here = this_node();
-    // Before seconds are spent on watching.
+    // Before seconds are spent on watching. Whether a recording is of this node at all is told first.
     if args.apply {
-        may_apply(&args, &here)?;
+        guards::may_act(&here, args.bus.as_deref()).map_err(|error| anyhow::anyhow!("{error}"))?;
+        if args.recorded.from.is_none() {
+            somebody_consents(&args)?;
+        }
     }
     let stop = stop_on_signals()?;
     let wishes = wishes(&args)?;
@@ -52,7 +55,9 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let is_here = recorded.as_ref().is_none_or(|recorded| recorded.recorder.is_some());
     if args.apply && !is_here {
         guards::is_same_node(&diagnosis.node, &here).map_err(|error| anyhow::anyhow!("{error}"))?;
+        somebody_consents(&args)?;
     }
+    cores_exist(&wishes, &diagnosis.node)?;
     let line = RefCell::new(StatusLine::new());
     let say = |words: &str| line.borrow_mut().show(words);
     let mut hands =
@@ -67,7 +72,7 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if !args.apply {
         let chosen = plan.chosen(&args.step).map_err(|why| anyhow::anyhow!(why))?;
-        let shown = fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source };
+        let shown = fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source, is_here };
         let text = match args.json {
             true => format!("{:#}\n", fix_json::plan(&plan, &shown)?),
             false => fix_text::plan(&plan, &shown),
@@ -102,12 +107,20 @@ fn this_node() -> Node {
     evidence.node.unwrap_or_default()
 }
 
-fn may_apply(args: &FixArgs, here: &Node) -> anyhow::Result<()> {
-    guards::may_act(here, args.bus.as_deref()).map_err(|error| anyhow::anyhow!("{error}"))?;
+fn somebody_consents(args: &FixArgs) -> anyhow::Result<()> {
     ensure!(
         args.yes || std::io::stdin().is_terminal(),
         "refused: nobody can be asked, as standard input is no terminal; --yes does it without asking. Nothing was changed"
     );
+    Ok(())
+}
+
+/// Cores that the user names must be cores of that node. They may have gaps where some are offline; nobody has a core beyond twice their number.
+fn cores_exist(wishes: &Wishes, node: &Node) -> anyhow::Result<()> {
+    let (Some(wanted), Some(there)) = (&wishes.cores, node.cores) else { return Ok(()) };
+    if let Some(core) = wanted.iter().find(|core| *core >= there.saturating_mul(2)) {
+        bail!("--cores: there is no core {core} on this node, which has {there}");
+    }
     Ok(())
 }
 
@@ -195,7 +208,7 @@ fn do_it(
             "--allow {name}: there is no such step among those to be done"
         );
     }
-    let shown = fix_text::Shown { chosen: &chosen, evidence: before.evidence, diagnosis, source: "" };
+    let shown = fix_text::Shown { chosen: &chosen, evidence: before.evidence, diagnosis, source: "", is_here: true };
     if !args.json {
         print(&fix_text::before_acting(plan, &shown))?;
     }
@@ -307,6 +320,10 @@ impl Terminal<'_> {
 }
 
 fn for_image(args: &FixArgs, known: &Known) -> anyhow::Result<Exit> {
+    ensure!(
+        args.root.is_none() || args.recorded.from.is_none(),
+        "--image takes the units of an image (--root) or of a recorded node (--from), not of both"
+    );
     let (mut evidence, of) = match &args.root {
         Some(dir) => (units::read_image(dir, known)?, dir.display().to_string()),
         None => match recorded::read(&args.recorded, args.duration.is_some() || args.bus.is_some())? {

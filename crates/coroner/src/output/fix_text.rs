@@ -22,6 +22,8 @@ pub struct Shown<'s> {
     pub diagnosis: &'s Diagnosis,
     /// Where the evidence comes from, in lines.
     pub source: &'s str,
+    /// Whether it is of this node as it is now.
+    pub is_here: bool,
 }
 
 pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
@@ -44,6 +46,12 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push('\n');
     out.push_str(&match shown.chosen.is_empty() {
         true => wrap("There is no step here that coroner takes by itself. Nothing was changed.", width, 0),
+        false if !shown.is_here => wrap(
+            "Nothing was changed. This is the plan of a recording: numbers of processes are those of that time. On the node itself `coroner fix` plans anew, and \
+             `coroner fix --apply` does it.",
+            width,
+            0,
+        ),
         false => wrap(
             "Nothing was changed. `coroner fix --apply` does it: it asks before each step, measures again, and `coroner undo` takes it back.",
             width,

@@ -111,7 +111,7 @@ impl Scene<'_> {
             };
         }
         let room = room.as_deref().and_then(CoreSet::parse_list).ok_or_else(|| {
-            "each other core was at least half busy, or a NIC queue depends on it (--cores LIST says where all the same)".to_owned()
+            "no other core will do: each was at least half busy, or serves a NIC queue that would wait in its turn (--cores LIST says where all the same)".to_owned()
         })?;
         let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
         if fit.is_empty() {
