@@ -72,7 +72,8 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if !args.apply {
         let chosen = plan.chosen(&args.step).map_err(|why| anyhow::anyhow!(why))?;
-        let shown = fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source, is_here };
+        let shown =
+            fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source, is_here };
         let text = match args.json {
             true => format!("{:#}\n", fix_json::plan(&plan, &shown)?),
             false => fix_text::plan(&plan, &shown),
