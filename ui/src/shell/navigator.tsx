@@ -16,7 +16,11 @@ const HEIGHT = 38;
 export function Navigator({ source, grid, incidents, state, range, whole }: { source: Source; grid: CoreGrid | null; incidents: Incident[] | null; state: State; range: Range; whole: Range }) {
   const palette = paletteOf(useTheme());
   // The worst core of each moment: an average would hide it.
-  const worst = useMemo(() => grid ? Array.from({ length: grid.columns }, (_, column) => highest(grid.cores.map(row => row.busy[column] ?? null))) : [], [grid]);
+  const worst = useMemo(() => grid ? Array.from({ length: grid.columns }, (_, column) => {
+    const busy = highest(grid.cores.map(row => row.busy[column] ?? null));
+    const row = busy === null ? undefined : grid.cores.find(row => row.busy[column] === busy);
+    return { busy, byUser: (row?.user[column] ?? 0) > (busy ?? 0) / 2 };
+  }) : [], [grid]);
   const drag = useRef<{ mode: "move" | "new"; at: number; range: Range } | null>(null);
   const { ref } = useCanvas((context, width, height) => {
     const axis = axisOf(width, whole), h = height - AXIS_HEIGHT;
@@ -27,9 +31,9 @@ export function Navigator({ source, grid, incidents, state, range, whole }: { so
     context.fillRect(axis.left, AXIS_HEIGHT, axis.width, h);
     if (grid) {
       const [x0, x1] = [place(axis, grid.from), place(axis, grid.to)], each = (x1 - x0) / grid.columns;
-      worst.forEach((busy, column) => {
+      worst.forEach(({ busy, byUser }, column) => {
         if (x0 + column * each >= axis.left + axis.width) return;
-        context.fillStyle = css(busy === null ? palette.unseen : mix(palette.other, palette.system, busy >= 95 ? 1 : (busy / 100) ** 3 * 0.6));
+        context.fillStyle = css(busy === null ? palette.unseen : mix(palette.other, byUser ? palette.user : palette.system, busy >= 95 ? 1 : (busy / 100) ** 3 * 0.6));
         const tall = busy === null ? h : busy / 100 * h;
         const a = Math.floor(x0 + column * each);
         context.fillRect(a, AXIS_HEIGHT + h - tall, Math.min(Math.ceil(x0 + (column + 1) * each), axis.left + axis.width) - a, tall);

@@ -15,7 +15,7 @@ export function SelectionBar({ source, state }: { source: Source; state: State }
   const without = (name: typeof FILTERS[number]) => { const { [name]: _, ...others } = now().filters; return others; };
   return (
     <div class="selection" role="group" aria-label="Selection">
-      {state.range && <Chip title="The axis shows this" onClose={() => update({ range: null })}>axis {clock(state.range.from, source.start_time, 1e8)} … {duration(state.range.to - state.range.from)}</Chip>}
+      {state.range && <Chip title="The axis shows this" onClose={() => update({ range: null })}>axis {clock(state.range.from, source.start_time, 1e6)} – {clock(state.range.to, source.start_time, 1e6)}</Chip>}
       {state.selection && <Chip strong title="Flame graph and lists are of this" onClose={() => update({ selection: null, band: null })}>{clock(state.selection.from, source.start_time, 1e6)} – {clock(state.selection.to, source.start_time, 1e6)} · {duration(state.selection.to - state.selection.from)}</Chip>}
       {state.band && <Chip strong title="This part of each second" onClose={() => update({ band: null })}>{bandText(state.band)} of each second</Chip>}
       {filters.map(name => <Chip key={name} strong title="Only these samples" onClose={() => update({ filters: without(name) })}>{TITLES[name] ?? name} {state.filters[name]}</Chip>)}

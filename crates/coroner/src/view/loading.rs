@@ -5,7 +5,7 @@ use crate::args::profile::{SelectionArgs, SourceArgs};
 use crate::commands::profile::import;
 use crate::commands::profile::kept::Kept;
 use anyhow::Context;
-use coroner_profile::import::Format;
+use coroner_profile::import::{Format, OddityKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -67,6 +67,15 @@ impl Loading {
         if let Some(kept) = Kept::load(&source, MOST_KEPT, &self.read)? {
             if kept.samples.is_empty() {
                 anyhow::bail!("{name}: there is no sample in it");
+            }
+            // Any text has lines that could be taken for stacks.
+            let unread = kept.report.count(OddityKind::UnparsedLine);
+            if unread > 2 * kept.report.samples {
+                anyhow::bail!(
+                    "{name}: this is no profile that coroner knows: {unread} of its {} lines could not be read, and only {} looked like samples",
+                    kept.report.lines,
+                    kept.report.samples
+                );
             }
             return Ok(Shown::of_profile(source, name, kept));
         }

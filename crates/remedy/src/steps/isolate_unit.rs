@@ -50,10 +50,26 @@ pub fn parse_limit(text: &str) -> Result<(String, String), String> {
         return Err(format!("no such limit; there are: {}", known.join(", ")));
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "%.,- ".contains(c);
-    if value.is_empty() || !value.chars().all(plain) {
+    if value.is_empty() || !value.chars().all(plain) || !has_form_of(name, value) {
         return Err(format!("{value:?} is no value of {name}"));
     }
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Whether systemd could understand it: it would only log that it could not, and the unit would stay without this limit.
+fn has_form_of(name: &str, value: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match name {
+        "CPUQuota" => value.strip_suffix('%').is_some_and(is_number),
+        "MemoryMax" => {
+            value == "infinity" || is_number(value.trim_end_matches(['K', 'M', 'G', 'T', 'P', 'E', 'B', '%']))
+        }
+        "CPUWeight" => value == "idle" || value.chars().all(|c| c.is_ascii_digit()),
+        "StartLimitBurst" => value.chars().all(|c| c.is_ascii_digit()),
+        "AllowedCPUs" => value.chars().all(|c| c.is_ascii_digit() || "-, ".contains(c)),
+        // A span: 5, 5s, 1h 30min.
+        _ => value == "infinity" || value.starts_with(|c: char| c.is_ascii_digit()),
+    }
 }
 
 impl IsolateUnit {
@@ -221,7 +237,16 @@ mod tests {
     #[test]
     fn only_limits_can_be_written() {
         assert_eq!(parse_limit("MemoryMax=512M"), Ok(("MemoryMax".into(), "512M".into())));
-        for wrong in ["ExecStart=/bin/sh", "CPUQuota", "CPUQuota=", "CPUQuota=1\nExecStart=x", "RestartSec=$(id)"] {
+        for wrong in [
+            "CPUQuota=abc",
+            "MemoryMax=lots",
+            "RestartSec=soon",
+            "ExecStart=/bin/sh",
+            "CPUQuota",
+            "CPUQuota=",
+            "CPUQuota=1\nExecStart=x",
+            "RestartSec=$(id)",
+        ] {
             assert!(parse_limit(wrong).is_err(), "{wrong:?} was accepted");
         }
     }
