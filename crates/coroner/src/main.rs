@@ -29,6 +29,8 @@ fn main() -> ExitCode {
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
         Some(args::Command::View(view)) => view::run(view),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),
+        Some(args::Command::Fix(fix)) => commands::fix::run(*fix),
+        Some(args::Command::Undo(undo)) => commands::undo::run(undo),
         Some(args::Command::FreezeIncident(freeze)) => commands::incidents::freeze(freeze),
     };
     match outcome {

@@ -54,12 +54,27 @@ fn what_cannot_be_written_is_said_before_anything_else() {
     let report = |to: &str, words: &[&str]| fails(&["diagnose", "--from", &recording, "--report", to], words);
     report(dir.path().to_str().unwrap(), &["is a directory", "--report x.md"]);
     report(&file(&dir, "no/x.md").1, &["there is no directory"]);
+    let (link, name) = file(&dir, "astray.md");
+    std::os::unix::fs::symlink("no/x.md", link).unwrap();
+    report(&name, &["there is no directory"]);
     fails(&["diagnose", "--from", &recording, "--json", "--report", "-"], &["--json", "--report -", "x.md"]);
 
     let (copy, name) = file(&dir, "node.coroner");
     std::fs::copy(&recording, &copy).unwrap();
     fails(&["diagnose", "--from", &name, "--report", &name], &["this is the file to read"]);
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&recording).unwrap());
+}
+
+#[test]
+fn a_link_to_a_report_that_is_still_to_be_written_stays_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (link, name) = file(&dir, "latest.md");
+    std::os::unix::fs::symlink("monday.md", &link).unwrap();
+    for _ in 0..2 {
+        coroner(&["diagnose", "--from", &golden("idle"), "--report", &name]);
+        assert!(link.is_symlink());
+        assert!(std::fs::read_to_string(dir.path().join("monday.md")).unwrap().starts_with("# vm: "));
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The command line.
 
+pub mod fix;
 pub mod profile;
 pub mod recorder;
 pub mod view;
 
+use fix::{FixArgs, UndoArgs};
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, Moment, MonopoliesArgs, parse_moment};
 use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
 use view::ViewArgs;
@@ -71,6 +73,10 @@ pub enum Command {
     Incidents(IncidentsArgs),
     /// Make the running recorder freeze the minutes around this moment.
     Mark(MarkArgs),
+    /// Plan the smallest step that removes the cause; with --apply do it, measure again, and say whether it worked.
+    Fix(Box<FixArgs>),
+    /// Take back what `coroner fix --apply` did.
+    Undo(UndoArgs),
     /// Freeze an incident; started by the recorder.
     #[command(hide = true)]
     FreezeIncident(FreezeArgs),

@@ -3,12 +3,14 @@
 pub mod audit_files;
 pub mod cores;
 pub mod diagnose;
+pub mod fix;
 pub mod incidents;
 pub mod mark;
 pub mod profile;
 pub mod record;
 pub mod recorded;
 mod report;
+pub mod undo;
 pub mod units;
 pub mod zombies;
 

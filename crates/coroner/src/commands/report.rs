@@ -2,7 +2,7 @@
 
 use super::profile::out;
 use crate::args::ReportArgs;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use std::path::Path;
 
 impl ReportArgs {
@@ -14,7 +14,8 @@ impl ReportArgs {
             return Ok(());
         }
         ensure!(!path.is_dir(), "{}: this is a directory; name a file: --report x.md", path.display());
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let to = out::destination(path).with_context(|| format!("{}: cannot be written", path.display()))?;
+        let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
             bail!("{}: there is no directory {} to write it to", path.display(), directory.display());
         }

@@ -74,7 +74,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     Ok(if drifted && args.baseline.is_some() && stored.is_none() { Exit::Findings } else { Exit::NothingWrong })
 }
 
-fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
+pub fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
     let questions = |units: &[UnitFile]| {
         let names = units.iter().map(|u| u.name.as_str());
         let of_agents = names.filter_map(|n| known.catalogue.agent_of(n)).flat_map(|a| &a.needs);

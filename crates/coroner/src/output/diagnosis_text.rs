@@ -44,6 +44,9 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
 
     out.push('\n');
     let root = diagnosis.conclusion.verdicts.first().map(|verdict| verdict.root_cause.code);
+    if root.is_some() {
+        out.push_str(&dim("What to do, step by step: coroner fix\n"));
+    }
     if let Some(code) = root.or(diagnosis.findings.first().map(|finding| finding.code)) {
         out.push_str(&dim(&format!("More about a finding: coroner --explain {code}\n")));
     }

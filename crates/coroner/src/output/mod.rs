@@ -3,6 +3,8 @@
 pub mod cores_text;
 pub mod diagnosis_json;
 pub mod diagnosis_text;
+pub mod fix_json;
+pub mod fix_text;
 pub mod incidents_json;
 pub mod incidents_text;
 pub mod markdown;
@@ -13,6 +15,7 @@ pub mod telling;
 pub mod terminal;
 #[cfg(test)]
 mod test_diagnosis;
+pub mod undo_text;
 pub mod units_json;
 pub mod units_text;
 pub mod verdict_text;

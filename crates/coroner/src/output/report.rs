@@ -6,6 +6,7 @@ use super::markdown::{cell, code_block, line};
 use super::telling::{self, Outcome, sentence};
 use super::terminal::printable;
 use super::verdict_text::clock;
+use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proof, Proofs, Verdict};
 use coroner_diagnosis::{Diagnosis, Fact, Finding};
 use coroner_evidence::{Evidence, Node};
@@ -114,7 +115,9 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     let subject = format!("{} {}", root.subject.kind.as_str(), root.subject.name);
     let mut out = format!("\n## Verdict{number} ({severity}, {sure})\n\n");
     if !verdict.chain.is_empty() {
-        out.push_str(&format!("> {}\n\n", line(&verdict.story)));
+        // Two spaces at its end keep a line apart from the next.
+        let story: Vec<String> = verdict.story.split(" ← ").map(line).collect();
+        out.push_str(&format!("> {}\n\n", story.join("  \n> ← ")));
     }
     out.push_str(&format!("**{cause}:** {} ({}, `{}`)\n\n", line(&root.title), line(&subject), root.code));
     out.push_str(&format!("Because {}\n\n", line(&sentence(&verdict.because))));
@@ -122,6 +125,20 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
         out.push_str(&format!("- also: {} (`{}`)\n", line(&more.title), more.code));
     }
     out.push_str(&proofs(&verdict.proofs, ""));
+
+    for (name, text) in [
+        ("What to do", Some(&verdict.remedy)),
+        ("What that does not fix", Some(&verdict.not_fixed)),
+        ("If nothing is done", verdict.risk.as_ref()),
+    ] {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let text = match text.split_once(THEN) {
+                Some((now, then)) => format!("{}\n\n{}{}", line(now), THEN.trim_start(), line(&sentence(then))),
+                None => line(&sentence(text)),
+            };
+            out.push_str(&format!("\n### {name}\n\n{text}\n"));
+        }
+    }
 
     let steps = telling::steps(verdict);
     if !steps.is_empty() {
@@ -131,15 +148,6 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
         out.push_str(&link_text(step.link, &"  ".repeat(step.depth), step.again));
     }
     out.push_str(&timeline(&telling::timeline(verdict)));
-    for (name, text) in [
-        ("What to do", Some(&verdict.remedy)),
-        ("What that does not fix", Some(&verdict.not_fixed)),
-        ("If nothing is done", verdict.risk.as_ref()),
-    ] {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            out.push_str(&format!("\n### {name}\n\n{}\n", line(&sentence(text))));
-        }
-    }
     out
 }
 

@@ -3,7 +3,8 @@
 use super::diagnosis_json::timestamp;
 use super::telling::{self, Step, sentence};
 use super::terminal::{bold, by_severity, dim, printable, wrap, wrap_hanging};
-use coroner_diagnosis::verdict::{Certainty, Moment, Proofs, Verdict};
+use coroner_diagnosis::verdict::chain::THEN;
+use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
 use std::time::Duration;
 
@@ -25,7 +26,6 @@ pub fn render(verdicts: &[Verdict], width: usize, verbose: bool) -> String {
 fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     let head = format!("VERDICT{number}  {}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
     let mut out = format!("{}\n", by_severity(verdict.severity, &head));
-    let titles = titles(verdict);
     let root = &verdict.root_cause;
     let cause = match verdict.certainty {
         Certainty::Proven => "Root cause",
@@ -37,52 +37,69 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     for more in &verdict.context {
         out.push_str(&wrap(&format!("Also: {} ({})", printable(&more.title), more.code), width, 2));
     }
-    out.push_str(&proofs(&verdict.proofs, &titles, width, 2, verbose));
+    let proofs = &verdict.proofs;
+    if verbose {
+        out.push_str(&dim(&wrap(&proof_lines(proofs), width, 2)));
+    } else if let Some(missing) = not_shown(proofs) {
+        out.push_str(&dim(&wrap(&printable(&upper_first(&missing)), width, 2)));
+    }
 
     let steps = telling::steps(verdict);
     if !steps.is_empty() {
         out.push('\n');
     }
     for step in &steps {
-        out.push_str(&step_text(step, &titles, width, verbose));
+        out.push_str(&step_text(step, width, verbose));
     }
     out.push_str(&timeline_text(&telling::timeline(verdict), width, verbose));
 
     out.push('\n');
-    for (label, text) in [("What to do", &verdict.remedy), ("But", &verdict.not_fixed)] {
+    let (now, then) = match verdict.remedy.split_once(THEN) {
+        Some((now, then)) => (now, then),
+        None => (verdict.remedy.as_str(), ""),
+    };
+    let risk = verdict.risk.as_deref().unwrap_or_default();
+    for (label, text) in
+        [("What to do", now), ("Then the cause", then), ("But", &verdict.not_fixed), ("If nothing is done", risk)]
+    {
         if !text.is_empty() {
-            out.push_str(&wrap(&format!("{}: {}", label, printable(&sentence(text))), width, 2));
+            out.push_str(&wrap_hanging(&format!("{label}: {}", printable(&sentence(text))), width, 2, 4));
         }
-    }
-    if let Some(risk) = &verdict.risk {
-        out.push_str(&wrap(&format!("If nothing is done: {}", printable(&sentence(risk))), width, 2));
     }
     out
 }
 
-fn step_text(step: &Step<'_>, titles: &[&str], width: usize, verbose: bool) -> String {
+fn step_text(step: &Step<'_>, width: usize, verbose: bool) -> String {
     let link = step.link;
     let indent = 2 + 2 * step.depth;
     let again = if step.again { ", as above" } else { "" };
     let effect = format!("→ {} ({}{again})", printable(&link.to.title), link.to.code);
     let mut out = bold(&wrap_hanging(&effect, width, indent, indent + 2));
-    out.push_str(&wrap(&printable(&format!("because {}", link.because)), width, indent + 2));
-    out.push_str(&proofs(&link.proofs, titles, width, indent + 2, verbose));
+    if verbose {
+        out.push_str(&wrap(&printable(&format!("because {}", link.because)), width, indent + 2));
+        out.push_str(&dim(&wrap(&proof_lines(&link.proofs), width, indent + 2)));
+    } else {
+        out.push_str(&dim(&wrap(&printable(&why(link)), width, indent + 2)));
+    }
     out
 }
 
-/// `likely: core 1 in both · both in the same seconds · not shown: who had the core`. What only repeats a title is left out.
-fn proofs_text(proofs: &Proofs, titles: &[&str]) -> String {
-    let named = telling::named(proofs);
-    let shown = named.iter().filter(|(_, proof)| proof.is_shown() && !titles.contains(&proof.text()));
-    let not_shown = named.iter().filter(|(_, proof)| !proof.is_shown());
-    let mut parts: Vec<String> = shown.map(|(_, proof)| proof.text().to_owned()).collect();
-    let reasons: Vec<&str> = not_shown.map(|(_, proof)| proof.text()).collect();
-    if !reasons.is_empty() {
-        parts.push(format!("not shown: {}", reasons.join("; ")));
+/// `likely: core 1 alone polls eth0 rx-3, and was taken · both in the same seconds · not shown: who had the core`. Why it follows says what
+/// both are about and how much it was.
+fn why(link: &Link) -> String {
+    let mut parts = vec![link.because.clone()];
+    if link.proofs.order.is_shown() {
+        parts.push(link.proofs.order.text().to_owned());
     }
-    let certainty = proofs.certainty().as_str();
-    if parts.is_empty() { certainty.to_owned() } else { format!("{certainty}: {}", parts.join(" · ")) }
+    parts.extend(not_shown(&link.proofs));
+    format!("{}: {}", link.certainty.as_str(), parts.join(" · "))
+}
+
+/// `not shown: who had the core; when it was is not known`
+fn not_shown(proofs: &Proofs) -> Option<String> {
+    let named = telling::named(proofs);
+    let reasons: Vec<&str> = named.iter().filter(|(_, p)| !p.is_shown()).map(|(_, p)| p.text()).collect();
+    (!reasons.is_empty()).then(|| format!("not shown: {}", reasons.join("; ")))
 }
 
 /// Each proof on a line of its own.
@@ -93,17 +110,6 @@ fn proof_lines(proofs: &Proofs) -> String {
         out.push_str(&format!("- {name}: {not_shown}{}\n", printable(proof.text())));
     }
     out
-}
-
-/// The proofs as they are told, at this indent.
-fn proofs(proofs: &Proofs, titles: &[&str], width: usize, indent: usize, verbose: bool) -> String {
-    let text = if verbose { proof_lines(proofs) } else { printable(&proofs_text(proofs, titles)) };
-    dim(&wrap(&text, width, indent))
-}
-
-fn titles(verdict: &Verdict) -> Vec<&str> {
-    let effects = verdict.chain.iter().map(|link| link.to.title.as_str());
-    effects.chain([verdict.root_cause.title.as_str()]).collect()
 }
 
 fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {

@@ -12,7 +12,7 @@ pub mod traffic;
 pub mod waits;
 pub mod words;
 
-use coroner_evidence::{Evidence, Nic, NicQueue, Time, Window};
+use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window};
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -38,6 +38,9 @@ const SHARED: f64 = 0.8;
 const ALIKE: f64 = 1.5;
 /// Half of the time, with a little left to others: two threads that share a core wait half of the time each.
 const HALF: f64 = 0.45;
+
+/// Others have their turn so often on a core that is free to them: of the kernel's own threads alone some run there each second.
+const TURNS_PER_SECOND: f64 = 2.0;
 
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
@@ -190,6 +193,33 @@ impl<'a> Cores<'a> {
             !is_owner && !humble && !ourselves
         });
         victims
+    }
+
+    /// Its owner is at work in the kernel, and neither stuck there nor in anybody's way: whoever came ran at once, and the owner itself may
+    /// go elsewhere.
+    pub fn is_free(&self, full: &FullCore) -> bool {
+        let may_leave = |who: &threads::Who| who.affinity.as_ref().is_some_and(|cores| cores.single().is_none());
+        let owner = full.ownership.owner().and_then(|owner| owner.who());
+        full.victims.is_empty()
+            && owner.is_some_and(|who| !who.kernel && may_leave(who))
+            && self.others_ran_at_once(full.core, full.stretch.window, &full.ownership)
+    }
+
+    /// Whether threads other than the owner ran on a core within a window, and none of them was seen to wait long for it.
+    fn others_ran_at_once(&self, core: u32, window: Window, ownership: &Ownership) -> bool {
+        let owner = ownership.owner().and_then(|o| o.who()).map(|who| who.tid);
+        let inside =
+            |pair: &&[ThreadSample]| pair.iter().all(|sample| sample.core == core && window.contains(sample.at));
+        let turns = |pair: &[ThreadSample]| match (pair[0].sched, pair[1].sched) {
+            (Some(before), Some(after)) => after.slices.saturating_sub(before.slices),
+            _ => 0,
+        };
+        let others = self.threads.lines.iter().filter(|line| Some(line.key.tid) != owner);
+        let ran: u64 = others.flat_map(|line| line.samples.windows(2).filter(inside).map(turns)).sum();
+        let seconds = window.length().as_secs_f64();
+        let is_other = |line: usize| Some(self.threads.lines[line].key.tid) != owner;
+        ran as f64 >= TURNS_PER_SECOND * seconds
+            && self.waits.longest_within(core, window, is_other) < waits::LONG_WAIT_NS
     }
 
     /// The queues that cannot do without this core.

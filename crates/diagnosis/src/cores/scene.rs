@@ -99,6 +99,11 @@ impl Actor {
         self
     }
 
+    pub fn on_any_core(mut self, cores: u32) -> Actor {
+        self.thread.affinity = Some(CoreSet::new(0..cores));
+        self
+    }
+
     pub fn in_kernel(mut self) -> Actor {
         self.in_kernel = 1.0;
         self

@@ -246,6 +246,12 @@ impl Waits {
         waits.filter(|(core, w)| of(*core, w.line)).map(|(_, w)| w.longest_ns).max().unwrap_or(0)
     }
 
+    /// The same for one core within a window.
+    pub fn longest_within(&self, core: u32, window: Window, of: impl Fn(usize) -> bool) -> u64 {
+        let within = |w: &&Wait| w.window.from < window.to && w.window.to > window.from && of(w.line);
+        self.by_core.get(&core).into_iter().flatten().filter(within).map(|w| w.longest_ns).max().unwrap_or(0)
+    }
+
     /// How long each thread waited in all, without what its quota explains. By its place in [`Threads::lines`].
     pub fn by_line(&self, threads: &Threads) -> BTreeMap<usize, u64> {
         let mut by_line: BTreeMap<usize, u64> = BTreeMap::new();

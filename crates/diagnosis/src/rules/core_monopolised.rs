@@ -110,7 +110,14 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
     if who.class.is_real_time() {
         detail.push_str(" A real-time thread runs before every ordinary one, for as long as it likes; the kernel leaves the others 5 % at most.");
     } else if in_kernel {
-        detail.push_str(" It was in the kernel nearly all the time, where it may not be preemptible.");
+        detail.push_str(
+            " It was in the kernel nearly all the time: there it may not be preemptible, or its cgroup weighs far more than those of \
+             who waits (cpu.weight, cpu.shares).",
+        );
+    } else {
+        detail.push_str(
+            " Equals take turns of some milliseconds: who waits longer weighs less (nice, cpu.weight, cpu.shares).",
+        );
     }
 
     let mut evidence = vec![Fact::new("core", full.core, "", "/proc/stat")];

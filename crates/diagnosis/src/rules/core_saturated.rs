@@ -218,7 +218,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
             queues: cores.queues(full.core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
             ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
         },
-        severity: severity(full, !queues.is_empty()),
+        severity: severity(cores, full, !queues.is_empty()),
         subject: Subject::new(SubjectKind::Core, full.core.to_string()),
         title,
         detail,
@@ -235,7 +235,7 @@ fn sharers(cores: &Cores, full: &FullCore) -> Option<String> {
         .then(|| format!("shared by {} threads pinned to it: {}", names.len(), listed(&names, MOST_SHARERS)))
 }
 
-fn severity(full: &FullCore, serves_nic: bool) -> Severity {
+fn severity(cores: &Cores, full: &FullCore, serves_nic: bool) -> Severity {
     let kernel = full.stretch.saturation == Saturation::Kernel;
     let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
     // That we look is no trouble of the node's; it is over when we are done.
@@ -244,7 +244,7 @@ fn severity(full: &FullCore, serves_nic: bool) -> Severity {
     }
     // Threads that take turns in the kernel are not stuck there.
     let takes_turns = matches!(full.ownership, Ownership::Shared(_)) && full.victims.is_empty();
-    match (kernel && !takes_turns || starved, serves_nic) {
+    match (kernel && !takes_turns && !cores.is_free(full) || starved, serves_nic) {
         // What a NIC loses is told by nic-core-starved.
         (true, true) if !full.victims.is_empty() => Severity::Critical,
         (true, _) => Severity::Warning,
@@ -486,6 +486,24 @@ mod tests {
         assert_eq!(waits(Doing::Wait), 1);
         // Among equals on a full node a worker has its turn every 50 ms.
         assert_eq!(waits(Doing::Turns { run: 0.05, wait: 0.95, slices: 20.0 }), 0);
+    }
+
+    #[test]
+    fn who_works_in_the_kernel_and_lets_others_run_is_not_stuck_there() {
+        let copying = |pinned: bool, turns: Doing| {
+            let reader = Actor::new(4711, "tar", 1).in_kernel();
+            let reader = if pinned { reader.pinned() } else { reader.on_any_core(4) };
+            let worker = Actor::kernel(31, "kworker/1:1", 1).until(99.0, turns);
+            let scene = Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::System, 1.0);
+            let found = findings(&scene.with(reader.until(99.0, Doing::Run)).with(worker).evidence());
+            found[0].severity
+        };
+        let at_once = Doing::Turns { run: 0.001, wait: 0.001, slices: 5.0 };
+        assert_eq!(copying(false, at_once), Severity::Info);
+        assert_eq!(copying(true, at_once), Severity::Warning, "it cannot leave");
+        assert_eq!(copying(false, Doing::Sleep), Severity::Warning, "nobody was seen to get a turn");
+        let late = Doing::Turns { run: 0.001, wait: 0.2, slices: 5.0 };
+        assert_eq!(copying(false, late), Severity::Warning);
     }
 
     #[test]

@@ -21,6 +21,9 @@ const CGROUPS_SHOWN: usize = 5;
 
 const LOG: &str = "kernel log";
 
+/// In the place of a cgroup's path.
+const UNNAMED: &str = "(not named in the log)";
+
 /// One killed process, put together from its lines.
 #[derive(Debug, Clone)]
 struct Kill<'a> {
@@ -58,18 +61,15 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     }
 
-    let kills = put_together(log.as_ref().map(|l| l.events.clone()).unwrap_or_default());
+    let mut kills = put_together(log.as_ref().map(|l| l.events.clone()).unwrap_or_default());
+    name_cgroups(&mut kills, evidence);
 
     let mut of_node = Vec::new();
     let mut of_cgroup: BTreeMap<String, Vec<Kill>> = BTreeMap::new();
     for kill in kills {
         match kill.scope {
             Some(OomScope::Cgroup) => {
-                let name = kill
-                    .limit_of
-                    .clone()
-                    .or_else(|| kill.cgroup.clone())
-                    .unwrap_or_else(|| "unknown cgroup".to_owned());
+                let name = kill.limit_of.clone().or_else(|| kill.cgroup.clone()).unwrap_or_else(|| UNNAMED.to_owned());
                 of_cgroup.entry(name).or_default().push(kill);
             }
             // A bare `Killed process` line comes from the node's killer or from SysRq.
@@ -176,6 +176,29 @@ fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
         }
     }
     kills
+}
+
+/// Where kills come fast the kernel leaves out the line with the cgroup. Then it is that of the process, if it was seen; or of those who were killed
+/// under the same name, if that was in one cgroup only.
+fn name_cgroups(kills: &mut [Kill], evidence: &Evidence) {
+    // The cgroup whose limit was hit, and that of who was killed; none where the name was killed in several.
+    type Place = (Option<String>, Option<String>);
+    let mut by_comm: BTreeMap<String, Option<Place>> = BTreeMap::new();
+    for kill in kills.iter().filter(|kill| kill.limit_of.is_some()) {
+        let place = (kill.limit_of.clone(), kill.cgroup.clone());
+        let known = by_comm.entry(kill.comm.clone()).or_insert_with(|| Some(place.clone()));
+        if known.as_ref().is_some_and(|known| known.0 != place.0) {
+            *known = None;
+        }
+    }
+    for kill in kills.iter_mut().filter(|k| k.scope == Some(OomScope::Cgroup) && k.limit_of.is_none()) {
+        let process = evidence.processes.iter().rev().find(|p| p.pid == kill.pid && p.comm == kill.comm);
+        if let Some(Some((limit_of, cgroup))) = by_comm.get(&kill.comm) {
+            (kill.limit_of, kill.cgroup) = (limit_of.clone(), cgroup.clone());
+        } else if kill.cgroup.is_none() {
+            kill.cgroup = process.and_then(|process| process.memory_cgroup.clone());
+        }
+    }
 }
 
 /// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest tells most.
@@ -414,7 +437,8 @@ fn limit_remedy(cgroup: &str) -> String {
             "Raise MemoryMax= of {unit} (`systemctl set-property {unit} MemoryMax=…`), or find why it grows: `systemctl status {unit}`."
         )
     } else {
-        format!("Raise the memory limit of {cgroup}, or find why what runs in it grows.")
+        let whose = if cgroup == UNNAMED { "its cgroup" } else { cgroup };
+        format!("Raise the memory limit of {whose}, or find why what runs in it grows.")
     }
 }
 
@@ -436,6 +460,17 @@ mod tests {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={POD},task_memcg={POD}/c1,task=python3,pid={pid},uid=0"
         )
+    }
+
+    #[test]
+    fn kills_that_come_too_fast_for_the_log_are_of_the_cgroup_of_their_namesakes() {
+        let later = CGROUP_KILL.replace("2343", "2399");
+        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &later)])));
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
+        assert!(f.title.contains("python3[2399] (13.3 GiB) and 1 more killed, last 60 s ago"), "{}", f.title);
+        let stranger = later.replace("python3", "redis");
+        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &stranger)])));
+        assert!(f.title.starts_with("2 cgroups hit") && f.title.contains(UNNAMED), "{}", f.title);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //! A supervisor (ecs-init, supervisord, runsv, a loop in a shell) that starts what dies anew is well itself: NRestarts stays 0, while
 //! each start costs CPU and may leave a dead cgroup behind. What counts as churn is in [`crate::units::churn`].
 
-use super::unit_crashloop::{is_protected, left_behind, leftovers, rounded};
+use super::unit_crashloop::{left_behind, leftovers, rounded};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::churn::{Churning, Kind, births, churning};
 use crate::units::cost::{UnitCost, costs};
 use crate::units::paths::shell_word;
+use crate::units::protected::is_protected;
 use crate::words::{count, duration_words, rate};
 use coroner_evidence::{ChildExits, Evidence, probe};
 

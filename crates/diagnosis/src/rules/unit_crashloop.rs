@@ -3,52 +3,18 @@
 //! An agent that nobody uses and that cannot start is restarted for ever: it costs CPU, and each start leaves a cgroup behind that
 //! memory may pin (see zombie-memcgs). How a loop is told from an administrator's restarts is in [`crate::units::loops`].
 
-use crate::agents::{Agent, Catalogue};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::ties::Ties;
 use crate::units::cost::{UnitCost, costs};
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
-use crate::units::paths::{shell_word, stem};
+use crate::units::paths::shell_word;
+use crate::units::protected::is_protected;
 use crate::words::{age_words, bytes, count, duration_words, list, plural, rate, times};
 use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Units that must not be disabled on advice: without them nobody gets in, or nothing runs.
-const PROTECTED: &[&str] = &[
-    "ssh",
-    "sshd",
-    "kubelet",
-    "containerd",
-    "docker",
-    "crio",
-    "dbus",
-    "dbus-broker",
-    "NetworkManager",
-    "networking",
-    "wpa_supplicant",
-    "polkit",
-    "getty",
-    "serial-getty",
-    "cloud-init",
-    "amazon-ssm-agent",
-    "google-guest-agent",
-    "walinuxagent",
-    "waagent",
-    "k3s",
-    "rke2-server",
-    "rke2-agent",
-    "nvidia-persistenced",
-    "nvidia-fabricmanager",
-    "chronyd",
-    "rpcbind",
-    "lvm2-monitor",
-    "multipathd",
-    "iscsid",
-    "dracut",
-];
 
 pub fn examine(evidence: &Evidence) -> Answer {
     if evidence.units.is_empty() {
@@ -279,17 +245,6 @@ pub(super) fn ended_words(unit: &Unit) -> String {
             _ => String::new(),
         },
     }
-}
-
-/// Whether switching the unit off could lock people out or stop the node's work.
-pub(crate) fn is_protected(name: &str) -> bool {
-    let stem = stem(name);
-    stem.starts_with("systemd-")
-        || stem.starts_with("snap.amazon-ssm-agent")
-        || stem == "user"
-        || stem.starts_with("user-")
-        || PROTECTED.contains(&stem)
-        || Catalogue::built_in().agent_of(name).is_some_and(Agent::is_kept)
 }
 
 fn remedy(name: &str, cost: &UnitCost, enabled: Option<bool>) -> String {

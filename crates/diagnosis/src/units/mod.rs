@@ -9,5 +9,6 @@ pub mod containers;
 pub mod cost;
 pub mod loops;
 pub mod paths;
+pub mod protected;
 
 pub use audit::{Audit, AuditedUnit, audit};

@@ -174,6 +174,9 @@ fn worst_of(case: &Case<'_>, reached: &[usize]) -> Option<usize> {
     Some(*worst)
 }
 
+/// Stands between what helps at once and what mends the cause.
+pub const THEN: &str = " Then the cause: ";
+
 /// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step.
 fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
     let walk = findings.iter().skip(1).find(|finding| finding.code == Code::MemcgWalk);
@@ -182,7 +185,7 @@ fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
         return remedy.to_owned();
     }
     format!(
-        "To stop the harm at once: stop {0}, let it look less often, or keep it off the cores that others need (`taskset -pc CORES {1}`). Then the cause: {remedy}",
+        "To stop the harm at once: stop {0}, let it look less often, or keep it off the cores that others need (`taskset -pc CORES {1}`).{THEN}{remedy}",
         walker.name(),
         walker.pid
     )

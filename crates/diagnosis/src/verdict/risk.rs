@@ -3,7 +3,9 @@
 use super::Case;
 use crate::code::Code;
 use crate::words::{count, duration_words};
+use crate::zombies::Growth;
 use crate::zombies::cost::stats_walk;
+use crate::zombies::growth::growth;
 use std::time::Duration;
 
 /// A walk of this length by one thread is felt by whatever needs its core: a fifth of the 5 s after which ENA resets a device.
@@ -36,14 +38,19 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
             count(dead)
         ));
     }
+    // What was watched, rather than the last hour, most of which it may have been quiet.
+    let watched = || match growth(case.evidence) {
+        Growth::Growing { by, over } => Some(by as f64 * 3600.0 / over.as_secs_f64().max(1.0)),
+        Growth::Steady { .. } | Growth::TooShort => None,
+    };
     let of_all = || case.zombies.as_ref()?.per_hour.map(|rate| rate.value);
-    let per_hour = own_per_hour.or_else(of_all).filter(|per_hour| *per_hour > 0.0)?;
+    let per_hour = own_per_hour.or_else(watched).or_else(of_all).filter(|per_hour| *per_hour > 0.0)?;
     let hours = (hurts - dead) as f64 / per_hour;
     if hours > FURTHEST {
         return None;
     }
     let date = case.evidence.clocks.last().map(|clock| clock.real_ns.saturating_add((hours * 3.6e12) as u64));
-    let on = date.and_then(date_words).map(|date| format!(", about {date}")).unwrap_or_default();
+    let on = date.and_then(|date| date_words(date, hours)).map(|date| format!(", about {date}")).unwrap_or_default();
     Some(format!(
         "At this rate ({} more per hour) there will be {} in {}{on}: then {who} takes a second of one core.",
         count(per_hour.round() as u64),
@@ -52,8 +59,9 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
     ))
 }
 
-/// `2026-11-28`
-fn date_words(real_ns: u64) -> Option<String> {
+/// `2026-11-28`; with the hour, if that is soon.
+fn date_words(real_ns: u64, hours: f64) -> Option<String> {
+    const SOON: f64 = 48.0;
     let at = jiff::Timestamp::from_nanosecond(real_ns.into()).ok()?;
-    Some(at.strftime("%Y-%m-%d").to_string())
+    Some(at.strftime(if hours < SOON { "%Y-%m-%d %H:%MZ" } else { "%Y-%m-%d" }).to_string())
 }

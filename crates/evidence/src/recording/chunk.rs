@@ -8,6 +8,7 @@
 use crate::cores::{CoreTicks, CoreTimes, MAX_CORES};
 use crate::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use crate::time::Time;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Read};
 
@@ -74,7 +75,28 @@ pub fn compress(payload: &[u8], level: i32) -> Result<Vec<u8>, ChunkError> {
     if payload.len() > MAX_PAYLOAD {
         return Err(ChunkError::TooLarge);
     }
-    zstd::bulk::compress(payload, level).map_err(|e| ChunkError::Zstd(e.to_string()))
+    let compressed = COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = match kept {
+            Some(compressor) => compressor,
+            None => kept.insert(zstd::bulk::Compressor::new(level)?),
+        };
+        compressor.set_compression_level(level)?;
+        let compressed = compressor.compress(payload);
+        // A large one would keep megabytes for the next small ones.
+        if payload.len() > MOST_KEPT || compressed.is_err() {
+            *kept = None;
+        }
+        compressed
+    });
+    compressed.map_err(|e: io::Error| ChunkError::Zstd(e.to_string()))
+}
+
+/// What is compressed with a compressor that is kept: a recorder's seconds.
+const MOST_KEPT: usize = 256 << 10;
+
+thread_local! {
+    /// Making one anew for each of some small chunks a second costs more than compressing them.
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
 }
 
 pub fn decode<T: Streamed>(data: &[u8], rows: u64) -> Result<Vec<T>, ChunkError> {

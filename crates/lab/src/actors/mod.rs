@@ -171,6 +171,9 @@ pub enum Actor {
         scratch: PathBuf,
         #[arg(long)]
         hostname: String,
+        /// A directory of the host that the node shall have, and where: HOST:PATH.
+        #[arg(long = "bind")]
+        binds: Vec<String>,
     },
 }
 
@@ -201,7 +204,7 @@ impl Actor {
                 dir_leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
             }
             Actor::Enter { join, command } => enter(&join, &command),
-            Actor::Systemd { lower, scratch, hostname } => systemd::boot(&lower, &scratch, &hostname),
+            Actor::Systemd { lower, scratch, hostname, binds } => systemd::boot(&lower, &scratch, &hostname, &binds),
         }
     }
 }

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 /// What systemd wants of v1; it mounts others itself if it likes.
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "devices", "name=systemd"];
 
-pub fn boot(lower: &Path, scratch: &Path, hostname: &str) -> Result<()> {
+pub fn boot(lower: &Path, scratch: &Path, hostname: &str, binds: &[String]) -> Result<()> {
     let hierarchies = Hierarchy::all()?;
     let m = scratch.join("m");
     let dirs = ["up", "wk"].map(|d| scratch.join(d).display().to_string());
@@ -30,6 +30,12 @@ pub fn boot(lower: &Path, scratch: &Path, hostname: &str) -> Result<()> {
     populate_dev(&m.join("dev"))?;
     put("tmpfs", &m.join("run"), Some("mode=755"))?;
     put("tmpfs", &m.join("tmp"), None)?;
+    for bind in binds {
+        let (host, path) = bind.split_once(':').with_context(|| format!("{bind}: expected HOST:PATH"))?;
+        let place = m.join(path.trim_start_matches('/'));
+        fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+        mount_bind(host, &place).with_context(|| format!("cannot bind {host}"))?;
+    }
     // It shall not turn the node's own knobs.
     let sysctl = m.join("proc/sys");
     mount_bind(&sysctl, &sysctl).context("/proc/sys")?;

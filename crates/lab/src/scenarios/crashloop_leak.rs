@@ -4,7 +4,8 @@
 //! reset-failed` all the time, so that systemd's own count of restarts stays small.
 
 use super::systemd_node::{self, SystemdNode};
-use super::{PATIENCE, Scenario};
+use super::{Need, PATIENCE, Scenario};
+use crate::guard::Ext4Mount;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
@@ -16,7 +17,22 @@ pub const LEAK: Scenario = Scenario {
     summary: "a real systemd in namespaces, whose ecs.service crashes every 100 ms and leaks a memory cgroup each time",
     expects: &["unit-crashloop"],
     needs: systemd_node::NEEDS,
-    perform: |stage| perform(stage, None),
+    perform: |stage| perform(stage, Version::default()),
+};
+
+pub const CACHE: Scenario = Scenario {
+    name: "crashloop-cache",
+    summary: "the same, but page cache of a file on ext4 keeps every second of the dead cgroups",
+    expects: &["unit-crashloop"],
+    needs: &[
+        Need::Root,
+        Need::SystemdRoot,
+        Need::Program("unshare", "util-linux"),
+        Need::LoopDevice,
+        Need::Program("mke2fs", "e2fsprogs"),
+        Need::Program("mount", "mount"),
+    ],
+    perform: |stage| perform(stage, Version { on_ext4: true, ..Version::default() }),
 };
 
 pub const RESET: Scenario = Scenario {
@@ -26,7 +42,7 @@ pub const RESET: Scenario = Scenario {
     needs: systemd_node::NEEDS,
     perform: |stage| {
         let every = Duration::from_millis(stage.draw.number(400, 700));
-        perform(stage, Some(every))
+        perform(stage, Version { reset_every: Some(every), ..Version::default() })
     },
 };
 
@@ -36,12 +52,49 @@ const PACKAGE: &str = "amazon-ecs-init";
 /// Restarts after which nobody calls it a hiccup.
 const RESTARTS: u64 = 3;
 
-fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
+/// How the story differs.
+#[derive(Clone, Copy, Default)]
+struct Version {
+    reset_every: Option<Duration>,
+    /// Every second start leaves page cache of a file on disk in place of a file in a tmpfs.
+    on_ext4: bool,
+}
+
+/// One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
+const LEAVES_A_FILE: &str = "echo $$ > /var/lib/ecs/f.$$\nexit 1\n";
+
+/// Every second start reads one page of a file on disk that nobody read before, far enough from the last one that nothing is read ahead.
+/// An empty file says how often that was.
+const READS_OR_LEAVES: &str = "\
+n=$(ls /var/lib/ecs | wc -l)
+if [ -e /var/lib/ecsturn/cache ]; then
+  rm /var/lib/ecsturn/cache
+  dd if=/var/cache/ecs/blob.bin of=/dev/null bs=4096 count=1 skip=$((n * 16 + 16)) 2>/dev/null
+  : > /var/lib/ecs/c.$$
+else
+  : > /var/lib/ecsturn/cache
+  echo $$ > /var/lib/ecs/f.$$
+fi
+exit 1
+";
+
+/// Room for 1,000 starts.
+const BLOB: usize = 64 << 20;
+
+fn perform(stage: &mut Stage, version_of_it: Version) -> Result<()> {
+    let Version { reset_every, on_ext4 } = version_of_it;
+    // Dropped after the node: its pages go with it, and with them the dead cgroups.
+    let blob = match on_ext4 {
+        true => Some(Ext4Mount::with_file("ecs-cache", "blob.bin", &vec![b'x'; BLOB])?),
+        false => None,
+    };
+    let cache = blob.as_ref().and_then(|blob| blob.file().parent());
+    let binds: Vec<_> = cache.map(|dir| (dir, "/var/cache/ecs")).into_iter().collect();
     let version = format!("1.{}.{}-1", stage.draw.number(60, 90), stage.draw.number(0, 9));
-    let mut node = SystemdNode::boot(stage, |furniture| {
+    let mut node = SystemdNode::boot_with(stage, &binds, |furniture| {
         furniture.spool("ecs")?;
-        // One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
-        furniture.script("/usr/libexec/ecs-agent", "echo $$ > /var/lib/ecs/f.$$\nexit 1\n")?;
+        furniture.spool("ecsturn")?;
+        furniture.script("/usr/libexec/ecs-agent", if on_ext4 { READS_OR_LEAVES } else { LEAVES_A_FILE })?;
         furniture.enabled_service(UNIT, &restarting_service("ecs", 100, ""))?;
         furniture.package(PACKAGE, &version, UNIT)
     })?;

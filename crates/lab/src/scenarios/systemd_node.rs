@@ -45,6 +45,15 @@ pub struct SystemdNode {
 impl SystemdNode {
     /// Boots; returns when PID 1 has started what it was told to.
     pub fn boot(stage: &mut Stage, furnish: impl FnOnce(&Furniture) -> Result<()>) -> Result<SystemdNode> {
+        SystemdNode::boot_with(stage, &[], furnish)
+    }
+
+    /// The same with directories of the host: each with the place where the node has it.
+    pub fn boot_with(
+        stage: &mut Stage,
+        binds: &[(&Path, &str)],
+        furnish: impl FnOnce(&Furniture) -> Result<()>,
+    ) -> Result<SystemdNode> {
         let lower = systemd_root::build()?;
         let hostname = format!("node-{}", stage.draw.tag());
         let machine_id: String = (0..8).map(|_| stage.draw.tag()).collect();
@@ -52,7 +61,7 @@ impl SystemdNode {
         memory_group(&groups)?;
         let scratch = TmpfsMount::create("systemd", 256 << 20, 100_000)?;
         furnish(&Furniture::new(&lower, scratch.dir(), &hostname, &machine_id)?)?;
-        let mut outer = start(&groups, &lower, scratch.dir(), &hostname)?;
+        let mut outer = start(&groups, &lower, scratch.dir(), &hostname, binds)?;
 
         let leader = stage.until("systemd has become PID 1", PATIENCE, || {
             outer.expect_running()?;
@@ -201,7 +210,7 @@ fn memory_group(groups: &[Cgroup]) -> Result<&Cgroup> {
     memory.context("no mounted cgroup hierarchy has the memory controller")
 }
 
-fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str) -> Result<Child> {
+fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str, binds: &[(&Path, &str)]) -> Result<Child> {
     let mut command = actors::command("enter");
     for group in groups {
         command.arg("--join").arg(group.dir());
@@ -220,6 +229,9 @@ fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str) -> Res
     ]);
     command.args(["--propagation", "private"]).arg(lab_binary()).args(["actor", "systemd", "--hostname", hostname]);
     command.arg("--lower").arg(lower).arg("--scratch").arg(scratch);
+    for (host, path) in binds {
+        command.arg("--bind").arg(format!("{}:{path}", host.display()));
+    }
     Child::spawn("systemd", &mut command)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::wire::{self, Body, Call, Message};
+use super::wire::{self, Argument, Body, Call, Message};
 
 pub const SYSTEMD: &str = "org.freedesktop.systemd1";
 const BUS: &str = "org.freedesktop.DBus";
@@ -93,8 +93,19 @@ impl Conversation {
 
     /// Asks one thing of systemd: it is sent with the next [`Conversation::receive`].
     pub fn ask(&mut self, path: &str, interface: &str, member: &str, arguments: &[&str]) -> u32 {
+        let arguments: Vec<Argument<'_>> = arguments.iter().map(|text| Argument::Text(text)).collect();
+        self.call(path, interface, member, &arguments)
+    }
+
+    /// The same with arguments of other types.
+    pub fn call(&mut self, path: &str, interface: &str, member: &str, arguments: &[Argument<'_>]) -> u32 {
         let destination = self.over_bus.then_some(SYSTEMD);
         self.send(&Call { destination, path, interface, member, arguments })
+    }
+
+    /// From now on patience ends then.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
     }
 
     /// Whether it is the bus, not systemd, that took us in.

@@ -11,6 +11,7 @@ mod conversation;
 #[cfg(test)]
 mod fake_systemd;
 mod look;
+mod manager;
 mod place;
 mod questions;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::Root;
 use look::{Seen, Wanted};
 use questions::Known;
 
+pub use manager::{Manager, ManagerError, UnitNow};
 pub use questions::Look;
 
 /// A look that takes longer is given up.

@@ -24,7 +24,45 @@ mod field {
     pub const SIGNATURE: u8 = 8;
 }
 
-/// A method to call; its arguments are all strings.
+/// What a method is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument<'a> {
+    Text(&'a str),
+    Flag(bool),
+    Texts(&'a [&'a str]),
+}
+
+impl Argument<'_> {
+    fn signature(&self) -> &'static str {
+        match self {
+            Argument::Text(_) => "s",
+            Argument::Flag(_) => "b",
+            Argument::Texts(_) => "as",
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>, start: usize) {
+        match self {
+            Argument::Text(text) => write_text(out, start, text),
+            Argument::Flag(flag) => {
+                pad(out, start, 4);
+                out.extend(u32::from(*flag).to_le_bytes());
+            }
+            Argument::Texts(texts) => {
+                pad(out, start, 4);
+                let length_at = out.len();
+                out.extend([0; 4]);
+                for text in *texts {
+                    write_text(out, start, text);
+                }
+                let length = (out.len() - length_at - 4) as u32;
+                out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// A method to call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     /// `None` where no bus stands between.
@@ -32,7 +70,7 @@ pub struct Call<'a> {
     pub path: &'a str,
     pub interface: &'a str,
     pub member: &'a str,
-    pub arguments: &'a [&'a str],
+    pub arguments: &'a [Argument<'a>],
 }
 
 impl Call<'_> {
@@ -52,8 +90,9 @@ impl Call<'_> {
         }
         if !self.arguments.is_empty() {
             pad(out, start, 8);
-            out.extend([field::SIGNATURE, 1, b'g', 0, self.arguments.len() as u8]);
-            out.extend(self.arguments.iter().map(|_| b's'));
+            let length: usize = self.arguments.iter().map(|argument| argument.signature().len()).sum();
+            out.extend([field::SIGNATURE, 1, b'g', 0, length as u8]);
+            out.extend(self.arguments.iter().flat_map(|argument| argument.signature().bytes()));
             out.push(0);
         }
         let fields_length = (out.len() - fields) as u32;
@@ -61,7 +100,7 @@ impl Call<'_> {
         pad(out, start, 8);
         let body = out.len();
         for argument in self.arguments {
-            write_text(out, start, argument);
+            argument.write(out, start);
         }
         let body_length = (out.len() - body) as u32;
         out[start + 4..start + 8].copy_from_slice(&body_length.to_le_bytes());

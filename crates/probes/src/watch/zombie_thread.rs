@@ -1,5 +1,5 @@
 //! Dead memory cgroups of a node that is watched for months: how many there are below which parent every minute, and each by
-//! name when a new segment of the recording begins.
+//! name when a new segment of the recording begins, or when they have become so many more that the names no longer tell whose they are.
 //!
 //! The BPF programs stay with the thread that loaded them, so this has its own. A walk takes some 4 µs for each cgroup that
 //! the kernel tracks; where there are so many that it would cost too much, it is made less often.
@@ -20,6 +20,9 @@ const SHARE: u32 = 1000;
 const LIMIT: Duration = Duration::from_secs(3);
 /// The files that keep them are looked for if there are so many.
 const DEAD_WORTH_FILES: usize = 100;
+/// So many more, and a quarter more: then they are named anew. All that is written by this is at most five times the last names.
+const MORE: u64 = 20;
+const QUARTER: u64 = 4;
 /// Parents that are told; the number of all the dead is told besides.
 const MOST_PARENTS: usize = 64;
 
@@ -43,7 +46,7 @@ impl ZombieThread {
         let (asks, asked) = channel();
         let (answer, answers) = channel();
         let work = move || {
-            let mut looker = Looker { root, walker: None };
+            let mut looker = Looker { root, walker: None, named: 0 };
             while let Ok(ask) = asked.recv() {
                 let cpu = clock(ClockId::ThreadCPUTime);
                 let mut evidence = Evidence::default();
@@ -90,11 +93,23 @@ struct Looker {
     root: Root,
     /// `None` before the first look, and where BPF cannot be used.
     walker: Option<Walker>,
+    /// How many there were when they were last told by name.
+    named: u64,
 }
 
 impl Looker {
-    fn look(&mut self, ask: Ask, evidence: &mut Evidence) {
-        let mut scan = match self.walk(ask) {
+    fn look(&mut self, mut ask: Ask, evidence: &mut Evidence) {
+        let mut walked = self.walk(ask);
+        let dead = walked.as_ref().map_or(0, |scan| scan.zombies.len() as u64);
+        if ask == Ask::ByParent && are_many_more(dead, self.named) {
+            ask = Ask::ByName;
+            // Once more, for the files that keep them.
+            walked = self.walk(ask);
+        }
+        if ask == Ask::ByName {
+            self.named = walked.as_ref().map_or(0, |scan| scan.zombies.len() as u64);
+        }
+        let mut scan = match walked {
             Some(scan) => scan,
             None => {
                 // It says why BPF cannot be used, and does without.
@@ -129,6 +144,10 @@ impl Looker {
         }
         scan.ok().map(by_name)
     }
+}
+
+fn are_many_more(dead: u64, named: u64) -> bool {
+    dead >= named.saturating_add((named / QUARTER).max(MORE))
 }
 
 /// The dead by the nearest ancestor that lives, those with the most first.
@@ -168,6 +187,13 @@ mod tests {
     fn zombie(path: &str) -> Zombie {
         let held = Held { file: 4096, ..Held::default() };
         Zombie { id: 1, path: path.to_owned(), references: None, held, born: None, directory_lives: false, serial: 1 }
+    }
+
+    #[test]
+    fn names_are_read_again_before_they_tell_of_others() {
+        assert!(!are_many_more(19, 0) && are_many_more(20, 0));
+        assert!(!are_many_more(1_249, 1_000) && are_many_more(1_250, 1_000));
+        assert!(!are_many_more(10, 1_000));
     }
 
     #[test]

@@ -135,7 +135,8 @@ pub fn file(
     }
     let nobody = AtomicU64::new(0);
     let read = options.read.unwrap_or(&nobody);
-    let mut window = Window::new(take);
+    let most = if format == Format::PerfData { order::HELD_OF_ORDERED } else { order::HELD };
+    let mut window = Window::new(take, most);
     let (names, mut report) = match format {
         Format::PerfData => {
             let regular = std::fs::metadata(path).is_ok_and(|about| about.is_file());
@@ -172,7 +173,7 @@ fn ours(
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
-    let mut window = Window::new(take);
+    let mut window = Window::new(take, order::HELD);
     let (names, report) =
         recording::read_thinned(path, options.range.clone(), options.one_chunk_in, symbols, &mut |names, sample| {
             window.take(names, sample)

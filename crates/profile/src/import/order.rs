@@ -8,10 +8,13 @@ use super::Take;
 use crate::model::{Dictionary, Sample};
 
 /// How many samples are held back: those of a second on a thousand cores at 99 Hz and a half.
-const HELD: usize = 1 << 16;
+pub(super) const HELD: usize = 1 << 16;
+/// perf.data was put in order record by record; what is still late is what two rounds of its reader did not bring.
+pub(super) const HELD_OF_ORDERED: usize = 1 << 12;
 
 pub(super) struct Window<'s, 't> {
     take: &'s mut Take<'t>,
+    most: usize,
     /// Those that came in order …
     held: VecDeque<Held>,
     /// … and those that came after a younger one, the oldest on top.
@@ -51,9 +54,10 @@ impl PartialEq for Held {
 impl Eq for Held {}
 
 impl<'s, 't> Window<'s, 't> {
-    pub fn new(take: &'s mut Take<'t>) -> Window<'s, 't> {
+    /// Holds back `most` samples at most.
+    pub fn new(take: &'s mut Take<'t>, most: usize) -> Window<'s, 't> {
         let (held, late_ones) = (VecDeque::new(), BinaryHeap::new());
-        Window { take, held, late_ones, came: 0, passed: 0, late: 0, stopped: false }
+        Window { take, most, held, late_ones, came: 0, passed: 0, late: 0, stopped: false }
     }
 
     pub fn take(&mut self, names: &Dictionary, sample: Sample) -> ControlFlow<()> {
@@ -72,7 +76,7 @@ impl<'s, 't> Window<'s, 't> {
         } else {
             self.held.push_back(held);
         }
-        if self.held.len() + self.late_ones.len() > HELD
+        if self.held.len() + self.late_ones.len() > self.most
             && let Some(oldest) = self.oldest()
         {
             self.passed = oldest.time;
@@ -117,7 +121,7 @@ mod tests {
             seen.push(sample.time.unwrap_or(0));
             ControlFlow::Continue(())
         };
-        let mut window = Window::new(&mut take);
+        let mut window = Window::new(&mut take, HELD);
         let names = Dictionary::default();
         let at = |time| Sample {
             time: Some(time),

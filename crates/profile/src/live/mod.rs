@@ -84,7 +84,7 @@ impl Live {
                 break;
             };
             rest = after;
-            let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event };
+            let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event, alike: true };
             match events.time_of(kind, &record[HEADER..], false) {
                 Some(time) => {
                     if self.order.hold(time, record, 0) {
@@ -124,10 +124,8 @@ impl Live {
     /// A new segment begins: a new, empty dictionary. What is mapped where and the symbol tables stay. Samples that are held now are of
     /// the new segment.
     pub fn begin_anew(&mut self) {
-        self.work.names = Dictionary::default();
+        self.work.begin_anew();
         self.event = [self.work.names.intern_event(&self.attrs[0].name)];
-        self.work.namer.forget_kernel();
-        self.work.namer.forget_programs();
         self.symbols.uncache();
         if self.work.tasks.is_full() {
             // Whatever still runs is asked again.
@@ -152,7 +150,7 @@ impl Live {
     }
 
     fn work_off(&mut self, record: &[u8], sink: &mut dyn FnMut(&Dictionary, Sample)) {
-        let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event };
+        let events = Events { attrs: &self.attrs, ids: &self.ids, names: &self.event, alike: true };
         self.work.take(record, 0, &events, &mut self.node, &mut self.symbols, &mut |names, sample| {
             sink(names, sample);
             ControlFlow::Continue(())

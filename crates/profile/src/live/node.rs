@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::hash::Seeded;
 use crate::records::Beyond;
-use crate::records::space::{Dso, Mapping, Tasks};
+use crate::records::space::{Mapping, Tasks};
 use crate::symbols::{Budget, RecordedKernel, build_id_of};
 
 /// What may be spent on asking in a second, on average; and at once, after a pause.
@@ -64,7 +64,7 @@ impl Node {
         while mappings.len() < MAX_MAPS && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
             if let Ok(code) = String::from_utf8_lossy(&line).trim_end_matches('\n').parse::<Code>() {
                 let build_id = self.build_id_of(pid, &code.path, code.inode);
-                let dso = tasks.dso_id(Dso { path: code.path.into(), build_id, inode: None }, pid);
+                let dso = tasks.dso_id(&code.path, build_id, None, pid);
                 mappings.push((code.start, Mapping { end: code.end, file_offset: code.file_offset, dso }));
             }
             line.clear();

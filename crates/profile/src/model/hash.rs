@@ -101,6 +101,16 @@ impl Hasher for Mixer {
     }
 
     #[inline]
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
     fn write_u32(&mut self, word: u32) {
         self.state = fold(u64::from(word) ^ self.secret, self.state ^ K0);
     }

@@ -78,6 +78,11 @@ impl Attr {
         Some(attr)
     }
 
+    /// Whether samples of the two have the same fields at the same places.
+    pub fn is_like(&self, other: &Attr) -> bool {
+        self.sample_type == other.sample_type
+    }
+
     /// How many words from the start of a sample its id is, if it has one.
     pub fn id_word(&self) -> Option<usize> {
         if self.sample_type & bit::IDENTIFIER != 0 {
@@ -130,6 +135,11 @@ impl Attr {
         let all = bit::TID | bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;
         if self.sample_id_all { (self.sample_type & all).count_ones() as usize * 8 } else { 0 }
     }
+}
+
+/// Whether samples of all events have the same fields at the same places.
+pub(crate) fn are_alike(attrs: &[Attr]) -> bool {
+    attrs.iter().all(|attr| attr.is_like(&attrs[0]))
 }
 
 /// What perf calls an event if the file does not say.

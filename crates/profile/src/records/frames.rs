@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::Limits;
 use super::space::{Dso, Tasks};
 use crate::model::hash::Seeded;
-use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, Place, StackId, Strings, label};
+use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, Place, StackId, StrId, Strings, label};
 use crate::symbols::{Answer, Function, MappedFile, Symbols, hex};
 
 /// Addresses from here on are no addresses: they say whose the following ones are (`PERF_CONTEXT_*`).
@@ -47,6 +47,10 @@ pub(crate) struct Namer {
     kernel_frames: HashMap<u64, u32, Seeded>,
     /// Frames by file and offset, for all processes.
     user_frames: HashMap<(u32, u64), u32, Seeded>,
+    /// Frames of the latest user addresses by the version of their address space: most samples are where others were.
+    latest: Vec<(u64, u32, u32)>,
+    /// Module and build id of files with nameless places, as the dictionary has them.
+    nameless: HashMap<u32, (StrId, StrId), Seeded>,
     /// Functions named before, by file and start: their end and frame. Naming an address again costs more than looking here.
     functions: HashMap<u32, BTreeMap<u64, (u64, u32)>>,
     /// Callers seen before, as they stand in the file behind the version of their address space.
@@ -65,6 +69,14 @@ pub(crate) struct Around<'a> {
     pub pid: u32,
 }
 
+/// How many of the latest addresses are remembered.
+const LATEST: usize = 1 << 11;
+
+fn latest_slot(address: u64, version: u32) -> usize {
+    let mixed = (address ^ u64::from(version) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 53) as usize
+}
+
 const MAX_GENERATED: usize = 1 << 17;
 
 impl Namer {
@@ -75,6 +87,8 @@ impl Namer {
             generated: BTreeMap::new(),
             kernel_frames: HashMap::default(),
             user_frames: HashMap::default(),
+            latest: Vec::new(),
+            nameless: HashMap::default(),
             functions: HashMap::new(),
             seen: ByteTable::default(),
             seen_stacks: Vec::new(),
@@ -107,6 +121,8 @@ impl Namer {
     /// What a program's addresses mean has changed.
     pub fn forget_programs(&mut self) {
         self.user_frames.clear();
+        self.latest.clear();
+        self.nameless.clear();
         self.functions.clear();
         self.forget_seen();
     }
@@ -227,13 +243,21 @@ impl Namer {
     }
 
     fn user_frame(&mut self, address: u64, around: &mut Around<'_>) -> u32 {
-        let space = around.tasks.space(around.pid);
-        let Some((number, offset)) = space.and_then(|space| space.find(address).map(|(at, offset)| (at.dso, offset)))
-        else {
+        let Some(space) = around.tasks.space(around.pid) else { return intern(around.names, None, "") };
+        let version = space.version;
+        let slot = latest_slot(address, version);
+        if let Some((known, of, frame)) = self.latest.get(slot)
+            && (*known, *of) == (address, version)
+            && version != 0
+        {
+            return *frame;
+        }
+        let Some((number, offset)) = space.find(address).map(|(at, offset)| (at.dso, offset)) else {
             return intern(around.names, None, "");
         };
-        if let Some(frame) = self.user_frames.get(&(number, offset)) {
-            return *frame;
+        if let Some(frame) = self.user_frames.get(&(number, offset)).copied() {
+            self.remember(slot, address, version, frame);
+            return frame;
         }
         let (Dso { path, build_id, inode }, first_pid) = around.tasks.dso(number);
         let anonymous = ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));
@@ -256,14 +280,14 @@ impl Namer {
                         frame
                     }
                     Answer::Unnamed(Some(offsets)) => {
-                        let frame = self.place(around.names, path, build_id, offsets.start);
+                        let frame = self.place(around.names, &file, offsets.start);
                         self.functions.entry(number).or_default().insert(offsets.start, (offsets.end, frame));
                         frame
                     }
                     Answer::Unnamed(None) => intern(around.names, None, path),
-                    Answer::NotRead => self.place(around.names, path, build_id, offset),
+                    Answer::NotRead => self.place(around.names, &file, offset),
                     // Another time it may be named, so this is not remembered.
-                    Answer::Later => return self.place(around.names, path, build_id, offset),
+                    Answer::Later => return self.place(around.names, &file, offset),
                 }
             }
         };
@@ -271,17 +295,28 @@ impl Namer {
             self.user_frames.clear();
         }
         self.user_frames.insert((number, offset), frame);
+        self.remember(slot, address, version, frame);
         frame
     }
 
-    /// A place in a file that has no name.
-    fn place(&self, names: &mut Dictionary, path: &str, build_id: Option<&[u8]>, offset: u64) -> u32 {
-        let Some(build_id) = build_id.filter(|id| self.keeps_places && !id.is_empty()) else {
+    fn remember(&mut self, slot: usize, address: u64, version: u32, frame: u32) {
+        if self.latest.is_empty() {
+            self.latest = vec![(0, 0, 0); LATEST];
+        }
+        self.latest[slot] = (address, version, frame);
+    }
+
+    /// A place in a file that has no name. A live node has many until the files' symbols are read, and each stack asks again.
+    fn place(&mut self, names: &mut Dictionary, file: &MappedFile<'_>, offset: u64) -> u32 {
+        let path = file.path;
+        let Some(build_id) = file.build_id.filter(|id| self.keeps_places && !id.is_empty()) else {
             return intern(names, None, path);
         };
-        let module = names.strings.intern(path);
+        let (module, build_id) = *self
+            .nameless
+            .entry(file.number)
+            .or_insert_with(|| (names.strings.intern(path), names.strings.intern(&hex(build_id))));
         let frame = Frame { symbol: Strings::EMPTY, module, place: label::place_of(path, false), inlined: false };
-        let build_id = names.strings.intern(&hex(build_id));
         names.frames.intern_in_file(frame, FileOffset { build_id, offset }).0
     }
 }

@@ -3,6 +3,9 @@
 //! perf reads one core's ring after the other and says when it has been round (`PERF_RECORD_FINISHED_ROUND`). Everything older
 //! than the newest record of the round before the last can then be passed on: nothing older can follow.
 
+/// More is not kept for the next time.
+const MOST_SPARE: usize = 4 << 20;
+
 struct Held {
     time: u64,
     start: usize,
@@ -15,6 +18,8 @@ pub(crate) struct Order {
     /// If no round is ever finished, this much is held before the older half is passed on anyway.
     most: usize,
     bytes: Vec<u8>,
+    /// What `bytes` was before: filling the same memory again is cheaper than new memory.
+    spare: Vec<u8>,
     held: Vec<Held>,
     newest: u64,
     /// The newest record of the round before.
@@ -23,7 +28,7 @@ pub(crate) struct Order {
 
 impl Order {
     pub fn new(most: usize) -> Order {
-        Order { most, bytes: Vec::new(), held: Vec::new(), newest: 0, limit: 0 }
+        Order { most, bytes: Vec::new(), spare: Vec::new(), held: Vec::new(), newest: 0, limit: 0 }
     }
 
     /// Holds a record back. Returns whether so much is held that [`Order::relieve`] must be called.
@@ -63,15 +68,17 @@ impl Order {
         for held in self.held.drain(..ready) {
             pass(&self.bytes[held.start..held.start + held.length], held.place);
         }
-        let mut kept = Vec::with_capacity(if self.held.is_empty() { 0 } else { self.bytes.len() / 2 });
+        let mut kept = std::mem::take(&mut self.spare);
+        kept.clear();
         for held in &mut self.held {
             let start = kept.len();
             kept.extend_from_slice(&self.bytes[held.start..held.start + held.length]);
             held.start = start;
         }
-        self.bytes.clear();
-        if !kept.is_empty() {
-            self.bytes = kept;
+        self.spare = std::mem::replace(&mut self.bytes, kept);
+        // After a storm memory is given back.
+        if self.spare.capacity() > MOST_SPARE {
+            self.spare = Vec::new();
         }
     }
 }

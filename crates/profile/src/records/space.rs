@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::Limits;
 use crate::model::hash::Seeded;
+use crate::model::{StrId, Strings};
 
 /// A file or region that was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(crate) struct Mapping {
 }
 
 /// A file that was mapped somewhere.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dso {
     pub path: Rc<str>,
     pub build_id: Option<Rc<[u8]>>,
@@ -28,8 +29,10 @@ pub(crate) struct Dso {
 
 /// The most mappings of one process; one that has more loses names, not samples.
 const MAX_MAPPINGS: usize = 1 << 17;
+/// How many files of one path are told apart at once.
+const MAX_OF_ONE_PATH: usize = 32;
 /// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
-const MAX_ENDED: usize = 4096;
+const MAX_ENDED: usize = 1024;
 
 /// An address space: mappings by start.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +85,8 @@ impl Space {
 
 struct Name {
     text: Rc<[u8]>,
+    /// Its number in the dictionary that is in use, once it was asked for.
+    interned: Option<StrId>,
     seen_since_end: bool,
 }
 
@@ -94,7 +99,8 @@ pub(crate) struct Tasks {
     /// Processes and threads that ended, the longest ago first.
     ended: VecDeque<(u32, u32)>,
     dsos: Vec<(Dso, u32)>,
-    dso_ids: HashMap<Dso, u32, Seeded>,
+    /// Files by path; several with one path differ by what else is known of them.
+    dso_ids: HashMap<Rc<str>, Vec<u32>, Seeded>,
     path_bytes: usize,
     versions: u32,
     /// Mappings of all processes, shared ones once.
@@ -133,8 +139,13 @@ impl Tasks {
     }
 
     /// The number of a file. The same file in many processes has one number, so that it is named once.
-    pub fn dso_id(&mut self, dso: Dso, pid: u32) -> u32 {
-        if let Some(id) = self.dso_ids.get(&dso) {
+    pub fn dso_id(&mut self, path: &str, build_id: Option<Rc<[u8]>>, inode: Option<u64>, pid: u32) -> u32 {
+        let known = self.dso_ids.get(path);
+        let same = |id: &&u32| {
+            let dso = &self.dsos[**id as usize].0;
+            dso.inode == inode && dso.build_id == build_id
+        };
+        if let Some(id) = known.and_then(|known| known.iter().find(same)) {
             return *id;
         }
         if self.path_bytes > self.limits.path_bytes {
@@ -144,10 +155,16 @@ impl Tasks {
             // Stands for all files beyond the limit.
             self.dsos.push((Dso { path: "[unknown]".into(), build_id: None, inode: None }, 0));
         }
-        self.path_bytes += dso.path.len() + 64;
+        self.path_bytes += path.len() + 64;
         let id = self.dsos.len() as u32;
-        self.dsos.push((dso.clone(), pid));
-        self.dso_ids.insert(dso, id);
+        let path: Rc<str> = path.into();
+        self.dsos.push((Dso { path: Rc::clone(&path), build_id, inode }, pid));
+        let known = self.dso_ids.entry(path).or_default();
+        // A path that is written again and again: the latest files are those that are mapped next.
+        if known.len() >= MAX_OF_ONE_PATH {
+            known.remove(0);
+        }
+        known.push(id);
         id
     }
 
@@ -191,13 +208,25 @@ impl Tasks {
         Some(&name.text)
     }
 
+    /// The number of a thread's name in `strings`, which are the same until [`Tasks::forget_strings`].
+    pub fn interned_name(&mut self, tid: u32, strings: &mut Strings) -> Option<StrId> {
+        let name = self.names.get_mut(&tid)?;
+        name.seen_since_end = true;
+        Some(*name.interned.get_or_insert_with(|| strings.intern_bytes(&name.text)))
+    }
+
+    /// Names are numbered anew from now on.
+    pub fn forget_strings(&mut self) {
+        self.names.values_mut().for_each(|name| name.interned = None);
+    }
+
     /// A new name, also by starting another program. What the old program had mapped stays until something else is mapped there:
     /// a stack sampled in the middle of execve still has its addresses. perf does the same.
     pub fn rename(&mut self, tid: u32, name: &[u8]) {
         if self.names.len() >= self.limits.tasks {
             self.names.clear();
         }
-        self.names.insert(tid, Name { text: name.into(), seen_since_end: true });
+        self.names.insert(tid, Name { text: name.into(), interned: None, seen_since_end: true });
     }
 
     /// A new process has its parent's mappings, a new thread shares them; both begin with the parent's name.
@@ -226,10 +255,10 @@ impl Tasks {
                 }
             }
         }
-        if let Some(name) = self.names.get(&parent_tid).map(|name| Rc::clone(&name.text))
+        if let Some((text, interned)) = self.names.get(&parent_tid).map(|name| (Rc::clone(&name.text), name.interned))
             && self.names.len() < self.limits.tasks
         {
-            self.names.insert(tid, Name { text: name, seen_since_end: true });
+            self.names.insert(tid, Name { text, interned, seen_since_end: true });
         }
     }
 

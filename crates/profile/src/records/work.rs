@@ -6,7 +6,7 @@ use super::attr::Attr;
 use super::fields::Fields;
 use super::frames::{Around, Mode, Namer};
 use super::sample::{self, RawSample};
-use super::space::{Dso, Mapping, Tasks};
+use super::space::{Mapping, Tasks};
 use super::{Beyond, HEADER, Limits, kind, record_header};
 use crate::import::{OddityKind, Report, Take};
 use crate::model::hash::Seeded;
@@ -34,13 +34,18 @@ pub(crate) struct Events<'a> {
     pub ids: &'a HashMap<u64, usize, Seeded>,
     /// As the dictionary has them.
     pub names: &'a [EventId],
+    /// Samples of all of them have the same fields at the same places.
+    pub alike: bool,
 }
 
 impl Events<'_> {
     /// When a record was written, if it says so.
     pub fn time_of(&self, kind: u32, body: &[u8], swap: bool) -> Option<u64> {
         if kind == kind::SAMPLE {
-            let attr = &self.attrs[attr_of(self.attrs, self.ids, body, swap)?];
+            let attr = match self.alike {
+                true => self.attrs.first()?,
+                false => &self.attrs[attr_of(self.attrs, self.ids, body, swap)?],
+            };
             let mut fields = Fields::new(body, swap);
             fields.skip_words(attr.time_word()? as u64)?;
             return fields.u64();
@@ -87,6 +92,14 @@ impl Work {
             lost: (0, 0),
             stopped: false,
         }
+    }
+
+    /// An empty dictionary from now on.
+    pub fn begin_anew(&mut self) {
+        self.names = Dictionary::default();
+        self.tasks.forget_strings();
+        self.namer.forget_kernel();
+        self.namer.forget_programs();
     }
 
     /// Takes a record in its turn.
@@ -163,7 +176,7 @@ impl Work {
                     return Some(());
                 }
                 let build_id = build_id.map(Into::into).or_else(|| beyond.build_id(pid, &path, inode));
-                let dso = self.tasks.dso_id(Dso { path: path.into(), build_id, inode }, pid);
+                let dso = self.tasks.dso_id(&path, build_id, inode, pid);
                 let mapping = Mapping { end: start.saturating_add(length), file_offset, dso };
                 self.tasks.map(pid, start, mapping);
             }
@@ -252,8 +265,8 @@ impl Work {
         }
         let comm = match raw.tid {
             Some(0) => self.names.strings.intern("swapper"),
-            Some(tid) => match self.tasks.name(tid) {
-                Some(name) => self.names.strings.intern_bytes(name),
+            Some(tid) => match self.tasks.interned_name(tid, &mut self.names.strings) {
+                Some(name) => name,
                 None => self.names.strings.intern(&format!(":{tid}")),
             },
             // A thread that is being torn down has no number any more; perf calls it so.

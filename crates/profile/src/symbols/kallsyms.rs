@@ -56,13 +56,12 @@ impl Kallsyms {
 
     /// The address of the kernel's own symbol `name`.
     pub fn address_of(&self, name: &str) -> Option<u64> {
-        let whole = format!(" {name}\n");
-        let at = memchr::memmem::find(&self.text, whole.as_bytes())?;
-        let line = memchr::memrchr(b'\n', &self.text[..at]).map_or(0, |end| end + 1);
-        address_and_kind(&self.text[line..at]).map(|(address, ..)| address).or_else(|| {
-            let digits = std::str::from_utf8(&self.text[line..at]).ok()?;
-            u64::from_str_radix(digits.split(' ').next()?, 16).ok()
-        })
+        address_of(&self.text, name)
+    }
+
+    /// The lowest address.
+    pub(super) fn begins(&self) -> u64 {
+        self.symbols[0].0
     }
 
     /// The lowest address of code of each module.
@@ -95,17 +94,48 @@ impl Kallsyms {
     }
 }
 
+/// The address of the kernel's own symbol `name` in a list.
+pub(super) fn address_of(text: &[u8], name: &str) -> Option<u64> {
+    let whole = format!(" {name}\n");
+    let at = memchr::memmem::find(text, whole.as_bytes())?;
+    let line = memchr::memrchr(b'\n', &text[..at]).map_or(0, |end| end + 1);
+    address_and_kind(&text[line..at]).map(|(address, ..)| address).or_else(|| {
+        let digits = std::str::from_utf8(&text[line..at]).ok()?;
+        u64::from_str_radix(digits.split(' ').next()?, 16).ok()
+    })
+}
+
+/// The address that a line begins with.
+pub(super) fn address_of_line(line: &[u8]) -> Option<u64> {
+    address_and_kind(line).map(|(address, ..)| address)
+}
+
+/// What each byte is worth as a digit; 16 if it is none.
+const DIGITS: [u8; 256] = {
+    let mut digits = [16; 256];
+    let mut n = 0;
+    while n < 16 {
+        digits[b"0123456789abcdef"[n] as usize] = n as u8;
+        n += 1;
+    }
+    digits
+};
+
 /// `ADDRESS KIND REST`.
 fn address_and_kind(line: &[u8]) -> Option<(u64, u8, &[u8])> {
-    let digits = line.iter().position(|byte| *byte == b' ').filter(|digits| (1..=16).contains(digits))?;
-    let mut address = 0;
+    // The usual width, else it is looked for.
+    let digits = match line.get(16) {
+        Some(b' ') => 16,
+        _ => line.iter().position(|byte| *byte == b' ').filter(|digits| (1..=16).contains(digits))?,
+    };
+    let (mut address, mut worst) = (0, 0);
     for byte in &line[..digits] {
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => return None,
-        };
-        address = address << 4 | u64::from(digit);
+        let digit = DIGITS[usize::from(*byte)];
+        worst |= digit;
+        address = address << 4 | u64::from(digit & 15);
+    }
+    if worst > 15 {
+        return None;
     }
     match &line[digits + 1..] {
         [kind, b' ', rest @ ..] if !rest.is_empty() => Some((address, *kind, rest)),

@@ -4,10 +4,12 @@
 //! (`[kernel.kallsyms]_text`, with the address of `_text`) and each module; the list says where they were when it was written.
 //! What differs is added to every address.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::elf::{cached, hex};
-use super::kallsyms::Kallsyms;
+use super::kallsyms::{Kallsyms, KernelSymbol};
+use super::kernel_list::KernelList;
 use super::read_bounded;
 
 /// What a recording says of its kernel.
@@ -52,8 +54,37 @@ fn module_name(path: &str) -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
+/// A list of the kernel's symbols, read as a whole or as needed.
+enum List {
+    Whole(Kallsyms),
+    AsNeeded(KernelList),
+}
+
+impl List {
+    fn find(&mut self, address: u64) -> Option<KernelSymbol<'_>> {
+        match self {
+            List::Whole(list) => list.find(address),
+            List::AsNeeded(list) => list.find(address),
+        }
+    }
+
+    fn address_of(&self, name: &str) -> Option<u64> {
+        match self {
+            List::Whole(list) => list.address_of(name),
+            List::AsNeeded(list) => list.address_of(name),
+        }
+    }
+
+    fn modules(&self) -> HashMap<&str, u64> {
+        match self {
+            List::Whole(list) => list.modules(),
+            List::AsNeeded(list) => list.modules(),
+        }
+    }
+}
+
 pub(super) struct Kernel {
-    symbols: Kallsyms,
+    symbols: List,
     /// How much higher than in the list the kernel lay when it was recorded.
     moved: u64,
     /// Modules by where they were recorded: start, end, how much higher than in the list, name. `None` if the list lacks it.
@@ -65,21 +96,23 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The list for the recorded kernel: perf's copy of it, else the running kernel's, if it is the same kernel.
     pub fn load(root: &Path, recorded: &RecordedKernel) -> Result<Kernel, String> {
-        if let Some(id) = recorded.build_id.as_deref()
-            && let Ok(text) = read_bounded(&cached(root, id).join("kallsyms"))
-            && let Some(symbols) = Kallsyms::parse(text)
-            && let Ok(kernel) = Kernel::relocated(symbols, recorded, false)
-        {
-            return Ok(kernel);
+        let copied = recorded.build_id.as_deref().map(|id| cached(root, id).join("kallsyms"));
+        if let Some(copied) = copied {
+            let whole = || Kallsyms::parse(read_bounded(&copied).ok()?).map(List::Whole);
+            if let Some(symbols) = KernelList::open(&copied).map(List::AsNeeded).or_else(whole)
+                && let Ok(kernel) = Kernel::relocated(symbols, recorded, false)
+            {
+                return Ok(kernel);
+            }
         }
         is_running(root, recorded)?;
         let text = read_bounded(&root.join("proc/kallsyms")).map_err(|error| format!("proc/kallsyms: {error}"))?;
         let symbols = Kallsyms::parse(text)
             .ok_or("proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)")?;
-        Kernel::relocated(symbols, recorded, true)
+        Kernel::relocated(List::Whole(symbols), recorded, true)
     }
 
-    fn relocated(symbols: Kallsyms, recorded: &RecordedKernel, running: bool) -> Result<Kernel, String> {
+    fn relocated(symbols: List, recorded: &RecordedKernel, running: bool) -> Result<Kernel, String> {
         let moved = match &recorded.reference {
             Some((name, address)) => match symbols.address_of(name) {
                 Some(now) => address.wrapping_sub(now),
@@ -109,7 +142,7 @@ impl Kernel {
     }
 
     /// The function at `address` and its module (none for the kernel proper).
-    pub fn find(&self, address: u64) -> (Option<&str>, Option<&str>) {
+    pub fn find(&mut self, address: u64) -> (Option<&str>, Option<&str>) {
         let at = self.modules.partition_point(|(start, ..)| *start <= address);
         if let Some((_, _, moved, name)) = self.modules[..at].last().filter(|(_, end, ..)| address < *end) {
             let symbol = moved.and_then(|moved| self.symbols.find(address.wrapping_sub(moved)));

@@ -7,6 +7,7 @@
 mod elf;
 mod kallsyms;
 mod kernel;
+mod kernel_list;
 mod perf_map;
 mod sparing;
 
@@ -146,7 +147,8 @@ impl Symbols {
         // A module may have come since the list was read.
         if self.sparing.is_some()
             && self.kernel_read.is_some_and(|read| read.elapsed() > KERNEL_AGAIN_AFTER)
-            && matches!(&self.kernel, Some(Some(kernel)) if kernel.find(address) == (None, None))
+            && let Some(Some(kernel)) = &mut self.kernel
+            && kernel.find(address) == (None, None)
         {
             self.kernel = None;
         }
@@ -155,7 +157,7 @@ impl Symbols {
             let loaded = Kernel::load(root, &self.recorded);
             self.kernel = Some(loaded.map_err(|problem| keep(&mut self.problems, problem)).ok());
         }
-        match &self.kernel {
+        match &mut self.kernel {
             Some(Some(kernel)) => kernel.find(address),
             _ => (None, None),
         }

@@ -5,8 +5,8 @@
 
 use super::peers::{self, Cost, by_turns, cost_of};
 use super::same_lines;
-use super::{Row, vary};
-use anyhow::{Context, bail};
+use super::{Row, perf, vary};
+use anyhow::bail;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         text: scratch.path().join("varied.txt"),
         size: 0,
         scratch: scratch.path().to_owned(),
-        runs,
+        runs: runs.max(3),
     };
     let short = std::fs::read_to_string(short_text(&bench.scratch)?)?;
     let short = from_first_stack(&short);
@@ -159,8 +159,9 @@ impl Bench {
     /// Trace points with arguments: every event must be there.
     fn switches(&self) -> anyhow::Result<Row> {
         let (data, text) = (self.scratch.join("switches.data"), self.scratch.join("switches.txt"));
-        perf_record(&data, &["-e", "sched:sched_switch", "-a", "-g"], &["sh", "-c", "sleep 1; ls /usr/bin; sleep 1"])?;
-        perf_script(&data, &text)?;
+        let work = ["sh", "-c", "sleep 1; ls /usr/bin; sleep 1"];
+        perf::record(&data, &["-e", "sched:sched_switch", "-a", "-g"], &work, &[])?;
+        perf::script(&data, &text)?;
         let printed = std::fs::read(&text)?;
         let printed =
             String::from_utf8_lossy(&printed).lines().filter(|line| line.contains(": sched:sched_switch: ")).count();
@@ -217,8 +218,8 @@ pub fn short_text(scratch: &Path) -> anyhow::Result<PathBuf> {
         return Ok(text.into());
     }
     let (data, text) = (scratch.join("short.data"), scratch.join("short.txt"));
-    perf_record(&data, &["-F", "999", "-a", "-g"], &["sh", "-c", WORK])?;
-    perf_script(&data, &text)?;
+    perf::record(&data, &["-F", "999", "-a", "-g"], &["sh", "-c", WORK], &[])?;
+    perf::script(&data, &text)?;
     Ok(text)
 }
 
@@ -237,23 +238,3 @@ while True: s = json.dumps(d); json.loads(s); hashlib.sha256(s.encode() * 10).he
 fi
 wait
 exit 0";
-
-fn perf_record(data: &Path, options: &[&str], work: &[&str]) -> anyhow::Result<()> {
-    let mut command = Command::new("perf");
-    command.arg("record").args(options).arg("-o").arg(data).arg("--").args(work);
-    succeed(command.stdout(Stdio::null()).stderr(Stdio::null()), "perf record")
-}
-
-fn perf_script(data: &Path, text: &Path) -> anyhow::Result<()> {
-    let mut command = Command::new("perf");
-    command.args(["script", "--header", "-i"]).arg(data).stdout(File::create(text)?).stderr(Stdio::null());
-    succeed(&mut command, "perf script")
-}
-
-fn succeed(command: &mut Command, what: &str) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("{what} cannot be started; is perf installed?"))?;
-    if !status.success() {
-        bail!("{what} failed: {status}");
-    }
-    Ok(())
-}

@@ -13,16 +13,20 @@ use process::{Measured, Recorder, perf_record};
 use std::path::Path;
 use std::time::Duration;
 
-const TURN: Duration = Duration::from_secs(20);
+const TURN: Duration = Duration::from_secs(60);
 /// What the recorder's start costs is not what running costs.
 const SETTLE: Duration = Duration::from_secs(4);
-/// Of each turn, for what the cores lose.
+/// For what the cores lose: the seconds of a turn, and turns.
 const LOST_SECONDS: u32 = 6;
+const LOST_TURNS: u32 = 5;
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     let coroner = binaries.join("coroner");
     if part.is_empty() || part == "perf" {
         beside_perf(&coroner, runs)?;
+    }
+    if part.is_empty() || part == "cores" {
+        cores_lose(&coroner, runs)?;
     }
     if part.is_empty() || part == "whole" {
         whole(&coroner, runs)?;
@@ -39,16 +43,17 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Own CPU and what the sampled cores lose, at the same rate.
+/// Own CPU at the same rate: whole recordings of the same length, from the start to a file that can be read.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     println!(
         "\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {} s:\n",
         (SETTLE + TURN).as_secs()
     );
     println!(
-        "| run | perf, CPU ms in all (while it records) | recorder: what samples add, CPU ms in all (a second, settled) | of perf | % of a core that its threads cannot use: nobody records | under perf | under the recorder | met |"
+        "| run | perf, CPU ms in all (a second, while it records) | recorder, CPU ms in all (a second, settled) | recorder without samples | what samples add, in all (a second) | of perf | met |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
+    let per_second = |ms: f64| ms / (SETTLE + TURN).as_secs_f64();
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
@@ -58,24 +63,51 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         drop(stress);
         let own = (with.whole_cpu_ms - without.whole_cpu_ms).max(0.0);
         let steady = (with.cpu_ms_per_s - without.cpu_ms_per_s).max(0.0);
-        let (mut alone, mut under_perf, mut under_us) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..5 {
-            alone.extend(load::time_lost(LOST_SECONDS)?);
+        println!(
+            "| {run} | {perf:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {own:.0} ({steady:.1}) | {:.2} | {} |",
+            per_second(perf_steady),
+            with.whole_cpu_ms,
+            with.cpu_ms_per_s,
+            without.whole_cpu_ms,
+            without.cpu_ms_per_s,
+            own / perf,
+            yes(own <= perf)
+        );
+    }
+    Ok(())
+}
+
+/// What a thread on each core cannot use, in turns: nobody records, perf does, the recorder does without samples, and with them.
+fn cores_lose(coroner: &Path, runs: u32) -> anyhow::Result<()> {
+    println!(
+        "\nWhat the sampled cores lose at 97 Hz, % of a core that its threads cannot use (median of the seconds):\n"
+    );
+    println!(
+        "| run | nobody | perf | recorder without samples | recorder | perf's samples | recorder's samples | met: samples, all |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for run in 1..=runs {
+        let dir = tempfile::tempdir()?;
+        let (mut nobody, mut under_perf, mut bare, mut sampled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for turn in 0..LOST_TURNS {
+            nobody.extend(load::time_lost(LOST_SECONDS)?);
             let perf = process::Perf::start(97, &dir.path().join(format!("{turn}.data")))?;
             std::thread::sleep(SETTLE);
             under_perf.extend(load::time_lost(LOST_SECONDS)?);
             drop(perf);
-            let recorder = Recorder::start(coroner, &dir.path().join(turn.to_string()), 97)?;
-            std::thread::sleep(SETTLE);
-            under_us.extend(load::time_lost(LOST_SECONDS)?);
-            recorder.stop()?;
+            for (rate, lost) in [(0, &mut bare), (97, &mut sampled)] {
+                let recorder = Recorder::start(coroner, &dir.path().join(format!("{turn}-{rate}")), rate)?;
+                std::thread::sleep(SETTLE);
+                lost.extend(load::time_lost(LOST_SECONDS)?);
+                recorder.stop()?;
+            }
         }
-        let [alone, under_perf, under_us] = [alone, under_perf, under_us].map(median);
-        let met = own <= perf && under_us <= under_perf;
+        let [nobody, under_perf, bare, sampled] = [nobody, under_perf, bare, sampled].map(median);
+        let (of_perf, of_us) = (under_perf - nobody, sampled - bare);
         println!(
-            "| {run} | {perf:.0} ({perf_steady:.0}) | {own:.0} ({steady:.1}) | {:.2} | {alone:.2} | {under_perf:.2} | {under_us:.2} | {} |",
-            own / perf,
-            yes(met)
+            "| {run} | {nobody:.2} | {under_perf:.2} | {bare:.2} | {sampled:.2} | {of_perf:.2} | {of_us:.2} | {}, {} |",
+            yes(of_us <= of_perf),
+            yes(sampled <= under_perf)
         );
     }
     Ok(())

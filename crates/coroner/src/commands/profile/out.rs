@@ -4,7 +4,7 @@ use crate::args::profile::{OutputArgs, OutputFormat};
 use anyhow::{Context, bail};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub const NAMES: &str = ".svg, .folded, .pb.gz, .speedscope.json or .coroner";
 
@@ -39,6 +39,25 @@ pub fn must_not_be(output: Option<&Path>, input: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// More links in a row than this are a circle, as the kernel counts.
+const MOST_LINKS: usize = 40;
+
+/// Where a link leads to, whether there is a file yet or not: that is written, and the link stays.
+pub fn destination(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // What is there is found by the kernel; the links of /proc/self/fd lead to what has no name.
+        if path.exists() {
+            return Ok(std::fs::canonicalize(&path).unwrap_or(path));
+        }
+        match std::fs::read_link(&path) {
+            Ok(to) => path = path.parent().map_or_else(|| to.clone(), |parent| parent.join(&to)),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
 /// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output.
 pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let path = match path {
@@ -52,8 +71,7 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
         }
     };
     let cannot = || format!("{}: cannot be written", path.display());
-    // Where a link leads to is replaced, not the link.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = &destination(path).with_context(cannot)?;
     // A device or a pipe is written to, not replaced.
     if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         if path.is_dir() {

@@ -124,7 +124,7 @@ fn a_call_is_as_the_specification_has_it() {
         path: "/a",
         interface: "org.b",
         member: "Get",
-        arguments: &["one", "three"],
+        arguments: &[Argument::Text("one"), Argument::Text("three")],
     };
     let mut out = b"12345".to_vec();
     call.write(7, &mut out);
@@ -140,6 +140,34 @@ fn a_call_is_as_the_specification_has_it() {
     assert_eq!(length(theirs.data()), Ok(Some(theirs.data().len())));
     let (_, member, path, arguments, _) = read_call(theirs.data()).unwrap();
     assert_eq!((member.as_str(), path.as_str(), arguments.len()), ("Get", "/a", 2));
+}
+
+#[test]
+fn lists_and_flags_are_written_as_zbus_writes_them() {
+    let call = Call {
+        destination: Some("org.a"),
+        path: "/a",
+        interface: "org.b",
+        member: "MaskUnitFiles",
+        arguments: &[
+            Argument::Texts(&["a.service", "it"]),
+            Argument::Flag(true),
+            Argument::Flag(false),
+            Argument::Text("x"),
+        ],
+    };
+    let mut ours = Vec::new();
+    call.write(7, &mut ours);
+    let theirs = zbus::message::Message::method_call("/a", "MaskUnitFiles").unwrap();
+    let theirs = theirs.destination("org.a").unwrap().interface("org.b").unwrap();
+    let theirs = theirs.build(&(vec!["a.service", "it"], true, false, "x")).unwrap();
+    let body = theirs.body();
+    assert_eq!(&ours[ours.len() - body.data().len()..], body.data().bytes(), "the same bytes");
+    let signature = body.signature().to_string();
+    let signature = signature.trim_start_matches('(').trim_end_matches(')');
+    assert_eq!(signature, "asbbs");
+    let written = ours.windows(6).any(|bytes| bytes == b"\x05asbbs");
+    assert!(written, "the signature is in the header");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::unpack::Unpacker;
 use crate::import::{ImportError, OddityKind, Report, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId};
-use crate::records::attr::Attr;
+use crate::records::attr::{self, Attr};
 use crate::records::fields::Fields;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};
@@ -31,6 +31,7 @@ pub(super) fn decode<S: Source + ?Sized>(
     let data = layout.data.clone();
     let mut decoder = RecordDecoder {
         ids: ids(&layout.attrs),
+        alike: attr::are_alike(&layout.attrs),
         layout,
         events,
         order: Order::new(Limits::FILE.held_bytes),
@@ -50,6 +51,8 @@ fn ids(attrs: &[Attr]) -> HashMap<u64, usize, Seeded> {
 struct RecordDecoder<'s, 't> {
     layout: Layout,
     ids: HashMap<u64, usize, Seeded>,
+    /// Samples of all events look alike.
+    alike: bool,
     events: Vec<EventId>,
     order: Order,
     work: Work,
@@ -200,6 +203,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
             let attr = &self.layout.attrs[number];
             self.events.push(self.work.names.intern_event(&attr.name));
             self.ids.extend(attr.ids.iter().map(|id| (*id, number)));
+            self.alike &= attr.is_like(&self.layout.attrs[0]);
         }
         for number in self.layout.renamed.drain(..) {
             self.events[number] = self.work.names.intern_event(&self.layout.attrs[number].name);
@@ -212,7 +216,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
     }
 
     fn events(&self) -> Events<'_> {
-        Events { attrs: &self.layout.attrs, ids: &self.ids, names: &self.events }
+        Events { attrs: &self.layout.attrs, ids: &self.ids, names: &self.events, alike: self.alike }
     }
 
     /// Works off the records whose turn it is.
@@ -224,7 +228,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
 
     fn work_off(&mut self, record: &[u8], place: u64) {
         let Layout { attrs, more, .. } = &mut self.layout;
-        let events = Events { attrs, ids: &self.ids, names: &self.events };
+        let events = Events { attrs, ids: &self.ids, names: &self.events, alike: self.alike };
         self.work.take(record, place, &events, more, self.symbols, self.take);
     }
 }

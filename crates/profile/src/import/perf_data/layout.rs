@@ -82,7 +82,7 @@ pub(super) struct Layout {
 #[derive(Default)]
 pub(super) struct Header {
     /// Build ids by path.
-    build_ids: HashMap<String, Vec<u8>>,
+    build_ids: HashMap<String, Rc<[u8]>, Seeded>,
     kernel: RecordedKernel,
     /// All that was said of the kernel was told.
     is_kernel_told: bool,
@@ -90,7 +90,7 @@ pub(super) struct Header {
 
 impl Beyond for Header {
     fn build_id(&mut self, _pid: u32, path: &str, _inode: Option<u64>) -> Option<Rc<[u8]>> {
-        self.build_ids.get(path).map(|id| id.as_slice().into())
+        self.build_ids.get(path).map(Rc::clone)
     }
 
     fn kernel_mapped(&mut self, path: &str, start: u64, length: u64, reference: u64, build_id: Option<&[u8]>) {
@@ -318,7 +318,7 @@ impl Layout {
             if path.starts_with("[kernel.kallsyms]") {
                 self.more.kernel.build_id = Some(id[..size].to_vec());
             }
-            self.more.build_ids.insert(path, id[..size].to_vec());
+            self.more.build_ids.insert(path, id[..size].into());
         }
     }
 }

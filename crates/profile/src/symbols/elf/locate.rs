@@ -80,5 +80,7 @@ pub(in crate::symbols) fn cached(root: &Path, id: &[u8]) -> PathBuf {
 }
 
 pub(crate) fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |half: u8| char::from(DIGITS[usize::from(half & 15)]);
+    id.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }

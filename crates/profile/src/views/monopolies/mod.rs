@@ -5,6 +5,7 @@
 //! is that a thread with its usual share of the core had that many samples in a row by chance. At 49 Hz a run of 100 ms is five
 //! samples, and one of two threads that take turns has five in a row every second.
 
+mod beat;
 mod pace;
 mod run;
 mod watch;

@@ -39,7 +39,7 @@ pub(super) struct Follows {
     pub interval: u64,
     /// There should have been samples in between.
     pub silence: Option<u64>,
-    /// The silence is a loss of samples, as the clock ticks on an idle core too.
+    /// The silence is a loss of samples: the clock ticks on an idle core too, or ticked late because it could not.
     pub lost: bool,
     /// What looked like silence before was a slower rate.
     pub slower: bool,

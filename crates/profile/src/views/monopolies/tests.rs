@@ -76,6 +76,37 @@ fn where_idle_cores_are_silent_a_pause_ends_a_run() {
     assert_eq!((found[0].length / MS, found[0].begin, found[0].end), (300, Edge::Silence, Edge::Recording));
 }
 
+/// A core that was never seen idle, as some kernels hand out no samples then. Silence that ends on the clock's beat may be sleep; one
+/// that ends off it is time that a hypervisor took.
+#[test]
+fn stolen_time_ends_no_run_and_sleep_does() {
+    const PERIOD: u64 = 1_001_001;
+    let mut made = Made::default();
+    let (hog, turns) = (made.task("hog", 66), [made.task("a", 10), made.task("b", 11)]);
+    let ticks = |made: &mut Made, silent: std::ops::Range<u64>, late: u64| {
+        for n in 0..2000u64 {
+            let task = if (1000..1400).contains(&n) { hog } else { turns[(n / 2 % 2) as usize] };
+            if !silent.contains(&n) {
+                made.tick(n * PERIOD, task);
+            } else if n + 1 == silent.end && late > 0 {
+                made.tick(n * PERIOD + late, task);
+            }
+        }
+        made.samples.iter_mut().for_each(|sample| sample.period = PERIOD);
+        let found: Vec<(u64, u64)> = find(made).iter().map(|found| (found.length / PERIOD, found.gaps)).collect();
+        made.samples.clear();
+        found
+    };
+    assert_eq!(ticks(&mut made, 0..0, 0), [(400, 0)]);
+    assert_eq!(ticks(&mut made, 1150..1170, 0), [(230, 0), (150, 0)]);
+    assert_eq!(ticks(&mut made, 1150..1170, 400_000), [(400, 1)]);
+    assert_eq!(
+        ticks(&mut made, 990..1010, 400_000),
+        [(390, 0)],
+        "what the silence held between two threads is not known"
+    );
+}
+
 #[test]
 fn tracepoints_neither_end_nor_make_runs() {
     let mut made = Made::default();

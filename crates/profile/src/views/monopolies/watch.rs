@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::beat::Beat;
 use super::pace::{Change, Pace};
 use super::run::{Follows, Owner, Run, Step, Tracker, around, beyond_chance, chance};
 use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
@@ -22,6 +23,7 @@ const MOST_WORKERS: usize = 32;
 pub(super) struct Watch {
     core: u32,
     pace: Pace,
+    beat: Beat,
     last: Option<u64>,
     /// What the last sample stands for, where its event says so.
     last_stands_for: Option<u64>,
@@ -89,6 +91,7 @@ impl Watch {
         Watch {
             core,
             pace: Pace::default(),
+            beat: Beat::default(),
             last: None,
             last_stands_for: None,
             idle_seen: false,
@@ -168,6 +171,7 @@ impl Watch {
     }
 
     fn follows(&mut self, options: &Options, time: u64, rate: Rate<'_>) -> Follows {
+        let off_beat = rate.stands_for.is_some_and(|period| self.beat.is_off(time, period));
         // Where the rate changes, the slower one.
         let stands_for = rate.stands_for.max(std::mem::replace(&mut self.last_stands_for, rate.stands_for));
         let Some(last) = self.last.replace(time) else {
@@ -184,7 +188,7 @@ impl Watch {
             lost = false;
         } else if let Some(stands_for) = stands_for.filter(|_| !self.idle_seen) {
             interval = interval.min(stands_for);
-            lost = false;
+            lost = off_beat;
         }
         let silent = interval > 0 && distance > interval.saturating_mul(options.pause_intervals.max(1));
         Follows { interval, silence: silent.then_some(distance), lost, slower: change == Change::Slower }
@@ -198,6 +202,7 @@ impl Watch {
         self.interrupts = Tracker::default();
         self.workers.clear();
         self.pace = Pace::default();
+        self.beat = Beat::default();
         self.last = None;
     }
 

@@ -191,13 +191,12 @@ impl Node {
         }
     }
 
-    /// Writes the file `number` of the day and says how many samples it has.
-    pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<u64> {
+    /// Writes the file `number` of the day.
+    pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<()> {
         let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
         let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
-        let samples = self.samples(&mut file, number, CORES, RATE)?;
-        file.finish(&[])?;
-        Ok(samples)
+        self.samples(&mut file, number, CORES, RATE)?;
+        Ok(file.finish(&[])?)
     }
 
     /// Writes the samples of the file `number` at `rate` a second and core, and says how many they are.

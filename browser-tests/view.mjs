@@ -1,0 +1,72 @@
+// The real `coroner view`, and its page in Chromium.
+import { spawn } from "node:child_process";
+import { request } from "node:http";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { repository } from "./browser.mjs";
+
+const here = dirname(fileURLToPath(import.meta.url));
+export const coroner = process.env.CORONER ?? join(repository, "target", "release", "coroner");
+export const golden = name => join(repository, "golden", `${name}.coroner`);
+// A thread walks over dead cgroups and takes a core, as the flight recorder saw it: with stacks (testdata/make).
+export const recorded = join(here, "testdata", "zombie-reclaim.coroner");
+
+// Starts a server on a port of its own. `address` is what it printed; close() ends it.
+export async function serve(file, ...options) {
+  const listen = options.includes("--listen") ? [] : ["--listen", "127.0.0.1:0"];
+  const child = spawn(coroner, ["view", file, "--no-open", ...listen, ...options], { stdio: ["ignore", "pipe", "pipe"] });
+  let said = "";
+  const address = await new Promise((resolve, reject) => {
+    const hear = data => {
+      said += data;
+      const found = /^(http:\/\/\S+)/m.exec(said);
+      if (found) resolve(found[1]);
+    };
+    child.stdout.on("data", hear);
+    child.stderr.on("data", hear);
+    child.on("exit", code => reject(new Error(`coroner view ended with ${code}: ${said}`)));
+    child.on("error", reject);
+  });
+  const port = Number(new URL(address).port);
+  const close = () => new Promise(resolve => { child.removeAllListeners("exit"); child.on("exit", resolve); child.kill("SIGTERM"); });
+  return { address, port, url: `http://127.0.0.1:${port}/`, close };
+}
+
+// One request as written, with any Host.
+export const ask = (port, path, headers = {}) => new Promise((resolve, reject) => {
+  request({ host: "127.0.0.1", port, path, headers }, answer => {
+    let body = "";
+    answer.setEncoding("utf8");
+    answer.on("data", data => { body += data; });
+    answer.on("end", () => resolve({ status: answer.statusCode, headers: answer.headers, body }));
+  }).on("error", reject).end();
+});
+
+// Opens the page. `complaints` gets whatever it says, throws, is refused, or wants from elsewhere.
+export async function look(context, url, hash = "") {
+  const page = await context.newPage();
+  const complaints = [];
+  page.on("console", message => { if (!/status of 404/.test(message.text())) complaints.push(`${message.type()}: ${message.text()}`); });
+  page.on("pageerror", error => complaints.push(`error: ${error.message}`));
+  page.on("dialog", dialog => { complaints.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on("request", request => { if (!request.url().startsWith(url) && !request.url().startsWith("data:")) complaints.push(`request: ${request.url()}`); });
+  await page.goto(url + hash);
+  await page.locator("#main").waitFor();
+  return { page, complaints };
+}
+
+// Asks again and again. Playwright's own waitForFunction evaluates text, which the page's policy forbids.
+export async function until(page, condition, argument, wait = 15_000) {
+  for (const end = Date.now() + wait; ;) {
+    if (await page.evaluate(condition, argument)) return;
+    if (Date.now() > end) throw new Error(`waited ${wait} ms for ${condition}`);
+    await new Promise(done => setTimeout(done, 30));
+  }
+}
+
+// Nothing is on its way any more, and what came is drawn.
+export async function settled(page) {
+  await page.waitForLoadState("networkidle");
+  await until(page, () => !document.querySelector('[aria-busy="true"], .waiting, .stale'));
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+}

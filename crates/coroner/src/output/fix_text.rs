@@ -1,0 +1,372 @@
+//! A plan and what came of it, for people.
+
+use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
+use coroner_diagnosis::words::count;
+use coroner_diagnosis::{Diagnosis, Finding, Severity};
+use coroner_evidence::Evidence;
+use coroner_remedy::apply::{Outcome, Report, StepReport};
+use coroner_remedy::measure::{Effect, Measured};
+use coroner_remedy::plan::{Plan, Risk, Step};
+use coroner_remedy::planner::worth_asking_for;
+use coroner_remedy::steps::Kind;
+
+/// Files that are named in the text; JSON has all of them.
+const FILES: usize = 6;
+/// Columns of the labels of a step.
+const LABEL: usize = 15;
+
+/// What a plan is shown with.
+pub struct Shown<'s> {
+    pub chosen: &'s [&'s Step],
+    pub evidence: &'s Evidence,
+    pub diagnosis: &'s Diagnosis,
+    /// Where the evidence comes from, in lines.
+    pub source: &'s str,
+    /// Whether it is of this node as it is now.
+    pub is_here: bool,
+}
+
+pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
+    let width = width();
+    let mut out = head(plan, shown, width);
+    if plan.causes.is_empty() {
+        out.push_str(&nothing_to_do(shown, width));
+        return out;
+    }
+    for (i, step) in shown.chosen.iter().enumerate() {
+        out.push('\n');
+        out.push_str(&step_text(step, &format!("{}", i + 1), shown.evidence, width));
+    }
+    out.push_str(&files_text(plan, width));
+    out.push_str(&reboot_text(plan, width, When::Before));
+    out.push_str(&others_text(plan, shown, width));
+    out.push_str(&refused_text(plan, width));
+    out.push_str(&by_hand_text(plan, width));
+    out.push_str(&worth_knowing(plan, shown, width));
+    out.push('\n');
+    out.push_str(&match shown.chosen.is_empty() {
+        true => wrap("There is no step here that coroner takes by itself. Nothing was changed.", width, 0),
+        false if !shown.is_here => wrap(
+            "Nothing was changed. This is the plan of a recording: numbers of processes are those of that time. On the node itself `coroner fix` plans anew, and \
+             `coroner fix --apply` does it.",
+            width,
+            0,
+        ),
+        false => wrap(
+            "Nothing was changed. `coroner fix --apply` does it: it asks before each step, measures again, and `coroner undo` takes it back.",
+            width,
+            0,
+        ),
+    });
+    out
+}
+
+fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    let host = shown.diagnosis.node.host.as_deref().unwrap_or("unknown host");
+    let mut out = wrap(&printable(&format!("coroner {} · plan for {host}", env!("CARGO_PKG_VERSION"))), width, 0);
+    for line in shown.source.lines() {
+        out.push_str(&wrap(&printable(line), width, 0));
+    }
+    for cause in &plan.causes {
+        let sure = cause.certainty.map(|certainty| format!(", {certainty}")).unwrap_or_default();
+        let line = format!("Cause: {} ({}{sure})", cause.finding.title, cause.finding.code);
+        out.push_str(&bold(&wrap_hanging(&printable(&line), width, 0, 2)));
+        // Told with the reboot, if there is one.
+        if let Some(risk) = cause.risk.as_ref().filter(|_| plan.reboot.is_none()) {
+            out.push_str(&wrap(&printable(&format!("If nothing is done: {risk}")), width, 2));
+        }
+    }
+    out
+}
+
+fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
+    let mut out = format!("{}\n", good("Nothing hurts in what was seen, so there is nothing to fix."));
+    out.push_str(&worth_knowing_of(&worth_asking_for(shown.diagnosis), width));
+    if !shown.diagnosis.conclusion.unexplained.is_empty() {
+        out.push('\n');
+        out.push_str(&wrap(
+            "Something hurts whose cause was not found: `coroner` tells of it, and what is needed to find it.",
+            width,
+            0,
+        ));
+    }
+    out
+}
+
+/// What hurts nobody, and is not part of this plan.
+fn worth_knowing(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    let mut asked = worth_asking_for(shown.diagnosis);
+    asked.retain(|finding| !plan.causes.iter().any(|cause| cause.finding.subject == finding.subject));
+    worth_knowing_of(&asked, width)
+}
+
+fn worth_knowing_of(asked: &[&Finding], width: usize) -> String {
+    if asked.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Worth knowing; a plan can be asked for"));
+    for finding in asked {
+        out.push_str(&wrap_hanging(&printable(&format!("- {}", finding.title)), width, 2, 4));
+        out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
+    }
+    out
+}
+
+fn shell(name: &str) -> String {
+    printable(&coroner_diagnosis::units::paths::shell_word(name))
+}
+
+fn field(out: &mut String, label: &str, text: &str, width: usize) {
+    let line = format!("{label:<LABEL$}");
+    let body = wrap(&printable(text), width, 3 + LABEL);
+    let body = body.trim_start();
+    out.push_str(&format!("   {}{body}", dim(&line)));
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
+}
+
+/// A command is never wrapped: people copy it.
+fn command(out: &mut String, label: &str, text: &str) {
+    out.push_str(&format!("   {}{}\n", dim(&format!("{label:<LABEL$}")), bold(&printable(text))));
+}
+
+fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> String {
+    let mut out = format!("{}\n", bold(&printable(&format!("{number}. {}", step.title))));
+    field(&mut out, "name", &step.id, width);
+    field(&mut out, "why", &step.reason, width);
+    for (i, line) in step.commands.iter().take(4).enumerate() {
+        command(&mut out, if i == 0 { "the same as" } else { "" }, line);
+    }
+    if step.commands.len() > 4 {
+        field(&mut out, "", &format!("and {} more such lines (--json has all)", step.commands.len() - 4), width);
+    }
+    let risk = format!("{}: {}", step.risk.as_str(), step.risk_words);
+    field(&mut out, "risk", &risk, width);
+    if let Some(why) = &step.dangerous {
+        let text = format!("DANGEROUS: {why}. Done only with --allow {}", step.id);
+        let painted = by_severity(Severity::Critical, &wrap(&printable(&text), width, 3 + LABEL));
+        out.push_str(&painted);
+    }
+    let undo = if step.reversible { format!("yes: {}", step.undo) } else { format!("NO: {}", step.undo) };
+    field(&mut out, "can be undone", &undo, width);
+    field(&mut out, "does not fix", &step.not_fixed, width);
+    for measure in &step.measures {
+        let now = match measure.value(evidence) {
+            Ok(value) => format!("now {}", number_words(value)),
+            Err(why) => format!("not known now: {why}"),
+        };
+        field(&mut out, "measured by", &format!("{} ({now})", measure.words()), width);
+    }
+    if step.measures.is_empty() {
+        field(&mut out, "measured by", "its state, asked again afterwards", width);
+    }
+    for detail in step.details.iter().take(8) {
+        field(&mut out, "", detail, width);
+    }
+    out
+}
+
+fn number_words(value: f64) -> String {
+    match value {
+        value if value >= 100.0 || value.fract() == 0.0 => count(value.round() as u64),
+        value => format!("{value:.1}"),
+    }
+}
+
+fn files_text(plan: &Plan, width: usize) -> String {
+    if plan.files.is_empty() {
+        return String::new();
+    }
+    let zombies: u64 = plan.files.iter().map(|file| file.zombies).sum();
+    let mut out = format!(
+        "\n{}\n",
+        bold(&format!(
+            "Files that keep dead cgroups: {} of them, {} cgroups",
+            count(plan.files.len() as u64),
+            count(zombies)
+        ))
+    );
+    for file in plan.files.iter().take(FILES) {
+        let seen = file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
+        let deleted = if file.deleted { ", deleted but still open" } else { "" };
+        let line = format!("- {} ({}, keeps {}{seen}{deleted})", file.path, file.filesystem, count(file.zombies));
+        out.push_str(&wrap_hanging(&printable(&line), width, 2, 4));
+    }
+    let mut words = "None of them is deleted unless you name it: --delete-file PATH.".to_owned();
+    if plan.files.len() > FILES {
+        words.push_str(" All of them: `coroner fix --json | jq -r '.files[].reach'`, for --delete-files-from.");
+    }
+    out.push_str(&wrap(&words, width, 2));
+    out
+}
+
+/// A plan speaks of what is to come; of what was done already it must not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+fn reboot_text(plan: &Plan, width: usize, when: When) -> String {
+    let Some(reboot) = &plan.reboot else { return String::new() };
+    let mut out = format!("\n{}\n", bold("What only deleting those files or a reboot takes away"));
+    if plan.files.is_empty() {
+        out = format!("\n{}\n", bold("What only a reboot takes away"));
+    }
+    if when == When::Before {
+        let first = reboot.first.as_deref().unwrap_or_default();
+        out.push_str(&wrap(&printable(&format!("{} {first}", reboot.why)), width, 2));
+    }
+    for line in &reboot.commands {
+        out.push_str(&format!(
+            "    {}   {}\n",
+            bold(&printable(&line.command)),
+            dim(&format!("# {}: {}", line.run_at, line.why))
+        ));
+    }
+    if let Some(risk) = reboot.if_nothing_is_done.as_ref().filter(|_| when == When::Before) {
+        out.push_str(&wrap(&printable(&format!("If nothing is done: {risk}")), width, 2));
+    }
+    out
+}
+
+fn others_text(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    let others: Vec<&Step> =
+        plan.all().filter(|step| !shown.chosen.iter().any(|chosen| chosen.id == step.id)).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Other ways (--step NAME takes one instead)"));
+    for step in others {
+        let risk = if step.risk == Risk::Low { String::new() } else { format!("; risk {}", step.risk.as_str()) };
+        let line = format!("- {}: {}{risk}", step.id, step.title);
+        out.push_str(&wrap_hanging(&printable(&line), width, 2, 4));
+    }
+    out
+}
+
+fn refused_text(plan: &Plan, width: usize) -> String {
+    if plan.refused.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Not to be done"));
+    for refused in &plan.refused {
+        out.push_str(&wrap_hanging(&printable(&format!("- {}: {}", refused.what, refused.why)), width, 2, 4));
+    }
+    out
+}
+
+fn by_hand_text(plan: &Plan, width: usize) -> String {
+    if plan.by_hand.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("For you to do; coroner has no step for it"));
+    for by_hand in &plan.by_hand {
+        let title = format!("- {} ({})", by_hand.finding.title, by_hand.finding.code);
+        out.push_str(&wrap_hanging(&printable(&title), width, 2, 4));
+        out.push_str(&wrap(&printable(&by_hand.remedy), width, 4));
+    }
+    out
+}
+
+/// What is about to be done, in short; who wants all of it asks for the plan.
+pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
+    let width = width();
+    let mut out = head(plan, shown, width);
+    if plan.causes.is_empty() {
+        out.push_str(&nothing_to_do(shown, width));
+    } else if shown.chosen.is_empty() {
+        out.push_str(&refused_text(plan, width));
+        out.push_str(&by_hand_text(plan, width));
+        out.push_str("\nThere is nothing that coroner does by itself here. Nothing was changed.\n");
+    }
+    out
+}
+
+/// Before a step, on a terminal.
+pub fn question(step: &Step, number: usize, all: usize) -> String {
+    let width = width();
+    let mut out = format!("\n{}\n", bold(&printable(&format!("{number} of {all}. {}", step.title))));
+    field(&mut out, "why", &step.reason, width);
+    for (i, line) in step.commands.iter().take(4).enumerate() {
+        command(&mut out, if i == 0 { "the same as" } else { "" }, line);
+    }
+    field(&mut out, "risk", &format!("{}: {}", step.risk.as_str(), step.risk_words), width);
+    let undo = if step.reversible { format!("yes: {}", step.undo) } else { format!("NO: {}", step.undo) };
+    field(&mut out, "can be undone", &undo, width);
+    out.push_str("   Do it? [y]es, [N]o, [q]uit: ");
+    out
+}
+
+/// As soon as a step is done, or not.
+pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String {
+    let head = format!("{number} of {all} {}", step.id);
+    let text = match outcome {
+        Outcome::Done(done) => format!("{head}: done. {}.", done.words.trim_end_matches('.')),
+        Outcome::Skipped => format!("{head}: skipped."),
+        Outcome::NotAllowed(why) => format!("{head}: NOT DONE, it is dangerous: {}.", why.trim_end_matches('.')),
+        Outcome::Refused(why) => format!("{head}: REFUSED. {}.", why.trim_end_matches('.')),
+        Outcome::Failed(why) => format!("{head}: FAILED. {}.", why.trim_end_matches('.')),
+        Outcome::NotReached => format!("{head}: not reached."),
+    };
+    wrap_hanging(&printable(&text), width(), 0, 4)
+}
+
+/// After the last step: what was measured, and how to go on.
+pub fn done(report: &Report, plan: &Plan) -> String {
+    let width = width();
+    let mut out = String::new();
+    if report.did_something() {
+        out.push_str(&format!("\n{}\n", bold("Measured again")));
+    }
+    for step in &report.steps {
+        let Some(effect) = step.effect else { continue };
+        let word = match effect {
+            Effect::Worked => good("worked"),
+            Effect::Partly => by_severity(Severity::Warning, "helped, but did not end it"),
+            Effect::None => by_severity(Severity::Critical, "had NO effect"),
+            Effect::CannotTell => "done; whether it helped cannot be told".to_owned(),
+        };
+        out.push_str(&format!("- {} {word}\n", printable(&step.step.id)));
+        if let Outcome::Done(done) = &step.outcome
+            && let Some(why) = &done.in_vain
+        {
+            out.push_str(&wrap(&printable(why), width, 4));
+        }
+        for measured in &step.measured {
+            out.push_str(&wrap_hanging(&printable(&measured_words(measured)), width, 4, 6));
+        }
+    }
+    if let Some(stopped) = &report.stopped {
+        let text =
+            format!("Stopped: {}. What came before stays done; nothing after it was.", stopped.trim_end_matches('.'));
+        out.push('\n');
+        out.push_str(&by_severity(Severity::Critical, &wrap(&printable(&text), width, 0)));
+    }
+    // The plan speaks of before: what was deleted keeps nobody any more.
+    let is_deleted =
+        |step: &StepReport| step.step.kind == Kind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
+    if report.did_something() && !report.steps.iter().any(is_deleted) {
+        out.push_str(&files_text(plan, width));
+        out.push_str(&reboot_text(plan, width, When::After));
+    }
+    out.push('\n');
+    match (report.run, report.steps.iter().any(|step| step.step.reversible)) {
+        (Some(run), true) => {
+            let journal = report.journal.as_ref().and_then(|path| path.parent()).map(|path| path.display().to_string());
+            let named = journal.filter(|path| path != coroner_remedy::journal::DIRECTORY);
+            let named = named.map(|path| format!(" --journal {}", shell(&path))).unwrap_or_default();
+            out.push_str(&wrap(&format!("`coroner undo {run}{named}` takes back what can be."), width, 0));
+        }
+        (Some(_), false) => out.push_str("None of it can be undone.\n"),
+        (None, _) => out.push_str("Nothing was changed.\n"),
+    }
+    out
+}
+
+fn measured_words(measured: &Measured) -> String {
+    let value = |value: Option<f64>| value.map_or_else(|| "not known".to_owned(), number_words);
+    let why = measured.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    format!("{}: {} before, {} now{why}", measured.words, value(measured.before), value(measured.after))
+}

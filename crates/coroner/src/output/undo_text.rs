@@ -1,0 +1,69 @@
+//! What was undone, for people.
+
+use super::terminal::{bold, good, printable, width, wrap_hanging};
+use coroner_remedy::journal::{Run, State};
+use coroner_remedy::steps::Undone;
+use coroner_remedy::undo::Report;
+use std::path::Path;
+
+pub fn undone(report: &Report) -> String {
+    let width = width();
+    let mut out = format!("{}\n", bold(&format!("Run {} taken back, the last step first", report.run)));
+    for taken in &report.steps {
+        let (word, words) = match &taken.result {
+            Ok(Undone::Restored(words)) => ("restored", words),
+            Ok(Undone::AlreadySo(words)) => ("as it was", words),
+            Ok(Undone::CannotBe(words)) => ("cannot be undone", words),
+            Ok(Undone::ChangedSince(words)) => ("left alone, changed since", words),
+            Err(why) => ("FAILED", why),
+        };
+        out.push_str(&wrap_hanging(&printable(&format!("- {}: {word}: {words}", taken.id)), width, 0, 4));
+    }
+    if let Some(stopped) = &report.stopped {
+        out.push_str(&wrap_hanging(&printable(&format!("Stopped: {stopped}.")), width, 0, 0));
+    }
+    match (report.steps.is_empty(), report.is_whole()) {
+        (true, true) => out.push_str("Everything of it had been undone before.\n"),
+        (false, true) => out.push_str(&format!("{}\n", good("What can be restored is as before."))),
+        _ => out.push_str(&bold("Not all is as before: see above, then run `coroner undo` again.\n")),
+    }
+    out
+}
+
+pub fn would_undo(run: &Run) -> String {
+    let mut out =
+        format!("Nothing was changed. Of run {} `coroner undo {}` would take back:\n", run.number, run.number);
+    for step in run.steps.iter().rev().filter(|step| !matches!(step.state, State::Undone(..))) {
+        let how = if step.reversible { "" } else { " (cannot be undone)" };
+        out.push_str(&wrap_hanging(&printable(&format!("- {}: {}{how}", step.id, step.title)), width(), 0, 4));
+    }
+    out
+}
+
+pub fn list(runs: &[Run], directory: &Path) -> String {
+    if runs.is_empty() {
+        return format!("{} holds no run: nothing was done yet.\n", printable(&directory.display().to_string()));
+    }
+    let mut out = String::new();
+    for run in runs.iter().rev() {
+        let state = if run.is_open() { "not undone" } else { "nothing left to undo" };
+        let line = format!("run {}  {}  {state}", run.number, run.at);
+        out.push_str(&format!("{}\n", bold(&printable(&line))));
+        for why in &run.why {
+            out.push_str(&wrap_hanging(&printable(&format!("for: {why}")), width(), 2, 4));
+        }
+        for step in &run.steps {
+            let state = match &step.state {
+                State::Unknown => "begun; whether it was done is not known".to_owned(),
+                State::Done(words) => format!("done: {words}"),
+                State::Failed(why) => format!("failed: {why}"),
+                State::Undone(how, words) => format!("undone ({how}): {words}"),
+            };
+            out.push_str(&wrap_hanging(&printable(&format!("- {}: {state}", step.id)), width(), 2, 4));
+        }
+        if run.damaged > 0 {
+            out.push_str(&format!("  {} lines of it cannot be read\n", run.damaged));
+        }
+    }
+    out
+}

@@ -1,0 +1,432 @@
+//! What was done, and how it was before: one file of JSON lines for each run, each line on disk before the next thing happens.
+//!
+//! A step is written down with the state before, then it is done, then that is written down. Whoever dies in between leaves a line that
+//! says what may have been done; `undo` then looks at how it really is.
+
+use crate::steps::Action;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub const DIRECTORY: &str = "/var/lib/coroner/fix";
+/// Room that a run takes for itself before it changes anything: with less it would not know what it did.
+const ROOM: u64 = 256 << 10;
+/// No journal of ours is larger.
+const MOST: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {why}", .path.display())]
+    Refused { path: PathBuf, why: String },
+    #[error("{}: another coroner is at it (pid {pid}): two at once would undo each other's work. Wait for it to end", .path.display())]
+    Locked { path: PathBuf, pid: String },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { path, source }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "kebab-case")]
+pub enum Entry {
+    /// The first line of a run.
+    Run {
+        run: u64,
+        at: String,
+        coroner_version: String,
+        host: Option<String>,
+        machine_id: Option<String>,
+        boot_id: Option<String>,
+        bus: Option<String>,
+        root: Option<PathBuf>,
+        /// What it is about, in words.
+        why: Vec<String>,
+    },
+    /// About to be done.
+    Intent {
+        step: usize,
+        id: String,
+        title: String,
+        at: String,
+        action: Action,
+        before: Value,
+        reversible: bool,
+    },
+    Done {
+        step: usize,
+        at: String,
+        words: String,
+        after: Value,
+    },
+    Failed {
+        step: usize,
+        at: String,
+        why: String,
+    },
+    /// The run is over, with what was measured.
+    Measured {
+        at: String,
+        steps: Value,
+    },
+    /// About to be taken back.
+    UndoIntent {
+        step: usize,
+        at: String,
+    },
+    Undone {
+        step: usize,
+        at: String,
+        how: String,
+        words: String,
+    },
+    UndoFailed {
+        step: usize,
+        at: String,
+        why: String,
+    },
+}
+
+/// A step as the journal tells of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    pub step: usize,
+    pub id: String,
+    pub title: String,
+    pub action: Action,
+    pub before: Value,
+    pub reversible: bool,
+    pub state: State,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Written down, and then nothing: it may have been done or not.
+    Unknown,
+    Done(String),
+    Failed(String),
+    /// How, and in words.
+    Undone(String, String),
+}
+
+/// A run, read back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    pub number: u64,
+    pub at: String,
+    pub host: Option<String>,
+    pub machine_id: Option<String>,
+    pub boot_id: Option<String>,
+    pub bus: Option<String>,
+    pub root: Option<PathBuf>,
+    pub why: Vec<String>,
+    pub steps: Vec<Recorded>,
+    /// Lines that nobody understands; the last one may have been cut off.
+    pub damaged: usize,
+}
+
+impl Run {
+    /// Whether there is something to take back.
+    pub fn is_open(&self) -> bool {
+        self.steps.iter().any(|step| step.reversible && !matches!(step.state, State::Undone(..)))
+    }
+}
+
+/// The directory, ours alone while this lives.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Journal {
+    /// Makes the directory if it is not there, and takes its lock.
+    pub fn open(directory: &Path) -> Result<Journal, JournalError> {
+        let directory = std::path::absolute(directory).map_err(io_error(directory))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(io_error(&directory))?;
+        must_be_ours(&directory)?;
+        let path = directory.join("lock");
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(io_error(&path))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = (&lock).take(32).read_to_string(&mut pid);
+            return Err(JournalError::Locked { path: directory, pid: pid.trim().to_owned() });
+        }
+        // For people only; that it cannot be written will be noticed where it matters.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        Ok(Journal { directory, _lock: lock })
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A new run, with room for all that it will write. Nothing was changed if this fails.
+    pub fn begin(&self, make: impl FnOnce(u64) -> Entry) -> Result<Writer, JournalError> {
+        let number = numbers(&self.directory)?.last().copied().unwrap_or(0) + 1;
+        let path = file_of(&self.directory, number);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).map_err(io_error(&path))?;
+        let mut writer = Writer { path: path.clone(), file, number };
+        let begun = reserve(&writer.file)
+            .map_err(io_error(&path))
+            .and_then(|()| writer.write(&make(number)))
+            .and_then(|()| sync_directory(&self.directory));
+        if let Err(error) = begun {
+            // One without its first line would only confuse.
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        Ok(writer)
+    }
+
+    /// Goes on with a run.
+    pub fn resume(&self, number: u64) -> Result<Writer, JournalError> {
+        let path = file_of(&self.directory, number);
+        let mut file = OpenOptions::new().append(true).read(true).open(&path).map_err(io_error(&path))?;
+        // A line that was cut off must not swallow the next one.
+        let mut text = Vec::new();
+        (&mut file).take(MOST).read_to_end(&mut text).map_err(io_error(&path))?;
+        if text.last().is_some_and(|last| *last != b'\n') {
+            file.write_all(b"\n").map_err(io_error(&path))?;
+        }
+        Ok(Writer { path, file, number })
+    }
+}
+
+/// Others could lay links there, or change what we believe was before.
+fn must_be_ours(directory: &Path) -> Result<(), JournalError> {
+    let about = fs::metadata(directory).map_err(io_error(directory))?;
+    let us = rustix::process::geteuid().as_raw();
+    let refuse = |why: String| Err(JournalError::Refused { path: directory.to_owned(), why });
+    if about.uid() != us {
+        return refuse(format!(
+            "belongs to the user {}, and we are {us}; choose another directory with --journal",
+            about.uid()
+        ));
+    }
+    if about.mode() & 0o022 != 0 {
+        return refuse("others may write there; chmod go-w it, or choose another directory with --journal".to_owned());
+    }
+    Ok(())
+}
+
+fn reserve(file: &File) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, ROOM) {
+        Ok(()) => Ok(()),
+        // A file system that cannot reserve: each line is synced anyway.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        Err(error) => Err(io::Error::from(error)),
+    }
+}
+
+fn sync_directory(directory: &Path) -> Result<(), JournalError> {
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
+}
+
+fn file_of(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("run-{number:06}.jsonl"))
+}
+
+/// The runs there are, oldest first.
+pub fn numbers(directory: &Path) -> Result<Vec<u64>, JournalError> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(io_error(directory)(error)),
+    };
+    let number = |name: &str| name.strip_prefix("run-")?.strip_suffix(".jsonl")?.parse().ok();
+    let mut numbers: Vec<u64> = entries.flatten().filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A run as it was written down.
+pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
+    let path = file_of(directory, number);
+    let mut bytes = Vec::new();
+    File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes)).map_err(io_error(&path))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let refused = |why: &str| JournalError::Refused { path: path.clone(), why: why.to_owned() };
+    let mut run: Option<Run> = None;
+    let mut damaged = 0;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let Ok(entry) = serde_json::from_str::<Entry>(line) else {
+            damaged += 1;
+            continue;
+        };
+        match (&mut run, entry) {
+            (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, why, .. }) => {
+                run =
+                    Some(Run { number, at, host, machine_id, boot_id, bus, root, why, steps: Vec::new(), damaged: 0 });
+            }
+            (None, _) => return Err(refused("does not begin with a run")),
+            (Some(run), entry) => note(run, entry),
+        }
+    }
+    let mut run = run.ok_or_else(|| refused("holds no run"))?;
+    run.damaged = damaged;
+    Ok(run)
+}
+
+fn note(run: &mut Run, entry: Entry) {
+    let mut set = |step: usize, state: State| {
+        if let Some(recorded) = run.steps.iter_mut().find(|recorded| recorded.step == step) {
+            recorded.state = state;
+        }
+    };
+    match entry {
+        Entry::Intent { step, id, title, action, before, reversible, .. } => {
+            run.steps.push(Recorded { step, id, title, action, before, reversible, state: State::Unknown });
+        }
+        Entry::Done { step, words, .. } => set(step, State::Done(words)),
+        Entry::Failed { step, why, .. } => set(step, State::Failed(why)),
+        Entry::Undone { step, how, words, .. } => set(step, State::Undone(how, words)),
+        Entry::Run { .. } | Entry::Measured { .. } | Entry::UndoIntent { .. } | Entry::UndoFailed { .. } => {}
+    }
+}
+
+/// Appends to a run. Each line is on disk when this says so.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: File,
+    pub number: u64,
+}
+
+impl Writer {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn write(&mut self, entry: &Entry) -> Result<(), JournalError> {
+        let mut line = serde_json::to_vec(entry).map_err(|e| io_error(&self.path)(io::Error::other(e)))?;
+        line.push(b'\n');
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(io_error(&self.path))
+    }
+}
+
+/// Now, as journals say it.
+pub fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::MaskUnit;
+    use serde_json::json;
+
+    fn first(run: u64) -> Entry {
+        Entry::Run {
+            run,
+            at: now(),
+            coroner_version: "0".into(),
+            host: None,
+            machine_id: Some("m".into()),
+            boot_id: Some("b".into()),
+            bus: None,
+            root: None,
+            why: vec![],
+        }
+    }
+
+    fn intent(step: usize) -> Entry {
+        let action = Action::MaskUnit(MaskUnit { unit: "a.service".into() });
+        let before = json!({"file_state": "enabled"});
+        Entry::Intent {
+            step,
+            id: format!("mask-unit:{step}"),
+            title: "t".into(),
+            at: now(),
+            action,
+            before,
+            reversible: true,
+        }
+    }
+
+    #[test]
+    fn what_was_begun_and_never_done_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(&dir.path().join("fix")).unwrap();
+        let mut writer = journal.begin(first).unwrap();
+        writer.write(&intent(0)).unwrap();
+        writer.write(&Entry::Done { step: 0, at: now(), words: "w".into(), after: json!({}) }).unwrap();
+        writer.write(&intent(1)).unwrap();
+        // The line of the third was cut off by a crash.
+        writer.file.write_all(b"{\"entry\":\"intent\",\"st").unwrap();
+        let run = read(journal.directory(), 1).unwrap();
+        assert_eq!(run.steps.len(), 2);
+        assert_eq!((&run.steps[0].state, &run.steps[1].state), (&State::Done("w".into()), &State::Unknown));
+        assert_eq!(run.damaged, 1);
+        assert!(run.is_open());
+        // Going on does not glue a line to the torn one.
+        let mut again = journal.resume(1).unwrap();
+        for step in [1, 0] {
+            again.write(&Entry::Undone { step, at: now(), how: "restored".into(), words: "w".into() }).unwrap();
+        }
+        let run = read(journal.directory(), 1).unwrap();
+        assert!(!run.is_open(), "{run:?}");
+        assert_eq!(run.damaged, 1);
+        assert_eq!(numbers(journal.directory()).unwrap(), [1]);
+    }
+
+    #[test]
+    fn two_at_once_are_refused_and_foreign_directories_too() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let second = Journal::open(dir.path());
+        assert!(
+            matches!(&second, Err(JournalError::Locked { pid, .. }) if *pid == std::process::id().to_string()),
+            "{second:?}"
+        );
+        drop(journal);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Journal::open(dir.path()).unwrap_err().to_string().contains("others may write"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_journal_is_an_error_and_no_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in [
+            "",
+            "\n",
+            "{}",
+            "[1]\n",
+            "{\"entry\":\"done\",\"step\":0,\"at\":\"\",\"words\":\"\",\"after\":1}\n",
+            "\u{0}\u{0}",
+        ] {
+            fs::write(file_of(dir.path(), 1), text).unwrap();
+            assert!(read(dir.path(), 1).is_err(), "{text:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(file_of(dir.path(), 1), &bytes).unwrap();
+            let _ = read(dir.path(), 1);
+            let mut line = serde_json::to_vec(&first(1)).unwrap();
+            line.push(b'\n');
+            line.extend(&bytes);
+            fs::write(file_of(dir.path(), 1), &line).unwrap();
+            assert!(read(dir.path(), 1).is_ok());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The dead cgroups that stay: those that reclaim frees, the files that keep others, and the reboot that frees them all.
+
+use super::{Case, Draft, Problem, Targets};
+use crate::facts::{Facts, directory_of};
+use crate::measure::Measure;
+use crate::plan::{Risk, Step};
+use crate::reboot;
+use crate::steps::delete_files::{DeleteFiles, NamedFile};
+use crate::steps::{Action, FreeZombies, Kind};
+use coroner_diagnosis::cores::Cores;
+use coroner_diagnosis::cores::cited::with_room_for_thread;
+use coroner_diagnosis::units::paths::{UnitPaths, shell_word};
+use coroner_diagnosis::words::{bytes, count, list};
+use coroner_diagnosis::zombies::groups::join_path;
+use coroner_diagnosis::zombies::{Group, OtherwiseKind};
+use coroner_diagnosis::{Code, SubjectKind};
+use coroner_evidence::CoreSet;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Ancestors below which reclaim is planned.
+const PLACES: usize = 3;
+/// v2: reclaim takes from the living as well; so much more than the dead hold is asked for at most.
+const MORE_THAN_HELD: u64 = 4;
+const LEAST_ASKED: u64 = 32 << 20;
+const MOST_ASKED: u64 = 2 << 30;
+/// Page cache of the living that goes, too: from here on somebody notices.
+const MUCH_CACHE: u64 = 1 << 30;
+
+/// A file that keeps dead cgroups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PinningFile {
+    pub path: String,
+    /// Where we reach it: the path, or `/proc/PID/root/…` of who sees it.
+    pub reach: String,
+    /// A process whose mount namespace has that path, if ours has not.
+    pub seen_by: Option<u32>,
+    pub filesystem: String,
+    pub bytes: u64,
+    pub zombies: u64,
+    /// Removed, but still open or mapped.
+    pub deleted: bool,
+}
+
+/// A group smaller than this part of all dead is not worth the page cache of its neighbours.
+const PART: u64 = 10;
+
+/// The groups that a problem is about: those of its unit; where the dead themselves are a part of the problem, also the large ones of
+/// others.
+fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c>> {
+    let Some(report) = &case.zombies else { return Vec::new() };
+    let is_about_dead = std::iter::once(problem.root)
+        .chain(problem.chain.iter().copied())
+        .any(|finding| matches!(finding.code, Code::ZombieMemcgs | Code::MemcgWalk | Code::SlowMemcgStat));
+    let mut groups = match problem.root.subject.kind {
+        SubjectKind::Unit => of_unit(case, &problem.root.subject.name),
+        _ => Vec::new(),
+    };
+    if is_about_dead {
+        let all: u64 = report.groups.iter().filter_map(|group| group.dead).sum();
+        let is_new = |group: &&Group<'_>| !groups.iter().any(|known| std::ptr::eq(*known, *group));
+        let large = |group: &&Group<'_>| group.rest_of == 0 && group.dead.is_none_or(|dead| dead >= all / PART);
+        let others: Vec<&Group<'c>> = report.groups.iter().filter(large).filter(is_new).collect();
+        groups.extend(others);
+    }
+    groups
+}
+
+fn of_unit<'g, 'c>(case: &'g Case<'c>, unit: &str) -> Vec<&'g Group<'c>> {
+    let Some(report) = &case.zombies else { return Vec::new() };
+    let paths = UnitPaths::of(case.evidence);
+    report
+        .groups
+        .iter()
+        .filter(|group| group.rest_of == 0 && paths.unit_of(&group.example).as_deref() == Some(unit))
+        .collect()
+}
+
+/// The cgroup below which a unit's dead are: nothing that is folded.
+pub fn ancestor_of_unit(case: &Case<'_>, unit: &str) -> Option<String> {
+    of_unit(case, unit).first().map(|group| unfolded(&group.parent))
+}
+
+/// `/kubepods/burstable` of `/kubepods/burstable/pod*/x`.
+fn unfolded(path: &str) -> String {
+    let whole: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty()).take_while(|part| !part.contains('*')).collect();
+    format!("/{}", whole.join("/"))
+}
+
+fn with_ancestors(path: &str) -> Vec<String> {
+    let mut all = vec![path.to_owned()];
+    let mut at = path;
+    while let Some((above, _)) = at.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
+        all.push(above.to_owned());
+        at = above;
+    }
+    all
+}
+
+pub fn targets(case: &Case<'_>, problem: &Problem<'_>, targets: &mut Targets) {
+    for group in groups(case, problem) {
+        targets.cgroups.extend(with_ancestors(&unfolded(&group.parent)));
+    }
+}
+
+pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
+    let groups = groups(case, problem);
+    let dead: u64 = groups.iter().filter_map(|group| group.dead).sum();
+    if dead == 0 {
+        return;
+    }
+    // By the nearest ancestor that lives.
+    let mut by_place: BTreeMap<String, Vec<&Group<'_>>> = BTreeMap::new();
+    for group in &groups {
+        let place = with_ancestors(&unfolded(&group.parent))
+            .into_iter()
+            .find(|path| facts.cgroups.get(path).is_some_and(|about| about.lives));
+        by_place.entry(place.unwrap_or_else(|| "/".to_owned())).or_default().push(group);
+    }
+    let mut places: Vec<(String, Vec<&Group<'_>>)> = by_place.into_iter().collect();
+    places.sort_by_key(|(_, groups)| std::cmp::Reverse(groups.iter().filter_map(|group| group.dead).sum::<u64>()));
+    for (place, groups) in places.iter().take(PLACES) {
+        reclaim(case, place, groups, facts, draft);
+        files(case, place, groups, draft);
+    }
+    let ours: Vec<&Group<'_>> = places.iter().take(PLACES).flat_map(|(_, groups)| groups.iter().copied()).collect();
+    the_rest(case, problem, &ours, dead, draft);
+}
+
+/// Whether reclaim can free any of it: page cache it can, tmpfs and locked memory it cannot.
+fn reclaimable(group: &Group<'_>) -> bool {
+    let may_be_cache = |kind| matches!(kind, OtherwiseKind::File | OtherwiseKind::Kernel | OtherwiseKind::Unknown);
+    group.held.file > 0
+        || group.held_is_partial
+        || group.pinned_otherwise.iter().any(|other| may_be_cache(other.kind))
+        || group.pinned_in.iter().any(|file| file.filesystem != "tmpfs")
+}
+
+fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, draft: &mut Draft) {
+    let dead: u64 = groups.iter().filter_map(|group| group.dead).sum();
+    let cache: u64 = groups.iter().map(|group| group.held.file).sum();
+    let what = format!("free dead cgroups below {place} by reclaim");
+    if !groups.iter().any(|group| reclaimable(group)) {
+        draft.refuse(
+            what,
+            "no page cache keeps them, so reclaim would free none: it is files in tmpfs, or memory in use",
+        );
+        return;
+    }
+    let Some((mount, directory)) = directory_of(case.evidence, place) else {
+        draft.refuse(what, "the memory cgroups are not mounted here");
+        return;
+    };
+    let about = facts.cgroups.get(place);
+    if place == "/" && mount.version == 1 {
+        draft.refuse(
+            what,
+            "they died below the root itself, where cgroup v1 knows only `echo 1 > /proc/sys/vm/drop_caches`: it takes the page cache of \
+             every job on the node",
+        );
+        return;
+    }
+    if !about.is_some_and(|about| about.can_reclaim) {
+        draft.refuse(what, "this kernel has neither memory.reclaim (v2, from 5.19) nor memory.force_empty (v1) there");
+        return;
+    }
+    let others = about.and_then(|about| about.cache_bytes).map(|all| all.saturating_sub(cache));
+    let most_bytes = (cache.saturating_mul(MORE_THAN_HELD)).clamp(LEAST_ASKED, MOST_ASKED);
+    let version = mount.version;
+    let file = directory.join(if version == 1 { "memory.force_empty" } else { "memory.reclaim" });
+    let file = shell_word(&file.display().to_string());
+    let taken = match version {
+        // force_empty takes all that it can get.
+        1 => others,
+        _ => others.map(|others| others.min(most_bytes)),
+    };
+    let mut risk_words = match taken {
+        Some(taken) => format!(
+            "up to {} of page cache of the living below {place} may go, too, and is read again when needed",
+            bytes(taken)
+        ),
+        None => format!("page cache of the living below {place} may go, too, and is read again when needed"),
+    };
+    risk_words.push_str("; while it runs it may keep one core busy in the kernel");
+    let cores = Cores::of(case.evidence);
+    let room = cores.window().and_then(|window| with_room_for_thread(&cores, u32::MAX, window));
+    let wanted = case.wishes.cores.as_ref().map(ToString::to_string);
+    draft.step(Step {
+        id: format!("free-zombies:{place}"),
+        kind: Kind::FreeZombies,
+        title: format!("Free dead cgroups below {place} that page cache keeps"),
+        reason: format!(
+            "{} dead memory cgroups are below {place}; {} of page cache keeps them or a part of them. Switching off who made them frees \
+             none.",
+            count(dead),
+            bytes(cache)
+        ),
+        commands: vec![match version {
+            1 => format!("timeout {} sh -c 'echo 1 > {file}'", case.wishes.budget.as_secs().max(1)),
+            _ => format!("echo {most_bytes} > {file}   # coroner asks for it in bites, and stops when it hurts"),
+        }],
+        risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
+        risk_words,
+        reversible: false,
+        undo: "nothing to undo: what was freed stays free".to_owned(),
+        dangerous: taken.filter(|taken| *taken > MUCH_CACHE).map(|taken| {
+            format!("running jobs below {place} would lose {} of page cache, and read it again from disk", bytes(taken))
+        }),
+        not_fixed: "those that files in tmpfs, shared memory or locked memory keep; and whoever makes new ones".to_owned(),
+        measures: vec![Measure::Dead { cgroup: place.to_owned() }],
+        details: vec![format!(
+            "at most {:.0} s; ended early if others have to read much again, or wait for the disk; the least precedence{}",
+            case.wishes.budget.as_secs_f64(),
+            room.as_ref().or(wanted.as_ref()).map(|cores| format!("; on cores {cores}, which no NIC queue depends on")).unwrap_or_default()
+        )],
+        action: Action::FreeZombies(FreeZombies {
+            cgroup: place.to_owned(),
+            directory,
+            version,
+            budget_ms: case.wishes.budget.as_millis() as u64,
+            most_bytes,
+            cores: wanted.or(room).filter(|cores| CoreSet::parse_list(cores).is_some()),
+        }),
+    });
+}
+
+/// The files, all of them; a step only for those that were named.
+fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft) {
+    let mut named = Vec::new();
+    let mut zombies = 0;
+    for pin in groups.iter().flat_map(|group| &group.pinned_by) {
+        let Some(path) = &pin.file.path else { continue };
+        // Page cache of a file on disk goes with reclaim; the file may be anybody's.
+        if pin.file.filesystem != "tmpfs" {
+            continue;
+        }
+        let file = NamedFile {
+            path: path.clone(),
+            seen_by: pin.file.seen_by,
+            device: pin.file.device,
+            inode: pin.file.inode,
+            bytes: pin.bytes,
+        };
+        let reach = file.place().display().to_string();
+        if !draft.files.iter().any(|known| known.reach == reach) {
+            draft.files.push(PinningFile {
+                path: path.clone(),
+                reach: reach.clone(),
+                seen_by: pin.file.seen_by,
+                filesystem: pin.file.filesystem.clone(),
+                bytes: pin.bytes,
+                zombies: pin.zombies,
+                deleted: pin.file.deleted,
+            });
+        }
+        let is_named = case.wishes.delete_files.iter().any(|name| *name == reach || name == path);
+        if is_named && !pin.file.deleted {
+            zombies += pin.zombies;
+            named.push(file);
+        }
+    }
+    if named.is_empty() {
+        return;
+    }
+    let words: Vec<String> = named.iter().map(|file| shell_word(&file.place().display().to_string())).collect();
+    draft.step(Step {
+        id: format!("delete-files:{place}"),
+        kind: Kind::DeleteFiles,
+        title: format!("Delete {} named files that keep dead cgroups", count(named.len() as u64)),
+        reason: format!("They keep {} dead cgroups below {place}; you named them.", count(zombies)),
+        commands: words.chunks(8).map(|chunk| format!("rm -- {}", chunk.join(" "))).collect(),
+        risk: Risk::High,
+        risk_words: "what is in them is lost; a file that somebody has open is refused".to_owned(),
+        reversible: false,
+        undo: "deleted files do not come back".to_owned(),
+        // To name them was the word that a dangerous step needs.
+        dangerous: None,
+        not_fixed: "whoever writes such files writes new ones".to_owned(),
+        measures: vec![Measure::Dead { cgroup: place.to_owned() }],
+        details: named.iter().map(|file| file.path.clone()).collect(),
+        action: Action::DeleteFiles(DeleteFiles { files: named, cgroup: place.to_owned() }),
+    });
+}
+
+/// What only deleting files or a reboot takes away.
+fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead: u64, draft: &mut Draft) {
+    let mut kept: Vec<String> = Vec::new();
+    let mut stays = 0u64;
+    for group in groups {
+        let lasting = group.pinned_in.iter().filter(|file| file.filesystem == "tmpfs");
+        for file in lasting {
+            stays += file.zombies;
+            let (many, verb) = if file.files > 1 {
+                (format!("{} files ", count(file.files)), "keep")
+            } else {
+                (String::new(), "keeps")
+            };
+            kept.push(format!("{many}{} ({}) {verb} {}", file.pattern, file.filesystem, count(file.zombies)));
+        }
+        for other in group.pinned_otherwise.iter() {
+            let lasting = matches!(
+                other.kind,
+                OtherwiseKind::Anonymous
+                    | OtherwiseKind::Unevictable
+                    | OtherwiseKind::SharedMemory
+                    | OtherwiseKind::SwapBacked
+                    | OtherwiseKind::Swap
+            );
+            if lasting {
+                stays += other.zombies.unwrap_or(0);
+                let many = other.zombies.map(|n| format!(" keeps {}", count(n))).unwrap_or_default();
+                kept.push(format!("{}{many}", other.kind.as_str()));
+            }
+        }
+        if group.pinned_in.is_empty() && group.pinned_otherwise.is_empty() {
+            kept.push(format!("what keeps those below {} could not be told", join_path(&group.parent, &group.pattern)));
+        }
+    }
+    if kept.is_empty() {
+        return;
+    }
+    let at_least = if stays > 0 {
+        format!("{} of the {} dead cgroups", count(stays.min(dead)), count(dead))
+    } else {
+        format!("some of the {} dead cgroups", count(dead))
+    };
+    let deletable = draft.files.iter().any(|file| !file.deleted);
+    let how = match deletable {
+        true => {
+            "Deleting these files, once nobody needs them, frees those (--delete-file PATH names one; nothing is deleted that was not \
+                 named); a reboot frees all."
+        }
+        false => "Only a reboot frees them.",
+    };
+    let why = format!("{at_least} do not go by reclaim: {}. {how}", list(&kept, 4));
+    let first = draft.steps.iter().find(|step| matches!(step.kind, Kind::DisableUnit | Kind::IsolateUnit));
+    let first = first.map(|step| format!("First: {} ({}), or it begins anew after the boot.", step.title, step.id));
+    let risk = problem.verdict.and_then(|verdict| verdict.risk.clone());
+    if draft.reboot.is_none() {
+        draft.reboot = Some(reboot::plan(&case.diagnosis.node, why, first, risk));
+    }
+}

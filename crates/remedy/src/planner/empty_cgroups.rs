@@ -1,0 +1,75 @@
+//! Thousands of live cgroups with nobody in them.
+
+use super::{Draft, Problem, Targets};
+use crate::facts::Facts;
+use crate::measure::Measure;
+use crate::plan::{Risk, Step};
+use crate::steps::remove_cgroups::MOST;
+use crate::steps::{Action, Kind, RemoveCgroups};
+use coroner_diagnosis::units::paths::shell_word;
+use coroner_diagnosis::words::{count, list};
+use coroner_diagnosis::{Code, Finding};
+
+/// Who keeps books of the cgroups below: to take one away behind their back confuses them.
+const KEPT_BY: &[(&str, &str)] = &[
+    ("kubepods", "kubelet keeps books of what is below it"),
+    ("docker", "docker keeps books of what is below it"),
+    ("containerd", "containerd keeps books of what is below it"),
+    ("machine.slice", "libvirt or systemd-nspawn keeps books of what is below it"),
+];
+
+fn leaking<'p>(problem: &'p Problem<'_>) -> Option<&'p Finding> {
+    Some(problem.root).filter(|finding| finding.code == Code::CgroupLeak)
+}
+
+pub fn targets(problem: &Problem<'_>, targets: &mut Targets) {
+    if let Some(path) = leaking(problem).and_then(|finding| finding.ties.cgroups.first()) {
+        targets.cgroups.insert(path.clone());
+        targets.leaking.insert(path.clone());
+    }
+}
+
+pub fn plan(problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
+    let Some(finding) = leaking(problem) else { return };
+    let Some(path) = finding.ties.cgroups.first() else { return };
+    let Some(about) = facts.cgroups.get(path) else { return };
+    let what = format!("remove the empty cgroups below {path}");
+    let Some((names, more)) = &about.empty_children else {
+        draft.refuse(what, "which of them are empty now can be told only on the node itself");
+        return;
+    };
+    if names.is_empty() {
+        draft.refuse(what, "none of them is empty now");
+        return;
+    }
+    let kept = KEPT_BY.iter().find(|(part, _)| path.contains(part)).map(|(_, why)| (*why).to_owned());
+    let maker = finding.ties.culprits.first();
+    let directory = shell_word(&about.directory.display().to_string());
+    let mut not_fixed = match maker {
+        Some(maker) => format!("{} makes more of them: it has to be mended or stopped", maker.name()),
+        None => "whoever makes them makes more (`coroner zombies --watch` names the process)".to_owned(),
+    };
+    if *more {
+        not_fixed.push_str(&format!("; there are more than {}: run it again for the rest", count(MOST as u64)));
+    }
+    draft.step(Step {
+        id: format!("remove-cgroups:{path}"),
+        kind: Kind::RemoveCgroups,
+        title: format!("Remove {} empty cgroups below {path}", count(names.len() as u64)),
+        reason: format!("{}.", finding.title.trim_end_matches('.')),
+        commands: vec![format!(
+            "find {directory} -mindepth 1 -maxdepth 1 -type d -exec rmdir {{}} \\; 2>/dev/null   # the kernel keeps those in use"
+        )],
+        risk: if kept.is_some() { Risk::High } else { Risk::Medium },
+        risk_words: "one that was made a moment ago, for a process that is yet to come, may go; only those are taken that were empty when \
+                     this plan was made, and still are"
+            .to_owned(),
+        reversible: false,
+        undo: "they are not made again: nothing was in them".to_owned(),
+        dangerous: kept,
+        not_fixed,
+        measures: vec![Measure::EmptyCgroups { directory: about.directory.clone() }],
+        details: vec![format!("such as {}", list(names, 3))],
+        action: Action::RemoveCgroups(RemoveCgroups { parent: about.directory.clone(), names: names.clone() }),
+    });
+}

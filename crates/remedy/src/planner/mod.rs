@@ -1,0 +1,251 @@
+//! From a diagnosis and the facts about its targets to a plan. Touches no node.
+
+mod dead;
+mod empty_cgroups;
+mod threads;
+mod units;
+
+use crate::facts::Facts;
+use crate::plan::{ByHand, Cause, Plan, Refused, Step};
+use crate::reboot::Reboot;
+use coroner_diagnosis::units::cost::{UnitCost, costs};
+use coroner_diagnosis::verdict::{FindingRef, Verdict};
+use coroner_diagnosis::zombies::{self, Report};
+use coroner_diagnosis::{Code, Diagnosis, Finding, Severity};
+use coroner_evidence::{CoreSet, Evidence};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use dead::PinningFile;
+
+/// What the user asks for beyond the usual.
+#[derive(Debug, Clone)]
+pub struct Wishes {
+    /// Only about this finding, and this subject of it.
+    pub about: Option<(Code, Option<String>)>,
+    /// Limit units instead of switching them off.
+    pub isolate: bool,
+    pub persistent: bool,
+    /// Limits that take the place of ours.
+    pub limits: Vec<(String, String)>,
+    /// Files that may be deleted.
+    pub delete_files: Vec<String>,
+    /// Where threads and interrupts shall go.
+    pub cores: Option<CoreSet>,
+    /// How long reclaim may take.
+    pub budget: Duration,
+}
+
+impl Default for Wishes {
+    fn default() -> Wishes {
+        Wishes {
+            about: None,
+            isolate: false,
+            persistent: false,
+            limits: Vec::new(),
+            delete_files: Vec::new(),
+            cores: None,
+            budget: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a plan would touch: whoever gathers facts asks for these.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Targets {
+    pub units: BTreeSet<String>,
+    /// Paths of the memory controller, with their ancestors.
+    pub cgroups: BTreeSet<String>,
+    /// Of these, those whose empty children are to be counted.
+    pub leaking: BTreeSet<String>,
+    pub threads: BTreeSet<u32>,
+}
+
+/// The case: what everybody here looks at.
+pub(crate) struct Case<'c> {
+    pub evidence: &'c Evidence,
+    pub diagnosis: &'c Diagnosis,
+    pub wishes: &'c Wishes,
+    pub zombies: Option<Report<'c>>,
+    pub costs: BTreeMap<String, UnitCost>,
+}
+
+/// A problem to plan for: its cause first, then what follows from it.
+pub(crate) struct Problem<'c> {
+    pub root: &'c Finding,
+    pub verdict: Option<&'c Verdict>,
+    pub chain: Vec<&'c Finding>,
+}
+
+impl<'c> Case<'c> {
+    pub fn new(evidence: &'c Evidence, diagnosis: &'c Diagnosis, wishes: &'c Wishes) -> Case<'c> {
+        Case { evidence, diagnosis, wishes, zombies: zombies::report(evidence), costs: costs(evidence) }
+    }
+
+    fn finding(&self, of: &FindingRef) -> Option<&'c Finding> {
+        self.diagnosis.findings.iter().find(|finding| finding.code == of.code && finding.subject == of.subject)
+    }
+
+    fn problem(&self, verdict: &'c Verdict) -> Option<Problem<'c>> {
+        let root = self.finding(&verdict.root_cause)?;
+        let mut chain: Vec<&Finding> = verdict.chain.iter().filter_map(|link| self.finding(&link.to)).collect();
+        chain.extend(verdict.context.iter().filter_map(|context| self.finding(context)));
+        Some(Problem { root, verdict: Some(verdict), chain })
+    }
+
+    /// What to plan for: all verdicts, or what was asked for.
+    fn problems(&self) -> Result<Vec<Problem<'c>>, String> {
+        let verdicts = &self.diagnosis.conclusion.verdicts;
+        let Some((code, subject)) = &self.wishes.about else {
+            return Ok(verdicts.iter().filter_map(|verdict| self.problem(verdict)).collect());
+        };
+        let wanted =
+            |finding: &&Finding| finding.code == *code && subject.as_ref().is_none_or(|s| is_called(finding, s));
+        let found: Vec<&Finding> = self.diagnosis.findings.iter().filter(wanted).collect();
+        if found.is_empty() {
+            return Err(self.not_found(*code, subject.as_deref()));
+        }
+        Ok(found
+            .into_iter()
+            .map(|root| {
+                // With what follows from it, where a verdict says so.
+                let of_it =
+                    verdicts.iter().filter(|v| v.root_cause.code == root.code && v.root_cause.subject == root.subject);
+                let whole = of_it.filter_map(|verdict| self.problem(verdict)).next();
+                whole.unwrap_or(Problem { root, verdict: None, chain: Vec::new() })
+            })
+            .collect())
+    }
+
+    fn not_found(&self, code: Code, subject: Option<&str>) -> String {
+        let asked = subject.map(|subject| format!(" about {subject}")).unwrap_or_default();
+        let there: Vec<String> = self
+            .diagnosis
+            .findings
+            .iter()
+            .map(|finding| format!("{} {:?}", finding.code, finding.subject.name))
+            .collect();
+        let there = match there.is_empty() {
+            true => "nothing was found at all".to_owned(),
+            false => format!("found were: {}", there.join(", ")),
+        };
+        format!("there is no finding {code}{asked} now; {there}")
+    }
+}
+
+/// By the whole name; of a process also by its name or its number alone.
+fn is_called(finding: &Finding, subject: &str) -> bool {
+    let name = &finding.subject.name;
+    name == subject
+        || name.strip_suffix(".service") == Some(subject)
+        || name.split_once('[').is_some_and(|(comm, rest)| comm == subject || rest.split(']').next() == Some(subject))
+}
+
+/// What facts are needed.
+pub fn targets(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes) -> Result<Targets, String> {
+    let case = Case::new(evidence, diagnosis, wishes);
+    let mut targets = Targets::default();
+    for problem in case.problems()? {
+        units::targets(&case, &problem, &mut targets);
+        dead::targets(&case, &problem, &mut targets);
+        empty_cgroups::targets(&problem, &mut targets);
+        threads::targets(&problem, &mut targets);
+    }
+    Ok(targets)
+}
+
+/// What is found on the way.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub steps: Vec<Step>,
+    pub alternatives: Vec<Step>,
+    pub refused: Vec<Refused>,
+    pub by_hand: Vec<ByHand>,
+    pub files: Vec<PinningFile>,
+    pub reboot: Option<Reboot>,
+}
+
+impl Draft {
+    /// A step that another problem planned already is not planned twice.
+    fn step(&mut self, step: Step) {
+        self.alternatives.retain(|other| other.id != step.id);
+        if !self.steps.iter().any(|other| other.id == step.id) {
+            self.steps.push(step);
+        }
+    }
+
+    fn alternative(&mut self, step: Step) {
+        if !self.steps.iter().chain(&self.alternatives).any(|other| other.id == step.id) {
+            self.alternatives.push(step);
+        }
+    }
+
+    fn refuse(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        let refused = Refused { what: what.into(), why: why.into() };
+        if !self.refused.contains(&refused) {
+            self.refused.push(refused);
+        }
+    }
+}
+
+/// The plan. An error says that what was asked for is not there.
+pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: &Facts) -> Result<Plan, String> {
+    let case = Case::new(evidence, diagnosis, wishes);
+    let problems = case.problems()?;
+    let mut draft = Draft::default();
+    let mut causes = Vec::new();
+    for problem in &problems {
+        let known = (draft.steps.len(), draft.alternatives.len(), draft.refused.len());
+        // What stops the harm at once, then the cause, then what it left behind.
+        threads::plan(&case, problem, facts, &mut draft);
+        units::plan(&case, problem, facts, &mut draft);
+        empty_cgroups::plan(problem, facts, &mut draft);
+        dead::plan(&case, problem, facts, &mut draft);
+        let nothing = known == (draft.steps.len(), draft.alternatives.len(), draft.refused.len());
+        let is_known = nothing && !draft.steps.is_empty() && problem.verdict.is_none();
+        if nothing && !is_known {
+            let remedy = problem.verdict.map_or(&problem.root.remedy, |verdict| &verdict.remedy).clone();
+            draft.by_hand.push(ByHand { finding: FindingRef::to(problem.root), remedy });
+        }
+        causes.push(Cause {
+            finding: FindingRef::to(problem.root),
+            certainty: problem.verdict.map(|verdict| verdict.certainty.as_str()),
+            risk: problem.verdict.and_then(|verdict| verdict.risk.clone()),
+        });
+    }
+    named_files_must_be_there(&draft, wishes)?;
+    let Draft { steps, alternatives, refused, by_hand, files, reboot } = draft;
+    Ok(Plan { node: diagnosis.node.clone(), causes, steps, alternatives, refused, by_hand, files, reboot })
+}
+
+/// A file that keeps nobody is not ours to delete.
+fn named_files_must_be_there(draft: &Draft, wishes: &Wishes) -> Result<(), String> {
+    for named in &wishes.delete_files {
+        let mut found = draft.files.iter().filter(|file| file.reach == *named || file.path == *named);
+        let first = found.next();
+        // The same path in two containers is two files.
+        if found.next().is_some() {
+            return Err(format!(
+                "{named}: several files have this path, each in a mount namespace of its own: name one by `reach` (--json)"
+            ));
+        }
+        match first {
+            None => return Err(format!("{named}: no dead cgroup of this plan is kept by it; nothing else is deleted")),
+            Some(file) if file.deleted => {
+                return Err(format!("{named}: it is deleted already, but somebody has it open: end that process"));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// What is worth knowing though it hurts nobody: such can be asked for by name.
+pub fn worth_asking_for(diagnosis: &Diagnosis) -> Vec<&Finding> {
+    let codes = [Code::UnitCrashloop, Code::UnitChurn, Code::AgentUnused, Code::ZombieMemcgs, Code::CgroupLeak];
+    let mild = |finding: &&Finding| finding.severity < Severity::Warning && codes.contains(&finding.code);
+    diagnosis.findings.iter().filter(mild).collect()
+}
+
+#[cfg(test)]
+mod tests;

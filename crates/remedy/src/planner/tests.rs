@@ -1,0 +1,228 @@
+use super::*;
+use crate::facts::{CgroupFacts, UnitFacts};
+use crate::steps::Kind;
+use coroner_diagnosis::diagnose;
+use coroner_evidence::{
+    CgroupMount, CoreTimes, Held, Hold, PinningFile as Pinning, Time, Unit, Zombie, ZombieMethod, ZombieScan,
+};
+
+const UNIT: &str = "ecs.service";
+const PARENT: &str = "/system.slice";
+
+fn at(seconds: u64) -> Time {
+    Time::from_secs(200_000 + seconds)
+}
+
+fn look(unit: &str, seconds: u64, restarts: u32) -> Unit {
+    Unit {
+        at: at(seconds),
+        name: unit.into(),
+        load_state: "loaded".into(),
+        active_state: "activating".into(),
+        sub_state: "auto-restart".into(),
+        restarts: Some(restarts),
+        invocation_id: Some(restarts.to_string()),
+        cgroup: Some(format!("{PARENT}/{unit}")),
+        ..Unit::default()
+    }
+}
+
+fn zombie(i: u64, held: Held) -> Zombie {
+    let path = format!("{PARENT}/{UNIT}");
+    Zombie { id: i, path, references: Some(1), held, born: None, directory_lives: false, serial: i }
+}
+
+/// A unit that loops and left ten dead cgroups: the first `cached` of them are kept by page cache, the others by files in a tmpfs.
+fn crashloop(unit: &str, cached: u64) -> Evidence {
+    let zombies = (0..10)
+        .map(|i| match i < cached {
+            true => zombie(i, Held { file: 4096, ..Held::default() }),
+            false => zombie(i, Held { swap_backed: 4096, shmem: Some(4096), ..Held::default() }),
+        })
+        .collect();
+    let file = |i: u64| Pinning {
+        path: Some(format!("/run/ecs/f.{i}")),
+        seen_by: None,
+        mounted: true,
+        filesystem: "tmpfs".into(),
+        device: (0, 30),
+        inode: i,
+        size: 4096,
+        deleted: false,
+        bytes: 4096,
+        zombies: 1,
+    };
+    let scan = ZombieScan {
+        at: at(6),
+        took_ns: 1,
+        method: ZombieMethod::BpfTestRun,
+        version: 2,
+        tracked: Some(20),
+        live: Some(10),
+        dead: Some(10),
+        leaving: 0,
+        zombies,
+        below: Vec::new(),
+        files: (cached..10).map(file).collect(),
+        holds: (cached..10).map(|i| Hold { zombie: i as u32, file: (i - cached) as u32, bytes: 4096 }).collect(),
+        files_unseen: None,
+        truncated: None,
+        instead_of: Vec::new(),
+    };
+    let mount = CgroupMount {
+        version: 2,
+        controllers: vec!["memory".into()],
+        mount_point: "/sys/fs/cgroup".into(),
+        root: "/".into(),
+    };
+    let ticks = |s| CoreTimes { at: at(s), cores: Vec::new() };
+    Evidence {
+        core_times: vec![ticks(0), ticks(6)],
+        units: vec![look(unit, 0, 100), look(unit, 6, 124)],
+        zombie_scans: vec![scan],
+        cgroup_mounts: vec![mount],
+        ..Evidence::default()
+    }
+}
+
+fn facts(unit: &str) -> Facts {
+    let about = UnitFacts {
+        file_state: "enabled".into(),
+        active_state: "activating".into(),
+        fragment: format!("/usr/lib/systemd/system/{unit}"),
+        is_known: true,
+        ..UnitFacts::default()
+    };
+    let place = CgroupFacts {
+        directory: format!("/sys/fs/cgroup{PARENT}").into(),
+        lives: true,
+        can_reclaim: true,
+        cache_bytes: Some(8192),
+        empty_children: None,
+    };
+    Facts {
+        live: true,
+        units: [(unit.to_owned(), about)].into(),
+        cgroups: [(PARENT.to_owned(), place)].into(),
+        ..Facts::default()
+    }
+}
+
+fn planned(evidence: &Evidence, wishes: &Wishes, facts: &Facts) -> Plan {
+    plan(evidence, &diagnose(evidence), wishes, facts).unwrap()
+}
+
+fn kinds(steps: &[Step]) -> Vec<Kind> {
+    steps.iter().map(|step| step.kind).collect()
+}
+
+#[test]
+fn a_leaking_loop_is_switched_off_its_cache_reclaimed_and_the_rest_told() {
+    let evidence = crashloop(UNIT, 4);
+    let plan = planned(&evidence, &Wishes::default(), &facts(UNIT));
+    // Nobody judged it unused here, so it is not masked.
+    assert_eq!(kinds(&plan.steps), [Kind::DisableUnit, Kind::FreeZombies], "{plan:#?}");
+    assert_eq!(kinds(&plan.alternatives), [Kind::IsolateUnit]);
+    assert_eq!(plan.steps[0].commands, ["systemctl disable --now ecs.service"]);
+    assert!(plan.steps[0].reversible && plan.steps[0].dangerous.is_none());
+    assert!(!plan.steps[1].reversible);
+    assert_eq!(plan.files.len(), 6, "listed, and none of them planned");
+    let reboot = plan.reboot.unwrap();
+    assert!(reboot.why.contains("6 of the 10") && reboot.why.contains("/run/ecs/f.*"), "{}", reboot.why);
+    assert!(reboot.first.unwrap().contains("disable-unit:ecs.service"));
+    for step in &plan.steps {
+        let words = [&step.title, &step.reason, &step.risk_words, &step.undo, &step.not_fixed];
+        assert!(words.iter().all(|words| !words.is_empty()) && !step.commands.is_empty(), "{step:#?}");
+    }
+}
+
+#[test]
+fn what_reclaim_cannot_free_it_is_not_asked_to() {
+    let plan = planned(&crashloop(UNIT, 0), &Wishes::default(), &facts(UNIT));
+    assert!(!kinds(&plan.steps).contains(&Kind::FreeZombies), "{plan:#?}");
+    assert!(plan.refused.iter().any(|refused| refused.what.contains("reclaim")), "{:?}", plan.refused);
+    // Too much of the page cache of others would go with it.
+    let mut facts = facts(UNIT);
+    facts.cgroups.get_mut(PARENT).unwrap().cache_bytes = Some(64 << 30);
+    let plan = planned(&crashloop(UNIT, 4), &Wishes::default(), &facts);
+    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
+    assert!(step.dangerous.is_none(), "v2 asks for little: {step:#?}");
+    let mut v1 = crashloop(UNIT, 4);
+    v1.cgroup_mounts[0].version = 1;
+    let plan = planned(&v1, &Wishes::default(), &facts);
+    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
+    assert!(step.dangerous.as_ref().is_some_and(|why| why.contains("64")), "{step:#?}");
+}
+
+#[test]
+fn only_named_files_that_keep_somebody_are_deleted() {
+    let evidence = crashloop(UNIT, 4);
+    let wishes = Wishes { delete_files: vec!["/run/ecs/f.7".into()], ..Wishes::default() };
+    let steps = planned(&evidence, &wishes, &facts(UNIT)).steps;
+    let step = steps.iter().find(|step| step.kind == Kind::DeleteFiles).unwrap();
+    assert_eq!((step.details.as_slice(), step.reversible), (["/run/ecs/f.7".to_owned()].as_slice(), false));
+    for other in ["/etc/passwd", "/run/ecs/*", "/run/ecs/f.99", ""] {
+        let wishes = Wishes { delete_files: vec![other.into()], ..Wishes::default() };
+        let refused = plan(&evidence, &diagnose(&evidence), &wishes, &facts(UNIT));
+        assert!(refused.unwrap_err().contains("no dead cgroup"), "{other}");
+    }
+}
+
+#[test]
+fn what_the_node_needs_is_refused_and_what_is_at_work_is_dangerous() {
+    let mut protected = facts("kubelet.service");
+    protected.units.get_mut("kubelet.service").unwrap().protected = Some("the node's work runs under it".into());
+    let plan = planned(&crashloop("kubelet.service", 4), &Wishes::default(), &protected);
+    assert!(plan.all().all(|step| !step.id.contains("kubelet")), "{plan:#?}");
+    assert!(plan.refused.iter().any(|refused| refused.what.contains("kubelet.service")), "{:?}", plan.refused);
+    // The list alone, without asking a node.
+    let evidence = crashloop("kubelet.service", 4);
+    let targets = targets(&evidence, &diagnose(&evidence), &Wishes::default()).unwrap();
+    let told = crate::facts::of_evidence(&evidence, &targets);
+    assert!(told.units["kubelet.service"].protected.is_some());
+
+    let mut busy = facts("mine.service");
+    busy.units.get_mut("mine.service").unwrap().up_for = Some(Duration::from_secs(7200));
+    let plan = planned(&crashloop("mine.service", 4), &Wishes::default(), &busy);
+    assert!(plan.steps[0].dangerous.as_ref().is_some_and(|why| why.contains("at work")), "{:#?}", plan.steps[0]);
+}
+
+#[test]
+fn isolation_takes_the_place_of_switching_off() {
+    let wishes = Wishes { isolate: true, limits: vec![("CPUQuota".into(), "7%".into())], ..Wishes::default() };
+    let plan = planned(&crashloop(UNIT, 0), &wishes, &facts(UNIT));
+    assert_eq!(kinds(&plan.steps), [Kind::IsolateUnit]);
+    assert_eq!(kinds(&plan.alternatives), [Kind::DisableUnit]);
+    assert!(plan.steps[0].title.contains("CPUQuota=7%"), "{}", plan.steps[0].title);
+    assert!(plan.steps[0].commands[1].contains("/run/systemd/system/ecs.service.d/"), "{:?}", plan.steps[0].commands);
+}
+
+#[test]
+fn a_static_unit_is_stopped_and_masked_and_a_file_in_etc_is_not() {
+    let mut facts = facts("mine.service");
+    let about = facts.units.get_mut("mine.service").unwrap();
+    about.file_state = "static".into();
+    let plan = planned(&crashloop("mine.service", 0), &Wishes::default(), &facts);
+    assert_eq!(plan.steps[0].commands, ["systemctl stop mine.service"]);
+    assert!(kinds(&plan.steps).contains(&Kind::MaskUnit));
+    facts.units.get_mut("mine.service").unwrap().fragment = "/etc/systemd/system/mine.service".into();
+    let plan = planned(&crashloop("mine.service", 0), &Wishes::default(), &facts);
+    assert!(!kinds(&plan.steps).contains(&Kind::MaskUnit), "{plan:#?}");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_asked_for() {
+    let evidence = crashloop(UNIT, 4);
+    let about = |code, subject: &str| Wishes { about: Some((code, Some(subject.to_owned()))), ..Wishes::default() };
+    for subject in ["ecs.service", "ecs"] {
+        let plan = planned(&evidence, &about(Code::UnitCrashloop, subject), &facts(UNIT));
+        assert_eq!(plan.steps[0].id, "disable-unit:ecs.service");
+    }
+    let wishes = about(Code::UnitCrashloop, "other.service");
+    let missing = plan(&evidence, &diagnose(&evidence), &wishes, &facts(UNIT)).unwrap_err();
+    assert!(missing.contains("no finding unit-crashloop about other.service") && missing.contains(UNIT), "{missing}");
+    let plan = planned(&evidence, &Wishes::default(), &facts(UNIT));
+    assert!(plan.chosen(&["reboot".to_owned()]).unwrap_err().contains("disable-unit:ecs.service"));
+    assert_eq!(plan.chosen(&["isolate-unit".to_owned()]).unwrap().len(), 1, "also an alternative");
+    assert_eq!(plan.chosen(&[]).unwrap().len(), plan.steps.len());
+}

@@ -1,0 +1,281 @@
+//! A thread that keeps others off a core: moved, or made an ordinary one; or who is kept off moves.
+
+use super::{Case, Draft, Problem, Targets};
+use crate::facts::Facts;
+use crate::measure::Measure;
+use crate::plan::{Risk, Step};
+use crate::steps::threads::ThreadRef;
+use crate::steps::{Action, Kind, LowerPriority, MoveInterrupt, MoveThread};
+use coroner_diagnosis::cores::Cores;
+use coroner_diagnosis::cores::cited::{with_room, with_room_for_thread};
+use coroner_diagnosis::cores::threads::{OBSERVER, is_ksoftirqd_of, is_napi};
+use coroner_diagnosis::ties::Task;
+use coroner_diagnosis::{Code, Finding};
+use coroner_evidence::tasks::SchedulingClass;
+use coroner_evidence::{CoreSet, Evidence, Thread, Window};
+
+/// The findings that tell of a thread that has a core.
+const CODES: [Code; 4] = [Code::CoreMonopolised, Code::NicCoreStarved, Code::MemcgWalk, Code::CoreSaturated];
+/// Of these, those by which somebody else suffers.
+const HURTS: [Code; 2] = [Code::CoreMonopolised, Code::NicCoreStarved];
+
+fn all<'p, 'c>(problem: &'p Problem<'c>) -> impl Iterator<Item = &'c Finding> + 'p {
+    std::iter::once(problem.root).chain(problem.chain.iter().copied()).filter(|finding| CODES.contains(&finding.code))
+}
+
+pub fn targets(problem: &Problem<'_>, targets: &mut Targets) {
+    for finding in all(problem) {
+        targets.threads.extend(finding.ties.culprits.iter().chain(&finding.ties.victims).map(|task| task.tid));
+    }
+}
+
+pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
+    // The one that says most of it: who, where, and who suffers.
+    let Some(finding) = HURTS.iter().find_map(|code| all(problem).find(|finding| finding.code == *code)) else {
+        return;
+    };
+    let (Some(culprit), Some(&core)) = (finding.ties.culprits.first(), finding.ties.cores.first()) else { return };
+    let cores = Cores::of(case.evidence);
+    let Some(window) = cores.window() else { return };
+    let starved = all(problem).find(|finding| finding.code == Code::NicCoreStarved);
+    let scene = Scene { case, facts, cores: &cores, window, core, starved, finding };
+    scene.culprit(culprit, draft);
+    scene.poller(draft);
+    scene.interrupts(draft);
+}
+
+struct Scene<'s> {
+    case: &'s Case<'s>,
+    facts: &'s Facts,
+    cores: &'s Cores<'s>,
+    window: Window,
+    core: u32,
+    /// The NIC that suffers.
+    starved: Option<&'s Finding>,
+    finding: &'s Finding,
+}
+
+impl Scene<'_> {
+    fn culprit(&self, culprit: &Task, draft: &mut Draft) {
+        let name = culprit.name();
+        let Some(about) = thread_of(self.case.evidence, culprit.tid) else { return };
+        if about.comm == OBSERVER {
+            return;
+        }
+        if about.kernel {
+            draft.refuse(
+                format!("move {name}"),
+                "it is a kernel thread: what it works on is the cause, not where it runs",
+            );
+            return;
+        }
+        if self.is_gone(culprit.tid) {
+            draft.refuse(format!("move {name}"), "it is gone");
+            return;
+        }
+        let thread = ThreadRef { tid: about.key.tid, started: about.key.started, comm: about.comm.clone() };
+        let lower = self.lower(&thread, about);
+        let moved = match self.choose(culprit.tid, with_room_for_thread(self.cores, self.core, self.window)) {
+            Ok(cores) => Some(self.move_culprit(&thread, about, &cores)),
+            Err(why) => {
+                draft.refuse(format!("move {name} to another core"), why);
+                None
+            }
+        };
+        match (moved, lower) {
+            (Some(moved), lower) => {
+                draft.step(moved);
+                lower.into_iter().for_each(|step| draft.alternative(step));
+            }
+            (None, Some(lower)) => draft.step(lower),
+            (None, None) => {}
+        }
+    }
+
+    fn is_gone(&self, tid: u32) -> bool {
+        self.facts.threads.get(&tid).is_some_and(|about| !about.lives)
+    }
+
+    /// The cores to go to: what the user said, else those with room, within the thread's cpuset, not isolated, on the same NUMA node if
+    /// there are any.
+    fn choose(&self, tid: u32, room: Option<String>) -> Result<CoreSet, String> {
+        let cpuset = self.facts.threads.get(&tid).and_then(|about| about.cpuset.as_ref());
+        let allowed = |core: u32| cpuset.is_none_or(|cpuset| cpuset.contains(core));
+        if let Some(wanted) = &self.case.wishes.cores {
+            let fit = CoreSet::new(wanted.iter().filter(|core| allowed(*core) && *core != self.core));
+            return match fit.is_empty() {
+                false => Ok(fit),
+                true => Err(format!(
+                    "of the cores {wanted} that you named its cpuset has none, or they are the one that it shall leave"
+                )),
+            };
+        }
+        let room = room.as_deref().and_then(CoreSet::parse_list).ok_or_else(|| {
+            "no other core will do: each was at least half busy, or serves a NIC queue that would wait in its turn (--cores LIST says where all the same)".to_owned()
+        })?;
+        let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
+        if fit.is_empty() {
+            return Err(format!("of the cores with room ({room}) its cpuset has none, or they are isolated"));
+        }
+        let home = self.facts.nodes.iter().find(|node| node.contains(self.core));
+        let near = CoreSet::new(fit.iter().filter(|core| home.is_some_and(|node| node.contains(*core))));
+        Ok(if near.is_empty() { fit } else { near })
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        let mut measures = Vec::new();
+        let victims = self.starved.into_iter().chain([self.finding]).flat_map(|finding| &finding.ties.victims);
+        if let Some(victim) = victims.into_iter().next() {
+            measures.push(Measure::Wait { tid: victim.tid, name: victim.name(), core: self.core });
+        }
+        if let Some(starved) = self.starved {
+            measures.push(Measure::Received { nic: starved.subject.name.clone() });
+            // Some devices lose packets where nobody counts them; then there is nothing to compare.
+            if Measure::Drops.value(self.case.evidence).is_ok_and(|drops| drops > 0.0) {
+                measures.push(Measure::Drops);
+            }
+        }
+        if measures.is_empty() {
+            measures.push(Measure::CoreBusy { core: self.core });
+        }
+        measures
+    }
+
+    fn move_culprit(&self, thread: &ThreadRef, about: &Thread, cores: &CoreSet) -> Step {
+        let name = thread.name();
+        let real_time = about.class.is_real_time();
+        let mut risk_words = format!("{name} shares cores {cores} with what runs there");
+        if real_time {
+            risk_words.push_str("; as a real-time thread it comes before all of that");
+        }
+        Step {
+            id: format!("move-thread:{name}"),
+            kind: Kind::MoveThread,
+            title: format!("Move {name} off core {} to {cores}", self.core),
+            reason: format!("{}.", self.finding.title.trim_end_matches('.')),
+            commands: vec![format!("taskset -pc {cores} {}", thread.tid)],
+            risk: if real_time { Risk::Medium } else { Risk::Low },
+            risk_words,
+            reversible: true,
+            undo: "it may run again where it might before".to_owned(),
+            dangerous: None,
+            not_fixed: "why it wants a whole core; a restart of the program brings it back: whoever starts it (unit, pod, code) sets its \
+                        place anew"
+                .to_owned(),
+            measures: self.measures(),
+            details: Vec::new(),
+            action: Action::MoveThread(MoveThread { thread: thread.clone(), cores: cores.to_string() }),
+        }
+    }
+
+    /// Only what has precedence can lose it.
+    fn lower(&self, thread: &ThreadRef, about: &Thread) -> Option<Step> {
+        let name = thread.name();
+        let real_time = about.class.is_real_time();
+        if !real_time && (about.nice >= 0 || about.class != SchedulingClass::Other) {
+            return None;
+        }
+        let command = match real_time {
+            true => format!("chrt -o -p 0 {}", thread.tid),
+            false => format!("renice -n 0 -p {}", thread.tid),
+        };
+        Some(Step {
+            id: format!("lower-priority:{name}"),
+            kind: Kind::LowerPriority,
+            title: match real_time {
+                true => format!("Make {name} an ordinary thread"),
+                false => format!("Take away {name}'s precedence"),
+            },
+            reason: format!("{}.", self.finding.title.trim_end_matches('.')),
+            commands: vec![command],
+            risk: Risk::Medium,
+            risk_words: match real_time {
+                true => "a program that needs to be on time (audio, control, a watchdog) may be late".to_owned(),
+                false => "it runs less while others want its core".to_owned(),
+            },
+            reversible: true,
+            undo: "it gets its class and priority back".to_owned(),
+            dangerous: None,
+            not_fixed: "why it wants a whole core; if it stays in the kernel without a preemption point, its class makes no difference"
+                .to_owned(),
+            measures: self.measures(),
+            details: Vec::new(),
+            action: Action::LowerPriority(LowerPriority { thread: thread.clone() }),
+        })
+    }
+
+    /// The thread that polls the NIC can go elsewhere instead.
+    fn poller(&self, draft: &mut Draft) {
+        let Some(starved) = self.starved else { return };
+        let Some(poller) = starved.ties.victims.iter().find(|task| is_napi(&task.comm)) else { return };
+        let Some(about) = thread_of(self.case.evidence, poller.tid) else { return };
+        let Ok(cores) = self.choose(poller.tid, with_room(self.cores, self.core, self.window)) else { return };
+        let thread = ThreadRef { tid: about.key.tid, started: about.key.started, comm: about.comm.clone() };
+        let name = thread.name();
+        draft.alternative(Step {
+            id: format!("move-thread:{name}"),
+            kind: Kind::MoveThread,
+            title: format!("Let {name}, which polls {}, run on cores {cores}", starved.subject.name),
+            reason: format!("{}.", starved.title.trim_end_matches('.')),
+            commands: vec![format!("taskset -pc {cores} {}", thread.tid)],
+            risk: Risk::Medium,
+            risk_words: format!("packets are then received on cores {cores}; a reset of the device makes a new thread"),
+            reversible: true,
+            undo: "it may run again where it might before".to_owned(),
+            dangerous: None,
+            not_fixed: format!("who has core {}: others that need it still wait", self.core),
+            measures: self.measures(),
+            details: Vec::new(),
+            action: Action::MoveThread(MoveThread { thread, cores: cores.to_string() }),
+        });
+    }
+
+    /// Where no thread polls, the interrupt can go elsewhere.
+    fn interrupts(&self, draft: &mut Draft) {
+        let Some(starved) = self.starved else { return };
+        if starved.ties.victims.iter().any(|task| is_napi(&task.comm) && !is_ksoftirqd_of(&task.comm, self.core)) {
+            return;
+        }
+        let queues = self.cores.queues(self.core).into_iter();
+        for (nic, queue) in queues.filter(|(nic, _)| nic.display_name() == starved.subject.name) {
+            let Some(irq) = queue.irq else { continue };
+            let what = format!("move interrupt {irq} of {} {}", nic.display_name(), queue.label());
+            if let Some(pid) = self.facts.irqbalance {
+                draft.refuse(
+                    what,
+                    format!("irqbalance (pid {pid}) would move it back; tell irqbalance itself: --banirq={irq} among its arguments"),
+                );
+                continue;
+            }
+            let room = with_room(self.cores, self.core, self.window);
+            let named =
+                self.case.wishes.cores.as_ref().map(|all| CoreSet::new(all.iter().filter(|core| *core != self.core)));
+            let wanted = named.filter(|cores| !cores.is_empty()).map(|cores| cores.to_string()).or(room);
+            let Some(cores) = wanted else {
+                draft.refuse(what, "no other core had room for it");
+                continue;
+            };
+            draft.alternative(Step {
+                id: format!("move-interrupt:{irq}"),
+                kind: Kind::MoveInterrupt,
+                title: format!("Let cores {cores} serve {} {} (interrupt {irq})", nic.display_name(), queue.label()),
+                reason: format!("{}.", starved.title.trim_end_matches('.')),
+                commands: vec![format!("echo {cores} > /proc/irq/{irq}/smp_affinity_list")],
+                risk: Risk::Medium,
+                risk_words: "packets of this queue are then received elsewhere; a reset of the device may put it back"
+                    .to_owned(),
+                reversible: true,
+                undo: "the interrupt goes again to where it went before".to_owned(),
+                dangerous: None,
+                not_fixed: format!("who has core {}: others that need it still wait", self.core),
+                measures: self.measures(),
+                details: Vec::new(),
+                action: Action::MoveInterrupt(MoveInterrupt { irq, cores }),
+            });
+        }
+    }
+}
+
+fn thread_of(evidence: &Evidence, tid: u32) -> Option<&Thread> {
+    evidence.threads.iter().rev().find(|thread| thread.key.tid == tid)
+}

@@ -1,0 +1,228 @@
+//! Let a unit live, within limits: a drop-in that bounds its CPU, its memory and how often it starts again.
+
+use super::{Done, Hands, StepError, Undone};
+use crate::guards;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The file's name: after most drop-ins of packages, before what an administrator calls `override.conf` or `99-…`.
+const FILE: &str = "50-coroner-isolate.conf";
+
+/// What may be limited, in which section it stands, and by which property systemd says what is in force.
+const LIMITS: &[(&str, &str, &str)] = &[
+    ("CPUQuota", "Service", "CPUQuotaPerSecUSec"),
+    ("CPUWeight", "Service", "CPUWeight"),
+    ("AllowedCPUs", "Service", ""),
+    ("MemoryMax", "Service", "MemoryMax"),
+    ("RestartSec", "Service", "RestartUSec"),
+    ("StartLimitIntervalSec", "Unit", "StartLimitIntervalUSec"),
+    ("StartLimitBurst", "Unit", "StartLimitBurst"),
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsolateUnit {
+    pub unit: String,
+    /// By name, as in the drop-in: `CPUQuota` → `20%`.
+    pub limits: BTreeMap<String, String>,
+    /// In /etc, so that it survives a reboot; else in /run.
+    pub persistent: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// What stood in that file; `None` if it was not there.
+    pub text: Option<String>,
+    pub directory_was_there: bool,
+    /// What was in force, by the name of the limit; `u64::MAX` is none.
+    pub in_force: BTreeMap<String, u64>,
+}
+
+/// A limit as somebody writes it on the command line, `MemoryMax=512M`.
+pub fn parse_limit(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as CPUQuota=20%")?;
+    let (name, value) = (name.trim(), value.trim());
+    if !LIMITS.iter().any(|(known, ..)| *known == name) {
+        let known: Vec<&str> = LIMITS.iter().map(|(known, ..)| *known).collect();
+        return Err(format!("no such limit; there are: {}", known.join(", ")));
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "%.,- ".contains(c);
+    if value.is_empty() || !value.chars().all(plain) {
+        return Err(format!("{value:?} is no value of {name}"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl IsolateUnit {
+    /// The file, as that systemd's node names it.
+    pub fn path(&self) -> String {
+        let top = if self.persistent { "/etc" } else { "/run" };
+        format!("{top}/systemd/system/{}.d/{FILE}", self.unit)
+    }
+
+    /// The drop-in.
+    pub fn text(&self) -> String {
+        let mut text = "# Written by `coroner fix --isolate`; `coroner undo` takes it away.\n".to_owned();
+        for section in ["Unit", "Service"] {
+            let of_it = |name: &str| LIMITS.iter().any(|(known, its, _)| *known == name && *its == section);
+            let lines: Vec<String> = self
+                .limits
+                .iter()
+                .filter(|(name, _)| of_it(name))
+                .map(|(name, value)| format!("{name}={value}\n"))
+                .collect();
+            if !lines.is_empty() {
+                text.push_str(&format!("[{section}]\n{}", lines.concat()));
+            }
+        }
+        text
+    }
+
+    fn place(&self, hands: &mut Hands<'_>) -> Result<PathBuf, StepError> {
+        if self.unit.contains('/') || !self.unit.ends_with(".service") {
+            return Err(StepError::refused(format!("{} is no service: there is nothing to limit", self.unit)));
+        }
+        Ok(hands.checked_root()?.join(self.path().trim_start_matches('/')))
+    }
+
+    fn in_force(&self, hands: &mut Hands<'_>) -> Result<BTreeMap<String, u64>, StepError> {
+        let manager = hands.manager()?;
+        let mut all = BTreeMap::new();
+        for (name, _, property) in
+            LIMITS.iter().filter(|(name, _, property)| self.limits.contains_key(*name) && !property.is_empty())
+        {
+            if let Some(value) = manager.service_number(&self.unit, property)? {
+                all.insert((*name).to_owned(), value);
+            }
+        }
+        Ok(all)
+    }
+
+    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Before, StepError> {
+        guards::may_limit(&self.unit, hands)?;
+        let place = self.place(hands)?;
+        let text = match fs::read_to_string(&place) {
+            Ok(text) => Some(text),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(StepError::io(&place, e)),
+        };
+        let directory_was_there = place.parent().is_some_and(Path::is_dir);
+        Ok(Before { text, directory_was_there, in_force: self.in_force(hands)? })
+    }
+
+    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        let place = self.place(hands)?;
+        write(&place, &self.text()).map_err(|e| StepError::io(&place, e))?;
+        hands.manager()?.reload()?;
+        let now = hands.manager()?.unit(&self.unit)?;
+        if !now.drop_ins.iter().any(|path| *path == self.path()) {
+            return Err(StepError::failed(format!(
+                "{} was written, but systemd does not read it for {}",
+                place.display(),
+                self.unit
+            )));
+        }
+        let in_force = self.in_force(hands)?;
+        // One that another drop-in overrides has no effect, and that must be said.
+        let unchanged: Vec<&str> = in_force
+            .iter()
+            .filter(|(name, value)| before.in_force.get(*name) == Some(value) && before.text.is_none())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let mut words = format!("{} has {}", self.unit, self.words());
+        if !unchanged.is_empty() {
+            words.push_str(&format!(
+                "; as before are: {} (it was so already, or a later drop-in says otherwise)",
+                unchanged.join(", ")
+            ));
+        }
+        let mut done = Done::new(words, json!({ "in_force": in_force, "drop_in": self.path() }));
+        if unchanged.len() == in_force.len() && !in_force.is_empty() {
+            done.in_vain = Some("every limit is as it was before".to_owned());
+        }
+        Ok(done)
+    }
+
+    /// `CPUQuota=20%, MemoryMax=512M`
+    pub fn words(&self) -> String {
+        self.limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+        let place = self.place(hands)?;
+        let now = fs::read_to_string(&place).ok();
+        if now == before.text {
+            return Ok(Undone::AlreadySo(match now {
+                None => format!("{} is not there", self.path()),
+                Some(_) => format!("{} is as before", self.path()),
+            }));
+        }
+        if now.as_deref().is_some_and(|now| now != self.text()) && !force {
+            return Ok(Undone::ChangedSince(format!(
+                "{} is not as we wrote it; look at it, and remove it by hand or with --force",
+                self.path()
+            )));
+        }
+        match &before.text {
+            Some(text) => write(&place, text).map_err(|e| StepError::io(&place, e))?,
+            None => {
+                if let Err(e) = fs::remove_file(&place)
+                    && e.kind() != std::io::ErrorKind::NotFound
+                {
+                    return Err(StepError::io(&place, e));
+                }
+                // Others may have put something there since; then it stays.
+                if let Some(directory) = place.parent().filter(|_| !before.directory_was_there) {
+                    let _ = fs::remove_dir(directory);
+                }
+            }
+        }
+        hands.manager()?.reload()?;
+        Ok(Undone::Restored(match before.text {
+            None => format!("{} is gone, and {} has its own limits again", self.path(), self.unit),
+            Some(_) => format!("{} is as before", self.path()),
+        }))
+    }
+}
+
+/// Beside it first: systemd may read it at any time.
+fn write(place: &Path, text: &str) -> std::io::Result<()> {
+    let directory = place.parent().ok_or_else(|| std::io::Error::other("no directory"))?;
+    fs::create_dir_all(directory)?;
+    let new = directory.join(".coroner-isolate.new");
+    let mut file = File::create(&new)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, place));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_stand_in_their_sections() {
+        let limits = [("CPUQuota", "20%"), ("RestartSec", "5min"), ("StartLimitBurst", "5")];
+        let limits = limits.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let step = IsolateUnit { unit: "ecs.service".into(), limits, persistent: false };
+        let text = step.text();
+        assert_eq!(
+            text.lines().skip(1).collect::<Vec<_>>(),
+            ["[Unit]", "StartLimitBurst=5", "[Service]", "CPUQuota=20%", "RestartSec=5min"]
+        );
+        assert_eq!(step.path(), "/run/systemd/system/ecs.service.d/50-coroner-isolate.conf");
+    }
+
+    #[test]
+    fn only_limits_can_be_written() {
+        assert_eq!(parse_limit("MemoryMax=512M"), Ok(("MemoryMax".into(), "512M".into())));
+        for wrong in ["ExecStart=/bin/sh", "CPUQuota", "CPUQuota=", "CPUQuota=1\nExecStart=x", "RestartSec=$(id)"] {
+            assert!(parse_limit(wrong).is_err(), "{wrong:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Make a real-time thread an ordinary one, or take away the precedence that an ordinary one has: it then takes turns.
+
+use super::threads::ThreadRef;
+use super::{Done, Hands, StepError, Undone};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::io;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LowerPriority {
+    pub thread: ThreadRef,
+}
+
+/// `struct sched_attr` (include/uapi/linux/sched/types.h), as far as all kernels have it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    size: u32,
+    pub policy: u32,
+    flags: u64,
+    pub nice: i32,
+    pub priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// SCHED_DEADLINE
+const DEADLINE: u32 = 6;
+
+impl Before {
+    fn name(&self) -> String {
+        let class = match self.policy {
+            0 => "SCHED_OTHER",
+            1 => "SCHED_FIFO",
+            2 => "SCHED_RR",
+            3 => "SCHED_BATCH",
+            5 => "SCHED_IDLE",
+            6 => "SCHED_DEADLINE",
+            _ => "another class",
+        };
+        match (self.policy, self.nice) {
+            (1 | 2, _) => format!("{class} {}", self.priority),
+            (_, 0) => class.to_owned(),
+            (_, nice) => format!("{class}, nice {nice}"),
+        }
+    }
+}
+
+fn read(thread: &ThreadRef) -> Result<Before, StepError> {
+    let mut attr = Before::default();
+    let size = size_of::<Before>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes into `attr`, which is plain data and lives until the call is over.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, thread.tid as libc::pid_t, &raw mut attr, size, 0u32) };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return Err(StepError::failed(format!("how {} is scheduled cannot be read: {error}", thread.name())));
+    }
+    Ok(attr)
+}
+
+fn write(thread: &ThreadRef, attr: &Before) -> Result<(), StepError> {
+    let mut attr = *attr;
+    attr.size = size_of::<Before>() as u32;
+    // Newer kernels tell the slice of an ordinary thread there; written back it would become one of its own.
+    if attr.policy != DEADLINE {
+        (attr.runtime, attr.deadline, attr.period) = (0, 0, 0);
+    }
+    // SAFETY: the kernel reads `attr.size` bytes of `attr`, which is plain data and lives until the call is over.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread.tid as libc::pid_t, &raw mut attr, 0u32) };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return Err(StepError::failed(format!("{} cannot be made {}: {error}", thread.name(), attr.name())));
+    }
+    Ok(())
+}
+
+impl LowerPriority {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+        self.thread.must_live()?;
+        read(&self.thread)
+    }
+
+    /// What it shall be: ordinary, without precedence; what stands lower stays there.
+    fn wanted(before: &Before) -> Before {
+        let policy = if matches!(before.policy, 1 | 2 | DEADLINE) { 0 } else { before.policy };
+        // The flag that children start as ordinary threads stays as it is.
+        Before { policy, flags: before.flags & 1, nice: before.nice.max(0), size: before.size, ..Before::default() }
+    }
+
+    pub fn act(&self, before: &Before, _hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        self.thread.must_live()?;
+        let wanted = LowerPriority::wanted(before);
+        write(&self.thread, &wanted)?;
+        let now = read(&self.thread)?;
+        let words = format!("{} is {}, before {}", self.thread.name(), now.name(), before.name());
+        let mut done = Done::new(words, json!({"policy": now.policy, "priority": now.priority, "nice": now.nice}));
+        if same(&now, before) {
+            done.in_vain = Some(format!("it is {}, as before", now.name()));
+        }
+        Ok(done)
+    }
+
+    pub fn undo(&self, before: &Before, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+        if !self.thread.lives() {
+            return Ok(Undone::AlreadySo(format!("{} is gone", self.thread.name())));
+        }
+        let now = read(&self.thread)?;
+        if same(&now, before) {
+            return Ok(Undone::AlreadySo(format!("{} is {}, as before", self.thread.name(), now.name())));
+        }
+        if !same(&now, &LowerPriority::wanted(before)) && !force {
+            return Ok(Undone::ChangedSince(format!(
+                "{} is {} now; before it was {}",
+                self.thread.name(),
+                now.name(),
+                before.name()
+            )));
+        }
+        write(&self.thread, before)?;
+        Ok(Undone::Restored(format!("{} is {} again", self.thread.name(), before.name())))
+    }
+}
+
+fn same(a: &Before, b: &Before) -> bool {
+    let deadline = |it: &Before| if it.policy == DEADLINE { (it.runtime, it.deadline, it.period) } else { (0, 0, 0) };
+    (a.policy, a.nice, a.priority, deadline(a)) == (b.policy, b.nice, b.priority, deadline(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::threads::started;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn precedence_is_taken_away_and_given_back() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // SAFETY: gettid has no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() } as u32;
+        let thread = ThreadRef { tid, started: started(tid).unwrap(), comm: "test".into() };
+        let step = LowerPriority { thread: thread.clone() };
+        let (stop, say) = (AtomicBool::new(false), |_: &str| {});
+        let mut hands = Hands::new(None, None, &stop, &say);
+        let own = read(&thread).unwrap();
+        write(&thread, &Before { nice: -5, ..own }).unwrap();
+        let before = step.prepare(&mut hands).unwrap();
+        assert_eq!(before.nice, -5);
+        let done = step.act(&before, &mut hands).unwrap();
+        assert_eq!((done.in_vain, read(&thread).unwrap().nice), (None, 0));
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::Restored(_))));
+        assert_eq!(read(&thread).unwrap().nice, -5);
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::AlreadySo(_))), "again: nothing to do");
+        // Somebody else set it meanwhile.
+        write(&thread, &Before { nice: 7, ..own }).unwrap();
+        assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::ChangedSince(_))));
+        assert!(matches!(step.undo(&before, &mut hands, true), Ok(Undone::Restored(_))));
+        write(&thread, &own).unwrap();
+    }
+}

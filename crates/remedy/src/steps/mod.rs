@@ -1,0 +1,309 @@
+//! The kinds of steps, one file each.
+//!
+//! Each knows how to look at the state before (and refuses where a guard says no), how to act, and how to take it back. The state
+//! before is written into the journal between the two, so it is plain data.
+
+pub mod delete_files;
+pub mod disable_unit;
+pub mod free_zombies;
+pub mod isolate_unit;
+pub mod lower_priority;
+pub mod mask_unit;
+pub mod move_interrupt;
+pub mod move_thread;
+pub mod remove_cgroups;
+pub mod threads;
+pub mod unit_links;
+
+use coroner_diagnosis::agents::Catalogue;
+use coroner_probes::Root;
+use coroner_probes::units::{Manager, ManagerError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use delete_files::DeleteFiles;
+pub use disable_unit::DisableUnit;
+pub use free_zombies::FreeZombies;
+pub use isolate_unit::IsolateUnit;
+pub use lower_priority::LowerPriority;
+pub use mask_unit::MaskUnit;
+pub use move_interrupt::MoveInterrupt;
+pub use move_thread::MoveThread;
+pub use remove_cgroups::RemoveCgroups;
+
+/// What is to be done, with all that doing it needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Action {
+    DisableUnit(DisableUnit),
+    MaskUnit(MaskUnit),
+    IsolateUnit(IsolateUnit),
+    FreeZombies(FreeZombies),
+    DeleteFiles(DeleteFiles),
+    RemoveCgroups(RemoveCgroups),
+    MoveThread(MoveThread),
+    MoveInterrupt(MoveInterrupt),
+    LowerPriority(LowerPriority),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    DisableUnit,
+    MaskUnit,
+    IsolateUnit,
+    FreeZombies,
+    DeleteFiles,
+    RemoveCgroups,
+    MoveThread,
+    MoveInterrupt,
+    LowerPriority,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 9] = [
+        Kind::DisableUnit,
+        Kind::MaskUnit,
+        Kind::IsolateUnit,
+        Kind::FreeZombies,
+        Kind::DeleteFiles,
+        Kind::RemoveCgroups,
+        Kind::MoveThread,
+        Kind::MoveInterrupt,
+        Kind::LowerPriority,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::DisableUnit => "disable-unit",
+            Kind::MaskUnit => "mask-unit",
+            Kind::IsolateUnit => "isolate-unit",
+            Kind::FreeZombies => "free-zombies",
+            Kind::DeleteFiles => "delete-files",
+            Kind::RemoveCgroups => "remove-cgroups",
+            Kind::MoveThread => "move-thread",
+            Kind::MoveInterrupt => "move-interrupt",
+            Kind::LowerPriority => "lower-priority",
+        }
+    }
+}
+
+/// Why a step was not done, or not to its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// A guard says no; nothing was changed.
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl StepError {
+    pub fn refused(words: impl Into<String>) -> StepError {
+        StepError::Refused(words.into())
+    }
+
+    pub fn failed(words: impl Into<String>) -> StepError {
+        StepError::Failed(words.into())
+    }
+
+    pub fn io(what: &Path, error: impl std::fmt::Display) -> StepError {
+        StepError::Failed(format!("{}: {error}", what.display()))
+    }
+}
+
+impl From<ManagerError> for StepError {
+    fn from(error: ManagerError) -> StepError {
+        StepError::Failed(error.to_string())
+    }
+}
+
+/// What was done, in words and for programs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    pub words: String,
+    pub after: Value,
+    /// It was done, and nothing came of it: the reason. What only the measurement can tell is not told here.
+    pub in_vain: Option<String>,
+}
+
+impl Done {
+    pub fn new(words: impl Into<String>, after: Value) -> Done {
+        Done { words: words.into(), after, in_vain: None }
+    }
+}
+
+/// How a step was taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undone {
+    Restored(String),
+    /// The state before is the state now.
+    AlreadySo(String),
+    /// Nothing can bring it back.
+    CannotBe(String),
+    /// Somebody changed it since: it is left as it is.
+    ChangedSince(String),
+}
+
+impl Undone {
+    pub fn word(&self) -> &'static str {
+        match self {
+            Undone::Restored(_) => "restored",
+            Undone::AlreadySo(_) => "already-so",
+            Undone::CannotBe(_) => "cannot-be-undone",
+            Undone::ChangedSince(_) => "changed-since",
+        }
+    }
+
+    pub fn words(&self) -> &str {
+        let (Undone::Restored(words)
+        | Undone::AlreadySo(words)
+        | Undone::CannotBe(words)
+        | Undone::ChangedSince(words)) = self;
+        words
+    }
+}
+
+/// With what a step is done: the node's systemd, its files, and somebody who may say stop.
+pub struct Hands<'h> {
+    bus_address: Option<String>,
+    /// The top of the file system of the systemd that the bus reaches; `None` if it is not known.
+    pub root: Option<PathBuf>,
+    manager: Option<Manager>,
+    stop: &'h AtomicBool,
+    say: &'h dyn Fn(&str),
+    /// Agents that are known, also those that users added: some of them are the only way in.
+    catalogue: Catalogue,
+}
+
+impl<'h> Hands<'h> {
+    pub fn new(bus: Option<&str>, root: Option<PathBuf>, stop: &'h AtomicBool, say: &'h dyn Fn(&str)) -> Hands<'h> {
+        let catalogue = Catalogue::built_in();
+        Hands { bus_address: bus.map(str::to_owned), root, manager: None, stop, say, catalogue }
+    }
+
+    pub fn with_catalogue(mut self, catalogue: Catalogue) -> Hands<'h> {
+        self.catalogue = catalogue;
+        self
+    }
+
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// systemd, asked anew if the conversation broke off before.
+    pub fn manager(&mut self) -> Result<&mut Manager, StepError> {
+        let manager = match self.manager.take() {
+            Some(manager) => manager,
+            None => Manager::connect(&Root::live(), self.bus_address.as_deref())?,
+        };
+        Ok(self.manager.insert(manager))
+    }
+
+    /// The bus was lost: the next who asks connects anew.
+    pub fn forget_manager(&mut self) {
+        self.manager = None;
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A line of progress.
+    pub fn say(&self, words: &str) {
+        (self.say)(words);
+    }
+
+    /// A file of that systemd's node.
+    pub fn file(&self, absolute: &str) -> Option<PathBuf> {
+        Some(self.root.as_ref()?.join(absolute.trim_start_matches('/')))
+    }
+
+    /// The node's files, which must be those of the systemd that we speak with: else we would write into another node.
+    pub fn checked_root(&mut self) -> Result<PathBuf, StepError> {
+        let Some(root) = self.root.clone() else {
+            return Err(StepError::refused(
+                "where the files of the systemd behind --bus are is not known: name the top of its file system with --root \
+                 (e.g. /proc/PID/root of its PID 1)",
+            ));
+        };
+        let file = root.join("etc/machine-id");
+        let here = std::fs::read_to_string(&file).map_err(|e| StepError::io(&file, e))?;
+        let told = self.manager()?.machine_id()?;
+        match here.trim() == told.trim() {
+            true => Ok(root),
+            false => Err(StepError::refused(format!(
+                "{} is the file system of machine {}, but the bus is that of machine {}",
+                root.display(),
+                here.trim(),
+                told.trim()
+            ))),
+        }
+    }
+}
+
+macro_rules! dispatch {
+    ($action:expr, $step:ident => $do:expr) => {
+        match $action {
+            Action::DisableUnit($step) => $do,
+            Action::MaskUnit($step) => $do,
+            Action::IsolateUnit($step) => $do,
+            Action::FreeZombies($step) => $do,
+            Action::DeleteFiles($step) => $do,
+            Action::RemoveCgroups($step) => $do,
+            Action::MoveThread($step) => $do,
+            Action::MoveInterrupt($step) => $do,
+            Action::LowerPriority($step) => $do,
+        }
+    };
+}
+
+impl Action {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Action::DisableUnit(_) => Kind::DisableUnit,
+            Action::MaskUnit(_) => Kind::MaskUnit,
+            Action::IsolateUnit(_) => Kind::IsolateUnit,
+            Action::FreeZombies(_) => Kind::FreeZombies,
+            Action::DeleteFiles(_) => Kind::DeleteFiles,
+            Action::RemoveCgroups(_) => Kind::RemoveCgroups,
+            Action::MoveThread(_) => Kind::MoveThread,
+            Action::MoveInterrupt(_) => Kind::MoveInterrupt,
+            Action::LowerPriority(_) => Kind::LowerPriority,
+        }
+    }
+
+    /// The state before, to be restored; or why it must not be done. Changes nothing.
+    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Value, StepError> {
+        dispatch!(self, step => as_value(&step.prepare(hands)?))
+    }
+
+    pub fn act(&self, before: &Value, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        dispatch!(self, step => step.act(&of_value(before)?, hands))
+    }
+
+    /// Restores the state before. Idempotent: what is so already is left alone. With `force` also what somebody changed since.
+    pub fn undo(&self, before: &Value, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+        dispatch!(self, step => step.undo(&of_value(before)?, hands, force))
+    }
+
+    /// A reboot takes it away by itself.
+    pub fn ends_with_boot(&self) -> bool {
+        match self {
+            Action::IsolateUnit(step) => !step.persistent,
+            Action::MoveThread(_) | Action::MoveInterrupt(_) | Action::LowerPriority(_) => true,
+            _ => false,
+        }
+    }
+}
+
+fn as_value<T: Serialize>(state: &T) -> Result<Value, StepError> {
+    serde_json::to_value(state).map_err(|e| StepError::failed(format!("the state before cannot be written down: {e}")))
+}
+
+fn of_value<T: serde::de::DeserializeOwned>(state: &Value) -> Result<T, StepError> {
+    serde_json::from_value(state.clone())
+        .map_err(|e| StepError::failed(format!("the journal's state before is not understood: {e}")))
+}

@@ -1,0 +1,87 @@
+//! perf as the one who makes recordings. A measurement of ten minutes must not end because one recording failed: it is made again,
+//! and what perf said is told.
+
+use anyhow::{Context, bail};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const ATTEMPTS: u32 = 3;
+/// Lines of what perf said that are told.
+const SAID: usize = 5;
+
+/// Records `work` into `data`. Both end with us: perf is told when we die, and whoever follows it sees it go.
+pub fn record(data: &Path, options: &[&str], work: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    let mut attempt = 1;
+    loop {
+        // perf 6.1 may end itself while it copies what it met into its cache ("buffer overflow detected", util/build-id.c).
+        let without_copies: &[&str] = if attempt > 1 { &["--no-buildid-cache"] } else { &[] };
+        match record_once(data, &[options, without_copies].concat(), work, environment) {
+            Ok(()) => return Ok(()),
+            Err(error) if attempt < ATTEMPTS => {
+                eprintln!("{error:#}; once more ({attempt} of {} tries failed)", ATTEMPTS);
+                attempt += 1;
+            }
+            Err(error) => return Err(error.context(format!("{ATTEMPTS} tries"))),
+        }
+    }
+}
+
+fn record_once(data: &Path, options: &[&str], work: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    let said = data.with_extension("said");
+    let mut perf = Command::new("perf");
+    perf.arg("record").args(options).arg("-o").arg(data).arg("--").args(work).envs(environment.iter().copied());
+    perf.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+    // SAFETY: prctl is safe between fork and exec.
+    unsafe {
+        perf.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            Ok(())
+        });
+    }
+    let mut perf = Ended(perf.spawn().context("perf cannot be started; install linux-perf")?);
+    let status = perf.0.wait()?;
+    if !status.success() {
+        bail!("perf record failed ({status}): {}", last_lines(&said));
+    }
+    if std::fs::metadata(data).map_or(0, |about| about.len()) == 0 {
+        bail!("perf record left no file: {}", last_lines(&said));
+    }
+    Ok(())
+}
+
+fn last_lines(said: &Path) -> String {
+    let text = std::fs::read(said).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    match lines[lines.len().saturating_sub(SAID)..].join(" / ") {
+        said if said.is_empty() => "it said nothing".to_owned(),
+        said => said,
+    }
+}
+
+/// The recording as text.
+pub fn script(data: &Path, text: &Path) -> anyhow::Result<()> {
+    let said = data.with_extension("said");
+    let mut perf = Command::new("perf");
+    perf.args(["script", "--header", "-i"]).arg(data).stdout(File::create(text)?).stderr(File::create(&said)?);
+    let status = perf.status().context("perf cannot be started; install linux-perf")?;
+    if !status.success() {
+        bail!("perf script failed ({status}): {}", last_lines(&said));
+    }
+    Ok(())
+}
+
+/// Ends a child that is still there.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
+            unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
+            let _ = self.0.wait();
+        }
+    }
+}

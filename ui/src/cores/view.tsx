@@ -1,0 +1,38 @@
+// Cores, the time line below them on the same axis, and the flame graph of what was brushed.
+import { address, useApi } from "../api/fetch.ts";
+import type { CoreGrid, Source, Timeline } from "../api/types.ts";
+import { FlamePane } from "../flame/pane.tsx";
+import { Failure, Waiting } from "../shell/parts.tsx";
+import { update, type Range, type State } from "../state.ts";
+import { duration } from "../time/axis.ts";
+import { TimelineView } from "../timeline/view.tsx";
+import { CoresHeatmap } from "./heatmap.tsx";
+import { CoresLegend } from "./legend.tsx";
+import { Holders } from "./holders.tsx";
+
+interface Props { source: Source; state: State; whole: Range; range: Range; generation: number }
+
+// As many columns as there are pixels, in steps: else each pixel of a resize asks anew.
+export const columnsFor = (width: number): number => Math.min(2400, Math.max(400, Math.round((width - 220) / 200) * 200));
+
+export function CoresView({ source, state, whole, range, generation }: Props) {
+  const asked = { from: range.from, to: range.to, columns: columnsFor(innerWidth) };
+  const grid = useApi<CoreGrid>(address("cores", asked), 90, generation);
+  const timeline = useApi<Timeline>(source.has.evidence ? address("timeline", asked) : null, 90, generation);
+  return (
+    <>
+      <section class="panel" aria-label="Cores over time" aria-busy={grid.loading}>
+        <header class="bar"><h2>Cores</h2><span class="about">{grid.data ? `${grid.data.cores.length} cores, the worst first · each column ${duration(grid.data.step_ns)}${grid.data.source === "samples" ? ", told by samples" : ""}` : ""}</span><span class="grow" />
+          <CoresLegend grid={grid.data} state={state} />
+          {(grid.data?.cores.length ?? 0) > 8 && <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Quiet cores and calm counters, too (a)">Show all</button>}
+        </header>
+        {grid.error ? <Failure error={grid.error} /> : grid.data ? <CoresHeatmap grid={grid.data} source={source} state={state} range={range} whole={whole} /> : <Waiting what="Reading cores" tall />}
+        {timeline.error ? <Failure error={timeline.error} /> : timeline.data && <TimelineView timeline={timeline.data} source={source} state={state} range={range} whole={whole} />}
+      </section>
+      {grid.data && <Holders grid={grid.data} state={state} />}
+      {source.has.samples ? <FlamePane source={source} state={state} generation={generation} /> : <NoSamples />}
+    </>
+  );
+}
+
+export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording holds counters and events, no stacks: there is no flame graph of it. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks all the time; <code>perf record -F 999 -a -g</code> files open here as well.</p></section>;

@@ -1,0 +1,37 @@
+// FlameScope's view: a column for each second, a row for each part of it. Places to times and back. Pure.
+import type { OffsetHeatmap } from "../api/types.ts";
+import type { Range } from "../state.ts";
+import { SECOND } from "../time/axis.ts";
+
+export interface Spot { column: number; row: number }
+
+export const timeOf = (map: OffsetHeatmap, { column, row }: Spot): number => map.axis_ns + column * SECOND + row * (SECOND / map.rows);
+
+// From one cell to another in time: through the ends of seconds, as the eye reads columns.
+export function rangeOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): Range {
+  const [x, y] = [timeOf(map, a), timeOf(map, b)];
+  return { from: Math.max(whole.from, Math.round(Math.min(x, y))), to: Math.min(whole.to, Math.round(Math.max(x, y) + SECOND / map.rows)) };
+}
+// The same part of each of several seconds.
+export function bandOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): { range: Range; band: Range } {
+  const [first, last] = [Math.min(a.column, b.column), Math.max(a.column, b.column)];
+  const [low, high] = [Math.min(a.row, b.row), Math.max(a.row, b.row) + 1];
+  return {
+    range: { from: Math.max(whole.from, map.axis_ns + first * SECOND), to: Math.min(whole.to, map.axis_ns + (last + 1) * SECOND) },
+    band: { from: Math.round(low * SECOND / map.rows), to: Math.round(high * SECOND / map.rows) },
+  };
+}
+
+// How much of a cell the selection covers is not asked: its middle is in, or not.
+export function isSelected(map: OffsetHeatmap, spot: Spot, selection: Range | null, band: Range | null): boolean {
+  const at = timeOf(map, spot) + SECOND / map.rows / 2;
+  if (selection && (at < selection.from || at >= selection.to)) return false;
+  const offset = (spot.row + 0.5) * SECOND / map.rows;
+  return !band || (offset >= band.from && offset < band.to);
+}
+
+export function busiest(map: OffsetHeatmap): { spot: Spot; samples: number } | null {
+  let best: { spot: Spot; samples: number } | null = null;
+  map.columns.forEach((cells, column) => cells.forEach((samples, row) => { if (!best || samples > best.samples) best = { spot: { column, row }, samples }; }));
+  return best;
+}

@@ -1,0 +1,34 @@
+// What is selected, in words, with what can be done with it.
+import { useState } from "preact/hooks";
+import type { Source } from "../api/types.ts";
+import { bandText } from "../flame/query.ts";
+import { FILTERS, now, update, type State } from "../state.ts";
+import { clock, duration } from "../time/axis.ts";
+
+const TITLES: Record<string, string> = { comm: "command", pid: "process", tid: "thread", symbol: "function" };
+
+export function SelectionBar({ source, state }: { source: Source; state: State }) {
+  const [copied, setCopied] = useState(false);
+  const filters = FILTERS.filter(name => state.filters[name]);
+  const any = state.selection || state.range || state.band || filters.length > 0 || state.base;
+  if (!any) return <div class="selection empty"><span class="muted">Drag over any time axis to select · Ctrl + wheel zooms · <kbd>?</kbd> all keys</span></div>;
+  const without = (name: typeof FILTERS[number]) => { const { [name]: _, ...others } = now().filters; return others; };
+  return (
+    <div class="selection" role="group" aria-label="Selection">
+      {state.range && <Chip title="The axis shows this" onClose={() => update({ range: null })}>axis {clock(state.range.from, source.start_time, 1e8)} … {duration(state.range.to - state.range.from)}</Chip>}
+      {state.selection && <Chip strong title="Flame graph and lists are of this" onClose={() => update({ selection: null, band: null })}>{clock(state.selection.from, source.start_time, 1e6)} – {clock(state.selection.to, source.start_time, 1e6)} · {duration(state.selection.to - state.selection.from)}</Chip>}
+      {state.band && <Chip strong title="This part of each second" onClose={() => update({ band: null })}>{bandText(state.band)} of each second</Chip>}
+      {filters.map(name => <Chip key={name} strong title="Only these samples" onClose={() => update({ filters: without(name) })}>{TITLES[name] ?? name} {state.filters[name]}</Chip>)}
+      {state.base && <Chip title="Compared with" onClose={() => update({ base: null })}>against {state.base === "rest" ? "the rest" : `${clock(state.base.from, source.start_time, 1e6)} · ${duration(state.base.to - state.base.from)}`}</Chip>}
+      <span class="grow" />
+      {state.selection && <button onClick={() => update({ range: state.selection })} title="z">Zoom in</button>}
+      {state.selection && state.view !== "overview" && source.has.diagnosis && <button onClick={() => update({ view: "overview" })} title="The verdict of this range alone">Verdict of this</button>}
+      <button onClick={() => navigator.clipboard?.writeText(location.href).then(() => { setCopied(true); setTimeout(() => setCopied(false), 1500); }, () => undefined)} title="The address has everything that is selected">{copied ? "Copied" : "Copy link"}</button>
+      <button onClick={() => update({ selection: null, range: null, band: null, base: null, filters: {} })} title="Esc">Clear</button>
+    </div>
+  );
+}
+
+function Chip({ children, title, strong = false, onClose }: { children: preact.ComponentChildren; title: string; strong?: boolean; onClose: () => void }) {
+  return <span class={`chip ${strong ? "strong" : ""}`} title={title}>{children}<button onClick={onClose} aria-label="Remove" title="Remove">✕</button></span>;
+}

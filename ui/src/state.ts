@@ -1,0 +1,129 @@
+// What the page shows. All of it stands in the address (after the #, so it is never sent to the server): a link shows the same.
+import { useEffect, useState } from "preact/hooks";
+
+export const VIEWS = ["overview", "cores", "profile", "zombies", "units", "incidents"] as const;
+export type View = typeof VIEWS[number];
+export interface Range { from: number; to: number }
+
+export const FILTERS = ["core", "comm", "pid", "tid", "cgroup", "symbol", "event"] as const;
+export type Filters = Partial<Record<typeof FILTERS[number], string>>;
+
+export interface State {
+  view: View;
+  range: Range | null;            // what the time axis shows; null: all of it
+  selection: Range | null;        // what was brushed: flame graph and lists are of it
+  band: Range | null;             // part of each second, in ns
+  base: "rest" | Range | null;    // what the selection is compared with
+  filters: Filters;
+  search: string;
+  inverted: boolean;
+  coresBy: "kind" | "owner";
+  flameBy: "place" | "language";
+  zoom: number;                   // frame that fills the flame graph
+  shown: string;                  // the finding or link whose evidence is open
+  incident: number | null;
+  all: boolean;                   // quiet cores, calm series and plain units unfolded
+}
+
+export const START: State = {
+  view: "overview", range: null, selection: null, band: null, base: null, filters: {}, search: "", inverted: false, coresBy: "kind",
+  flameBy: "place", zoom: 0, shown: "", incident: null, all: false,
+};
+
+// Seconds with as many digits as needed: whole nanoseconds.
+function seconds(ns: number): string {
+  const text = (ns / 1e9).toFixed(9).replace(/\.?0+$/, "");
+  return text === "-0" ? "0" : text;
+}
+const span = (range: Range) => `${seconds(range.from)}..${seconds(range.to)}`;
+
+function readSpan(text: string | null): Range | null {
+  const parts = (text ?? "").split("..");
+  if (parts.length !== 2 || parts.some(part => !/^-?\d{1,12}(\.\d{1,9})?$/.test(part))) return null;
+  const [from, to] = parts.map(part => Math.round(Number(part) * 1e9));
+  return from! < to! ? { from: from!, to: to! } : null;
+}
+
+export function write(state: State): string {
+  const out: [string, string][] = [["v", state.view]];
+  const put = (name: string, value: string | null | false) => { if (value) out.push([name, value]); };
+  put("t", state.range && span(state.range));
+  put("sel", state.selection && span(state.selection));
+  put("band", state.band && span(state.band));
+  put("base", state.base === "rest" ? "rest" : state.base && span(state.base));
+  for (const name of FILTERS) put(name, state.filters[name] ?? null);
+  put("q", state.search);
+  put("inv", state.inverted && "1");
+  put("by", state.coresBy === "owner" && "owner");
+  put("colour", state.flameBy === "language" && "language");
+  put("z", state.zoom > 0 && String(state.zoom));
+  put("show", state.shown);
+  put("n", state.incident !== null && String(state.incident));
+  put("all", state.all && "1");
+  return "#" + out.map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&");
+}
+
+// Anybody can write an address: what makes no sense is left out.
+export function read(hash: string): State {
+  let values: URLSearchParams;
+  try { values = new URLSearchParams(hash.replace(/^#/, "")); } catch { return START; }
+  const number = (name: string) => /^\d{1,9}$/.test(values.get(name) ?? "") ? Number(values.get(name)) : null;
+  const view = VIEWS.find(view => view === values.get("v")) ?? "overview";
+  const filters: Filters = {};
+  for (const name of FILTERS) {
+    const value = values.get(name);
+    if (value && value.length <= 400) filters[name] = value;
+  }
+  const base = values.get("base");
+  return {
+    view, range: readSpan(values.get("t")), selection: readSpan(values.get("sel")), band: readSpan(values.get("band")),
+    base: base === "rest" ? "rest" : readSpan(base), filters, search: (values.get("q") ?? "").slice(0, 400), inverted: values.get("inv") === "1",
+    coresBy: values.get("by") === "owner" ? "owner" : "kind", flameBy: values.get("colour") === "language" ? "language" : "place",
+    zoom: number("z") ?? 0, shown: (values.get("show") ?? "").slice(0, 400), incident: number("n"), all: values.get("all") === "1",
+  };
+}
+
+// The flame graph is of another selection: the frame that was zoomed into is not there any more.
+const REGRAPHS: (keyof State)[] = ["selection", "band", "base", "filters", "inverted"];
+
+export function change(state: State, patch: Partial<State>): State {
+  const next = { ...state, ...patch };
+  if (patch.zoom === undefined && REGRAPHS.some(key => key in patch && JSON.stringify(patch[key]) !== JSON.stringify(state[key]))) next.zoom = 0;
+  return next;
+}
+
+let current = START;
+const listeners = new Set<() => void>();
+
+export function start(): void {
+  current = read(location.hash);
+  addEventListener("popstate", () => { current = read(location.hash); listeners.forEach(tell => tell()); });
+  addEventListener("hashchange", () => {
+    if (location.hash === write(current)) return;
+    current = read(location.hash);
+    listeners.forEach(tell => tell());
+  });
+}
+
+export const now = (): State => current;
+
+// `quietly` for what is one gesture (wheel, typing): no new step in the browser's history.
+export function update(patch: Partial<State>, quietly = false): void {
+  const next = change(current, patch);
+  const hash = write(next);
+  if (hash === write(current)) return;
+  current = next;
+  if (quietly) history.replaceState(null, "", hash); else history.pushState(null, "", hash);
+  listeners.forEach(tell => tell());
+}
+
+export function useStateOfPage(): State {
+  const [state, set] = useState(current);
+  useEffect(() => {
+    const tell = () => set(current);
+    listeners.add(tell);
+    tell();
+    return () => { listeners.delete(tell); };
+  }, []);
+  return state;
+}
