@@ -27,7 +27,11 @@ fn parse(line: &str) -> Option<(SocketAddr, SocketAddr, u32)> {
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
+    let word = |word: &[u8]| match word.len() {
+        8 => u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok(),
+        _ => None,
+    };
+    let words = ip.as_bytes().chunks(8).map(word);
     let bytes: Vec<u8> = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
     let ip = match bytes.len() {
         4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),

@@ -111,25 +111,18 @@ pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLo
         return Ok(CoreLooks::default());
     }
     let chunks = listed(&db).map_err(damaged)?;
-    let mut found = CoreLooks::default();
-    for chunk in &chunks {
-        let part = Window { from: chunk.from.max(window.from), to: chunk.to.min(window.to) };
-        if part.from <= part.to {
-            match found.covered.last_mut() {
-                Some(last) if part.from.since(last.to) <= TOGETHER => last.to = last.to.max(part.to),
-                _ => found.covered.push(part),
-            }
-        }
-    }
     let wanted = around(&chunks, window);
-    let last = wanted.len().saturating_sub(1);
+    let cores = wanted.first().and_then(|chunk| look(&db, chunk, Some(1)).pop()).map_or(1, |look| look.cores.len());
+    let mut found = CoreLooks::default();
     let mut next = Time(0);
     for (at, chunk) in wanted.iter().enumerate() {
+        // The ends of what was seen are needed exactly.
+        let follows = at.checked_sub(1).is_some_and(|before| chunk.from.since(wanted[before].to) <= TOGETHER);
+        let is_followed = wanted.get(at + 1).is_some_and(|after| after.from.since(chunk.to) <= TOGETHER);
         let length = chunk.to.since(chunk.from);
-        // Edges are needed exactly where the covered time begins and ends.
-        let is_edge = at == 0 || at == last || chunk.from.since(wanted[at - 1].to) > TOGETHER;
-        let is_before_gap = at < last && wanted[at + 1].from.since(chunk.to) > TOGETHER;
-        if apart >= length && !is_edge && !is_before_gap {
+        let is_coarse = apart >= length && !chunk.has_hole(cores);
+        if is_coarse && follows && is_followed {
+            cover(&mut found.covered, chunk.from, chunk.to);
             if chunk.from >= next {
                 found.looks.extend(look(&db, chunk, Some(1)).into_iter().next());
                 next = chunk.from + apart - length / 2;
@@ -137,15 +130,40 @@ pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLo
             continue;
         }
         let mut all = look(&db, chunk, None);
-        if apart >= length && all.len() > 2 {
+        for look in &all {
+            cover(&mut found.covered, look.at, look.at);
+        }
+        if is_coarse && all.len() > 2 {
             all.drain(1..all.len() - 1);
         }
         found.looks.extend(all);
     }
     found.looks.sort_by_key(|look| look.at);
+    found.covered.retain(|seen| seen.from <= window.to && seen.to >= window.from);
+    for seen in &mut found.covered {
+        *seen = Window { from: seen.from.max(window.from), to: seen.to.min(window.to) };
+    }
     Ok(found)
 }
 
+impl ChunkAt {
+    /// Whether it has fewer looks than its time should: nobody looked for a while.
+    fn has_hole(&self, cores: usize) -> bool {
+        let looks = self.rows / cores.max(1) as u64;
+        self.to.since(self.from) > LOOKS_APART * u32::try_from(looks).unwrap_or(u32::MAX) + TOGETHER / 2
+    }
+}
+
+/// Adds a stretch in which somebody looked. They come in order of time.
+fn cover(covered: &mut Vec<Window>, from: Time, to: Time) {
+    match covered.last_mut() {
+        Some(last) if from.since(last.to) <= TOGETHER => last.to = last.to.max(to),
+        _ => covered.push(Window { from, to }),
+    }
+}
+
+/// How far apart looks are.
+const LOOKS_APART: Duration = Duration::from_millis(100);
 /// Chunks that are no further apart than this follow each other: looks come ten times a second.
 const TOGETHER: Duration = Duration::from_secs(5);
 
