@@ -270,6 +270,9 @@ pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
             continue;
         };
         match (&mut run, entry) {
+            (None, Entry::Run { run: other, .. }) if other != number => {
+                return Err(refused(&format!("says that it is run {other}: it was renamed, and is not touched")));
+            }
             (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, why, .. }) => {
                 run =
                     Some(Run { number, at, host, machine_id, boot_id, bus, root, why, steps: Vec::new(), damaged: 0 });

@@ -32,7 +32,11 @@ impl Report {
 /// The newest run of which something is left to take back.
 pub fn newest_open(directory: &std::path::Path) -> Result<Option<Run>, JournalError> {
     for number in journal::numbers(directory)?.into_iter().rev() {
-        let run = journal::read(directory, number)?;
+        let run = match journal::read(directory, number) {
+            // A damaged one does not hide those before it; `undo --list` names it.
+            Err(JournalError::Refused { .. }) => continue,
+            run => run?,
+        };
         if run.is_open() {
             return Ok(Some(run));
         }

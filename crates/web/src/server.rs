@@ -33,6 +33,8 @@ const LIGHT: usize = 4;
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long it waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// How long a connection may last, whether or not its client reads; browsers make a new one.
+const CONNECTION_FOR: Duration = Duration::from_secs(600);
 /// Longer addresses are nobody's honest question; also the room for all headers of a request.
 const HEADER_BYTES: usize = 64 << 10;
 
@@ -160,7 +162,7 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>, users: V
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(HEADER_BYTES);
             // What goes wrong on a connection is its client's business.
-            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            let _ = tokio::time::timeout(CONNECTION_FOR, http.serve_connection(TokioIo::new(stream), service)).await;
             drop(room);
         });
     }
@@ -169,7 +171,12 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>, users: V
 async fn respond(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
     let mut response = match shared.guard.check(&method, &uri, &headers) {
-        Err(refusal) => refused(&refusal),
+        // Who is sent away does not keep a place.
+        Err(refusal) => {
+            let mut response = refused(&refusal);
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
+        }
         Ok(Passes::WithCookie(cookie)) => {
             let mut response = with_status(StatusCode::SEE_OTHER, "");
             response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/"));

@@ -55,7 +55,7 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         <button aria-pressed={list} onClick={() => setList(!list)} title="A table of functions by their own time">Functions</button>
         <details class="menu" onFocusOut={event => { if (!event.currentTarget.contains(event.relatedTarget as Node | null)) event.currentTarget.open = false; }}>
           <summary>Export this selection</summary>
-          <ul>{FORMATS.map(([format, title, what]) => <li key={format}><a href={address("export", { format, ...selected(state), invert: state.inverted && (format === "svg" || format === "folded") ? 1 : undefined })} download>{title}</a><span>{what}</span></li>)}</ul>
+          <ul>{FORMATS.map(([format, title, what]) => <li key={format}><a href={address("export", { format, ...selected(state), invert: state.inverted && format === "svg" ? 1 : undefined })} download>{title}</a><span>{what}</span></li>)}</ul>
         </details>
         <span class="grow" />
         {tree && <Legend tree={tree} state={state} difference={difference} />}

@@ -53,7 +53,8 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let Seen { evidence, recorded } = look(&args, &known)?;
     let diagnosis = diagnose(&evidence);
     let is_here = recorded.as_ref().is_none_or(|recorded| recorded.recorder.is_some());
-    if args.apply && !is_here {
+    // Also of this node's own recorder: its last day may be of another boot.
+    if args.apply && recorded.is_some() {
         guards::is_same_node(&diagnosis.node, &here).map_err(|error| anyhow::anyhow!("{error}"))?;
         somebody_consents(&args)?;
     }

@@ -198,6 +198,9 @@ pub fn samples(
     Ok((SourceArgs { stop: Some(ask.stop()), ..source }, part))
 }
 
+/// Of a heatmap by core. The memory for it follows the number of cells, and this may run on a sick node.
+const MOST_COLUMNS: u128 = 4000;
+
 fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let axis = Some(shown.axis().start);
@@ -212,6 +215,15 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
             let step = ask.get("step").unwrap_or("1s");
             let step =
                 parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
+            let whole = shown.whole();
+            let number = |name: &str| ask.get(name).and_then(|text| text.parse::<u64>().ok());
+            let length = number("to").unwrap_or(whole.end - whole.start).saturating_sub(number("from").unwrap_or(0));
+            if u128::from(length) > step.as_nanos() * MOST_COLUMNS {
+                return Err(Refusal::bad(
+                    format!("step={}: that would be more than {MOST_COLUMNS} columns", ask.get("step").unwrap_or("1s")),
+                    "ask for a shorter time (from, to) or a longer step",
+                ));
+            }
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
             let (read, map, asked) = heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
             Ok(Answer::text(heatmap_json::by_core(&read, &map, asked.as_ref(), axis)))

@@ -85,18 +85,9 @@ pub fn shell_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
-    // No backtick: people put commands between two of them.
-    if text.contains('`') {
-        let escaped = |c: char| match c {
-            '`' => r"\x60".to_owned(),
-            '\'' | '\\' => format!("\\{c}"),
-            c if c.is_control() => "?".to_owned(),
-            c => c.to_string(),
-        };
-        return format!("$'{}'", text.chars().map(escaped).collect::<String>());
-    }
     let printable: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    format!("'{}'", printable.replace('\'', r"'\''"))
+    // No backtick: people put commands between two of them. Every sh knows this way to write one.
+    format!("'{}'", printable.replace('\'', r"'\''").replace('`', r#"'"$(printf '\140')"'"#))
 }
 
 #[cfg(test)]
@@ -147,6 +138,12 @@ mod tests {
         assert_eq!(shell_word(r"dev-sda\x2d1.swap"), r"'dev-sda\x2d1.swap'");
         assert_eq!(shell_word("a;'b"), r"'a;'\''b'");
         assert_eq!(shell_word(""), "''");
+        for name in ["a`'$(id) #", "`", "a b`c", r"\x2d`"] {
+            let word = shell_word(name);
+            let said = std::process::Command::new("sh").arg("-c").arg(format!("printf %s {word}")).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout), name, "{word}");
+            assert!(!word.contains('`'), "{word}");
+        }
     }
 
     proptest! {

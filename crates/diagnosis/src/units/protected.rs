@@ -6,7 +6,10 @@ use crate::agents::{Agent, Catalogue};
 
 /// By name, without the kind and without what stands behind an `@`.
 const BY_NAME: &[(&str, &[&str])] = &[
-    ("people get in through it", &["ssh", "sshd", "getty", "serial-getty", "console-getty", "amazon-ssm-agent"]),
+    (
+        "people get in through it",
+        &["ssh", "sshd", "getty", "serial-getty", "console-getty", "amazon-ssm-agent", "sssd"],
+    ),
     (
         "the node's work runs under it",
         &[
@@ -25,6 +28,10 @@ const BY_NAME: &[(&str, &[&str])] = &[
             "rke2-agent",
             "nvidia-persistenced",
             "nvidia-fabricmanager",
+            "etcd",
+            "libvirtd",
+            "virtqemud",
+            "kube-proxy",
         ],
     ),
     (
@@ -43,16 +50,28 @@ const BY_NAME: &[(&str, &[&str])] = &[
             "networkd-dispatcher",
             "openvswitch-switch",
             "rpcbind",
+            "firewalld",
+            "nftables",
+            "iptables",
+            "ufw",
+            "frr",
+            "bird",
+            "keepalived",
+            "cilium",
         ],
     ),
     ("the system needs it", &["dbus", "dbus-broker", "polkit", "init", "chronyd", "chrony", "ntpd", "dracut", "user"]),
-    ("the node's disks need it", &["lvm2-monitor", "multipathd", "iscsid", "iscsi", "open-iscsi", "nfs-client"]),
+    (
+        "the node's disks need it",
+        &["lvm2-monitor", "multipathd", "iscsid", "iscsi", "open-iscsi", "nfs-client", "zfs-mount", "zfs-import-cache"],
+    ),
     ("the cloud reaches the node through it", &["cloud-init", "google-guest-agent", "walinuxagent", "waagent"]),
 ];
 
 const BY_BEGINNING: &[(&str, &[&str])] = &[
     ("the system needs it", &["systemd-", "user-", "dbus-org.freedesktop."]),
     ("people get in through it", &["snap.amazon-ssm-agent", "session-"]),
+    ("the node's work runs under it", &["snap.docker."]),
     ("the cloud reaches the node through it", &["cloud-init-", "cloud-config", "cloud-final"]),
 ];
 

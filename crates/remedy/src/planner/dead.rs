@@ -197,7 +197,11 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
             bytes(cache)
         ),
         commands: vec![match version {
-            1 => format!("timeout {} sh -c 'echo 1 > {file}'", case.wishes.budget.as_secs().max(1)),
+            1 => format!(
+                "timeout {} sh -c {}",
+                case.wishes.budget.as_secs().max(1),
+                shell_word(&format!("echo 1 > {file}"))
+            ),
             _ => format!("echo {most_bytes} > {file}   # coroner asks for it in bites, and stops when it hurts"),
         }],
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },

@@ -5,16 +5,20 @@ use super::{Done, Hands, StepError, Undone};
 use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_evidence::Evidence;
 use coroner_probes::zombies::{LookOptions, look};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstatfs, major, minor, openat, openat2, statat, unlinkat,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// `statfs.f_type` of a tmpfs (include/uapi/linux/magic.h).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The kernel frees what they kept in the background.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -36,12 +40,17 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
+    /// The top of the file system that has it.
+    fn root(&self) -> PathBuf {
+        match self.seen_by {
+            Some(pid) => PathBuf::from(format!("/proc/{pid}/root")),
+            None => PathBuf::from("/"),
+        }
+    }
+
     /// Where we reach it.
     pub fn place(&self) -> PathBuf {
-        match self.seen_by {
-            Some(pid) => PathBuf::from(format!("/proc/{pid}/root")).join(self.path.trim_start_matches('/')),
-            None => PathBuf::from(&self.path),
-        }
+        self.root().join(self.path.trim_start_matches('/'))
     }
 
     /// Still the file that keeps them. The directory is held, so that nobody can lead us into another one between the look and the deed.
@@ -51,11 +60,22 @@ impl NamedFile {
         let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
             return Err(StepError::refused(format!("{} is no file", self.path)));
         };
+        // The kernel told the path without any symbolic link: one in it was put there to lead us elsewhere.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, parent, flags, Mode::empty()).map_err(failed)?;
+        let root = openat(CWD, self.root(), flags, Mode::empty()).map_err(failed)?;
+        let within = parent.strip_prefix(self.root()).unwrap_or(parent);
+        let within = if within.as_os_str().is_empty() { Path::new(".") } else { within };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let directory = openat2(&root, within, flags, Mode::empty(), resolve).map_err(failed)?;
         let about = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile || about.st_ino != self.inode {
+        let is_it = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile
+            && about.st_ino == self.inode
+            && (major(about.st_dev), minor(about.st_dev)) == self.device;
+        if !is_it {
             return Err(StepError::refused(format!("{} is another file now than the one that keeps them", self.path)));
+        }
+        if fstatfs(&directory).map_err(failed)?.f_type != TMPFS_MAGIC {
+            return Err(StepError::refused(format!("{} is not in a tmpfs: reclaim frees what it keeps", self.path)));
         }
         Ok(Held { directory, name: name.to_owned(), stat: (about.st_dev, about.st_ino) })
     }

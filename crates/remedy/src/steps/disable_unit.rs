@@ -3,6 +3,7 @@
 use super::unit_links::{self, Link};
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
+use coroner_diagnosis::units::protected::why_protected_by;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fs;
@@ -56,6 +57,14 @@ impl DisableUnit {
                 let root = hands.checked_root()?;
                 let file = fs::read_to_string(root.join(now.fragment.trim_start_matches('/'))).unwrap_or_default();
                 let mut units = unit_links::also(&file);
+                for also in &units {
+                    if let Some(why) = why_protected_by(hands.catalogue(), also) {
+                        return Err(StepError::refused(format!(
+                            "to disable {} disables {also} as well (Also=), which is protected: {why}",
+                            self.unit
+                        )));
+                    }
+                }
                 units.extend(now.names.iter().cloned());
                 units.push(self.unit.clone());
                 let links = unit_links::of_units(&root, &units);

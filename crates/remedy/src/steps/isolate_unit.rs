@@ -208,8 +208,16 @@ impl IsolateUnit {
 fn write(place: &Path, text: &str) -> std::io::Result<()> {
     let directory = place.parent().ok_or_else(|| std::io::Error::other("no directory"))?;
     fs::create_dir_all(directory)?;
+    if fs::symlink_metadata(directory)?.is_symlink() {
+        return Err(std::io::Error::other("the directory of its drop-ins is a symbolic link"));
+    }
     let new = directory.join(".coroner-isolate.new");
-    let mut file = File::create(&new)?;
+    // Whoever owns the node behind --root may have laid a link there that leads out of it.
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = File::create_new(&new)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, place));
     if written.is_err() {
         let _ = fs::remove_file(&new);
