@@ -150,9 +150,9 @@ fn a_file_of_format_1_is_whole_and_says_what_was_not_looked_at_then() {
     assert_eq!(evidence, none);
 
     // One that a coroner of that time made.
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/crashloop.coroner");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recording/format-1.coroner");
     let recording = read(&golden).unwrap();
-    assert_eq!(recording.about.format, 1, "{} was made anew: take another file of format 1", golden.display());
+    assert_eq!(recording.about.format, 1, "{}", golden.display());
     let Evidence { zombie_scans, cgroup_churn, kernel_work, unseen, core_times, .. } = recording.evidence;
     assert!(zombie_scans.is_empty() && cgroup_churn.is_empty() && kernel_work.is_empty());
     assert!(!core_times.is_empty() && unseen.iter().all(|u| u.probe != PROBE), "{unseen:?}");
