@@ -112,7 +112,7 @@ fn measured<'d>(step: &'d Value, what: &str) -> &'d Value {
 #[test]
 fn a_leaking_crashloop_is_ended_its_dead_are_freed_and_undo_brings_it_back() {
     let Some(_host) = HostLock::take_as_root() else { return };
-    let node = Node::start("crashloop-cache");
+    let node = Node::start("crashloop-leak");
     wait_until("it left some", || node.starts() >= 16);
     let link = fs::read_link(node.link()).unwrap();
 

@@ -267,7 +267,7 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
                 assert!(now > before + truth["count"].as_u64().unwrap() / 2, "{truth}");
             }
         }
-        "crashloop-leak" | "crashloop-reset" | "crashloop-cache" => {
+        "crashloop-leak" | "crashloop-reset" => {
             let left = fs::read_dir(in_root(truth, "var/lib/ecs")).unwrap().count() as u64;
             assert!(truth["leaked"].as_u64().is_some_and(|n| (3..=left).contains(&n)), "{left} of {truth}");
             let status = fs::read_to_string(in_root(truth, "var/lib/dpkg/status")).unwrap();
@@ -345,7 +345,7 @@ fn assert_measured(scenario: &str, measured: &Value) {
         }
         "cgroup-dir-leak" => assert!(number("grew_by") >= 1, "{measured}"),
         "short-spikes" => assert!(number("spiker_ran_ms") <= 700 && number("victim_ran_ms") >= 1, "{measured}"),
-        "crashloop-leak" | "crashloop-cache" => {
+        "crashloop-leak" => {
             assert!(number("restarts") >= 1 && number("memcgs_leaked") >= 1, "{measured}")
         }
         "crashloop-reset" => {

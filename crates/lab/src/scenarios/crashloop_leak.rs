@@ -2,6 +2,9 @@
 //!
 //! The story of the Amazon ECS agent that a base image had enabled. In its second version somebody calls `systemctl
 //! reset-failed` all the time, so that systemd's own count of restarts stays small.
+//!
+//! Its dead cgroups are kept by a page of a file: one that stays in a tmpfs, or one of a file on disk that is only cached. The kernel can be
+//! made to give back the second kind and not the first, so a remedy must know both.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{Need, PATIENCE, Scenario};
@@ -17,22 +20,7 @@ pub const LEAK: Scenario = Scenario {
     summary: "a real systemd in namespaces, whose ecs.service crashes every 100 ms and leaks a memory cgroup each time",
     expects: &["unit-crashloop"],
     needs: systemd_node::NEEDS,
-    perform: |stage| perform(stage, Version::default()),
-};
-
-pub const CACHE: Scenario = Scenario {
-    name: "crashloop-cache",
-    summary: "the same, but page cache of a file on ext4 keeps every second of the dead cgroups",
-    expects: &["unit-crashloop"],
-    needs: &[
-        Need::Root,
-        Need::SystemdRoot,
-        Need::Program("unshare", "util-linux"),
-        Need::LoopDevice,
-        Need::Program("mke2fs", "e2fsprogs"),
-        Need::Program("mount", "mount"),
-    ],
-    perform: |stage| perform(stage, Version { on_ext4: true, ..Version::default() }),
+    perform: |stage| perform(stage, None),
 };
 
 pub const RESET: Scenario = Scenario {
@@ -42,7 +30,7 @@ pub const RESET: Scenario = Scenario {
     needs: systemd_node::NEEDS,
     perform: |stage| {
         let every = Duration::from_millis(stage.draw.number(400, 700));
-        perform(stage, Version { reset_every: Some(every), ..Version::default() })
+        perform(stage, Some(every))
     },
 };
 
@@ -52,24 +40,16 @@ const PACKAGE: &str = "amazon-ecs-init";
 /// Restarts after which nobody calls it a hiccup.
 const RESTARTS: u64 = 3;
 
-/// How the story differs.
-#[derive(Clone, Copy, Default)]
-struct Version {
-    reset_every: Option<Duration>,
-    /// Every second start leaves page cache of a file on disk in place of a file in a tmpfs.
-    on_ext4: bool,
-}
-
 /// One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
 const LEAVES_A_FILE: &str = "echo $$ > /var/lib/ecs/f.$$\nexit 1\n";
 
-/// Every second start reads one page of a file on disk that nobody read before, far enough from the last one that nothing is read ahead.
-/// An empty file says how often that was.
+/// Every second start reads one page of a file on disk that nobody read before, not beside the last one, so that nothing is read ahead.
+/// An empty file says how often that was. After 1,000 starts all are read.
 const READS_OR_LEAVES: &str = "\
 n=$(ls /var/lib/ecs | wc -l)
-if [ -e /var/lib/ecsturn/cache ]; then
+if [ -e /var/lib/ecsturn/cache ] && [ $n -lt 1000 ]; then
   rm /var/lib/ecsturn/cache
-  dd if=/var/cache/ecs/blob.bin of=/dev/null bs=4096 count=1 skip=$((n * 16 + 16)) 2>/dev/null
+  dd if=/var/cache/ecs/blob.bin of=/dev/null bs=4096 count=1 skip=$((n * 4 + 4)) 2>/dev/null
   : > /var/lib/ecs/c.$$
 else
   : > /var/lib/ecsturn/cache
@@ -79,12 +59,15 @@ exit 1
 ";
 
 /// Room for 1,000 starts.
-const BLOB: usize = 64 << 20;
+const BLOB: usize = (1000 + 2) * 4 * 4096;
 
-fn perform(stage: &mut Stage, version_of_it: Version) -> Result<()> {
-    let Version { reset_every, on_ext4 } = version_of_it;
+/// What a file system of its own takes; without it everything is left in the tmpfs.
+const DISK: [Need; 3] = [Need::LoopDevice, Need::Program("mke2fs", "e2fsprogs"), Need::Program("mount", "mount")];
+
+fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
+    let on_disk = DISK.iter().all(|need| need.check().is_ok());
     // Dropped after the node: its pages go with it, and with them the dead cgroups.
-    let blob = match on_ext4 {
+    let blob = match on_disk {
         true => Some(Ext4Mount::with_file("ecs-cache", "blob.bin", &vec![b'x'; BLOB])?),
         false => None,
     };
@@ -94,7 +77,7 @@ fn perform(stage: &mut Stage, version_of_it: Version) -> Result<()> {
     let mut node = SystemdNode::boot_with(stage, &binds, |furniture| {
         furniture.spool("ecs")?;
         furniture.spool("ecsturn")?;
-        furniture.script("/usr/libexec/ecs-agent", if on_ext4 { READS_OR_LEAVES } else { LEAVES_A_FILE })?;
+        furniture.script("/usr/libexec/ecs-agent", if on_disk { READS_OR_LEAVES } else { LEAVES_A_FILE })?;
         furniture.enabled_service(UNIT, &restarting_service("ecs", 100, ""))?;
         furniture.package(PACKAGE, &version, UNIT)
     })?;
@@ -106,6 +89,7 @@ fn perform(stage: &mut Stage, version_of_it: Version) -> Result<()> {
     let facts = node.facts(json!({
         "unit": UNIT, "unit_cgroup": node.cgroup_of(UNIT)?, "exit_status": 1, "restart_delay_ms": 100,
         "package": PACKAGE, "package_version": version, "leaked": leaked(&node)?,
+        "kept_by": if on_disk { json!(["tmpfs", "page cache"]) } else { json!(["tmpfs"]) },
         "reset_every_ms": reset_every.map(|every| every.as_millis() as u64),
     }))?;
     let truth = Truth::new(facts)

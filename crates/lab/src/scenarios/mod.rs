@@ -116,7 +116,6 @@ pub const ALL: &[Scenario] = &[
     two_problems::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
-    crashloop_leak::CACHE,
     supervised_churn::SCENARIO,
     failing_oneshot::SCENARIO,
     agents::UNUSED,
