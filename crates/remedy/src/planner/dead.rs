@@ -45,17 +45,18 @@ pub struct PinningFile {
 /// A group smaller than this part of all dead is not worth the page cache of its neighbours.
 const PART: u64 = 10;
 
-/// The groups that a problem is about: those of its unit; where the dead themselves are a part of the problem, also the large ones of
-/// others.
+/// The groups that a problem is about: those of its unit. Large ones of others, too, where all the dead together are what hurts, or where
+/// none is known to be the unit's.
 fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c>> {
     let Some(report) = &case.zombies else { return Vec::new() };
-    let is_about_dead = std::iter::once(problem.root)
-        .chain(problem.chain.iter().copied())
-        .any(|finding| matches!(finding.code, Code::ZombieMemcgs | Code::MemcgWalk | Code::SlowMemcgStat));
+    let has = |codes: &[Code]| {
+        std::iter::once(problem.root).chain(problem.chain.iter().copied()).any(|finding| codes.contains(&finding.code))
+    };
     let mut groups = match problem.root.subject.kind {
         SubjectKind::Unit => of_unit(case, &problem.root.subject.name),
         _ => Vec::new(),
     };
+    let is_about_dead = has(&[Code::MemcgWalk, Code::SlowMemcgStat]) || groups.is_empty() && has(&[Code::ZombieMemcgs]);
     if is_about_dead {
         let all: u64 = report.groups.iter().filter_map(|group| group.dead).sum();
         let is_new = |group: &&Group<'_>| !groups.iter().any(|known| std::ptr::eq(*known, *group));
