@@ -109,3 +109,25 @@ fn reading_a_recording_changes_nothing() {
         assert!(!path.with_extension("coroner-wal").exists() && !path.with_extension("coroner-shm").exists());
     }
 }
+
+/// The rates are those of that part: not of what was made in a burst before it, nor thinned by the time after the last look at the units.
+#[test]
+fn a_part_of_a_recording_tells_the_rates_of_the_whole() {
+    let path = golden().join("the-incident.coroner");
+    let path = path.to_str().unwrap();
+    let per_hour = |diagnosis: &Value, what: &str| {
+        let found = findings(diagnosis).iter().find(|f| f["code"] == "unit-crashloop").unwrap();
+        let facts = found["evidence"].as_array().unwrap();
+        let fact = facts.iter().find(|f| f["what"].as_str().unwrap().starts_with(what));
+        fact.unwrap_or_else(|| panic!("no {what:?} in {found:#}"))["value"].as_f64().unwrap()
+    };
+    let of = |window: &[&str]| json_of(&coroner(&[&["diagnose", "--json", "--from", path], window].concat()));
+    let whole = of(&[]);
+    for window in [["--until", "19:06:06"], ["--since", "19:06:08"], ["--last", "5s"]] {
+        let part = of(&window);
+        for what in ["restarts per hour", "new ones per hour"] {
+            let ratio = per_hour(&part, what) / per_hour(&whole, what);
+            assert!((0.75..=1.33).contains(&ratio), "{window:?}: {what} is {ratio} of the whole recording's");
+        }
+    }
+}

@@ -186,6 +186,8 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     let seen = steps::of_looks(looks, &scene.clock);
     let told = steps::of_journal(told, now_ns).filter(|_| scene.clock.is_wall());
     let told = told.unwrap_or_default();
+    // Nobody asked about the unit after the last look (of a part of a recording it may be long before the end), nor read its journal.
+    let known_until = told.iter().map(|step| step.to).fold(scene.clock.ns(latest.at), u64::max);
     let from = scene.window.map_or(first.at, |from| from.min(first.at));
     let from_ns = scene.clock.ns(from);
     let by_looks = steps::total(&seen);
@@ -195,7 +197,7 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
     let in_window = if by_looks == 0 && by_journal == 0 {
         None
     } else if by_journal > by_looks {
-        Some((by_journal, now.since(from)))
+        Some((by_journal, Duration::from_nanos(known_until.saturating_sub(from_ns))))
     } else {
         Some((by_looks, span_of_looks))
     };
@@ -225,14 +227,14 @@ fn judge<'e>(looks: &[&'e Unit], told: Vec<(u64, u32)>, scene: &Scene) -> Option
 
     let best = [episode_seen, episode_told].into_iter().flatten().max_by_key(|e| e.restarts);
     let over_for = best.filter(|_| how == How::Seen && !waiting).and_then(|e| {
-        let quiet = now_ns.saturating_sub(e.last);
+        let quiet = known_until.saturating_sub(e.last);
         let enough = OVER.max(e.period().saturating_mul(OVER_PERIODS));
         (u128::from(quiet) > enough.as_nanos()).then(|| Duration::from_nanos(quiet))
     });
-    let (per_hour, rate_from, rate_over) = rate(in_window, &seen, &told, now_ns, over_for, counted, scene.uptime);
+    let (per_hour, rate_from, rate_over) = rate(in_window, &seen, &told, known_until, over_for, counted, scene.uptime);
     let (since, since_is_exact) = since(unit, counted, waiting, episode_seen, episode_told, scene);
     // The journal was read some time during the watch: what the looks tell of may have come after that.
-    let told_until = |e: &Episode| if by_looks > 0 { e.last } else { now_ns };
+    let told_until = |e: &Episode| if by_looks > 0 { e.last } else { known_until };
     let halves = [
         steps::halves(&seen, looks.first().map(|u| scene.clock.ns(u.at)), Some(scene.clock.ns(latest.at))),
         episode_told.and_then(|e| steps::halves(&told, Some(e.first), Some(told_until(&e)))),
@@ -284,7 +286,7 @@ fn rate(
     in_window: Option<(u64, Duration)>,
     seen: &[steps::Step],
     told: &[steps::Step],
-    now_ns: u64,
+    known_until: u64,
     over_for: Option<Duration>,
     counted: u32,
     uptime: Option<Duration>,
@@ -299,7 +301,7 @@ fn rate(
     let watched = watched.filter(|(n, over)| *n >= 2 && *over >= second);
     let told = steps::last_episode(told).map(|e| {
         // The journal may have been read before what the looks saw.
-        let until = if over_for.is_some() || steps::total(seen) > 0 { e.last } else { now_ns };
+        let until = if over_for.is_some() || steps::total(seen) > 0 { e.last } else { known_until };
         (e.restarts, Duration::from_nanos(until.saturating_sub(e.first)))
     });
     let told = told.filter(|(n, over)| *n >= u64::from(LOOP) && *over >= second);

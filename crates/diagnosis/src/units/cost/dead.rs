@@ -4,7 +4,8 @@ use super::PinnedBy;
 use crate::units::churn::makes_for_others;
 use crate::units::paths::UnitPaths;
 use crate::zombies::groups::groups;
-use crate::zombies::{MakerShare, RateFrom, makers};
+use crate::zombies::growth::growth;
+use crate::zombies::{Growth, MakerShare, RateFrom, makers};
 use coroner_evidence::{Evidence, Time, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -76,6 +77,10 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
         (counts, scan.at.since(earlier.at))
     });
     let per_hour = |n: u64, over: Duration| n as f64 * 3600.0 / over.as_secs_f64().max(1.0);
+    let node = match growth(evidence) {
+        Growth::Growing { by, over } => Some((by, over)),
+        Growth::Steady { .. } | Growth::TooShort => None,
+    };
     let mut units = BTreeMap::new();
     for (name, tally) in joined.units.into_iter().zip(tallies) {
         let risen = before.as_ref().map(|(counts, over)| {
@@ -88,7 +93,14 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
         } else if !tally.births_unknown && recently >= LONG_ENOUGH {
             // It may have begun since: an hour that was quiet until a minute ago says nothing of this minute.
             let since_first = tally.oldest.map_or(recently, |oldest| scan.at.since(oldest).max(SHORTEST_LEAK));
-            Some((tally.born_recently, RateFrom::Births { over: recently.min(since_first) }))
+            let over = recently.min(since_first);
+            Some(match node {
+                // Many came at once before, and no unit leaks faster than the node grows.
+                Some((n, watched)) if per_hour(n, watched) < per_hour(tally.born_recently, over) => {
+                    (n, RateFrom::Watched { over: watched })
+                }
+                _ => (tally.born_recently, RateFrom::Births { over }),
+            })
         } else if let Some((n, over)) = risen.filter(|(_, over)| *over >= LONG_ENOUGH) {
             Some((n, RateFrom::Watched { over }))
         } else {
