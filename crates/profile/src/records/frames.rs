@@ -49,6 +49,8 @@ pub(crate) struct Namer {
     user_frames: HashMap<(u32, u64), u32, Seeded>,
     /// Frames of the latest user addresses by the version of their address space: most samples are where others were.
     latest: Vec<(u64, u32, u32)>,
+    /// The frame of all addresses where nothing is mapped. Programs without frame pointers lead the kernel to many of them.
+    nowhere: Option<u32>,
     /// Module and build id of files with nameless places, as the dictionary has them.
     nameless: HashMap<u32, (StrId, StrId), Seeded>,
     /// Functions named before, by file and start: their end and frame. Naming an address again costs more than looking here.
@@ -88,6 +90,7 @@ impl Namer {
             kernel_frames: HashMap::default(),
             user_frames: HashMap::default(),
             latest: Vec::new(),
+            nowhere: None,
             nameless: HashMap::default(),
             functions: HashMap::new(),
             seen: ByteTable::default(),
@@ -122,6 +125,7 @@ impl Namer {
     pub fn forget_programs(&mut self) {
         self.user_frames.clear();
         self.latest.clear();
+        self.nowhere = None;
         self.nameless.clear();
         self.functions.clear();
         self.forget_seen();
@@ -243,7 +247,7 @@ impl Namer {
     }
 
     fn user_frame(&mut self, address: u64, around: &mut Around<'_>) -> u32 {
-        let Some(space) = around.tasks.space(around.pid) else { return intern(around.names, None, "") };
+        let Some(space) = around.tasks.space(around.pid) else { return self.nowhere(around.names) };
         let version = space.version;
         let slot = latest_slot(address, version);
         if let Some((known, of, frame)) = self.latest.get(slot)
@@ -253,7 +257,7 @@ impl Namer {
             return *frame;
         }
         let Some((number, offset)) = space.find(address).map(|(at, offset)| (at.dso, offset)) else {
-            return intern(around.names, None, "");
+            return self.nowhere(around.names);
         };
         if let Some(frame) = self.user_frames.get(&(number, offset)).copied() {
             self.remember(slot, address, version, frame);
@@ -297,6 +301,10 @@ impl Namer {
         self.user_frames.insert((number, offset), frame);
         self.remember(slot, address, version, frame);
         frame
+    }
+
+    fn nowhere(&mut self, names: &mut Dictionary) -> u32 {
+        *self.nowhere.get_or_insert_with(|| intern(names, None, ""))
     }
 
     fn remember(&mut self, slot: usize, address: u64, version: u32, frame: u32) {

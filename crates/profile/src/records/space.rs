@@ -34,6 +34,9 @@ const MAX_OF_ONE_PATH: usize = 32;
 /// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
 const MAX_ENDED: usize = 1024;
 
+/// How many gaps are remembered. The stacks of programs without frame pointers are full of addresses of their heap.
+const GAPS: usize = 4;
+
 /// An address space: mappings by start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
@@ -41,6 +44,10 @@ pub(crate) struct Space {
     mappings: Rc<BTreeMap<u64, Mapping>>,
     /// The same number means the same mappings of the same process; 0 where nothing is mapped.
     pub version: u32,
+    /// Where nothing was found of late, of this version.
+    gaps: [(u64, u64); GAPS],
+    gaps_of: u32,
+    next_gap: u8,
     seen_since_end: bool,
     /// All that is mapped was told: the process was seen from its first moment, or asked.
     pub is_whole: bool,
@@ -77,9 +84,25 @@ impl Space {
     }
 
     /// The mapping at `address`, and the offset into its file.
-    pub fn find(&self, address: u64) -> Option<(&Mapping, u64)> {
-        let (start, mapping) = self.mappings.range(..=address).next_back()?;
-        (address < mapping.end).then(|| (mapping, mapping.file_offset.wrapping_add(address - start)))
+    pub fn find(&mut self, address: u64) -> Option<(&Mapping, u64)> {
+        if self.gaps_of == self.version && self.gaps.iter().any(|(start, end)| (*start..*end).contains(&address)) {
+            return None;
+        }
+        match self.mappings.range(..=address).next_back() {
+            Some((start, mapping)) if address < mapping.end => {
+                Some((mapping, mapping.file_offset.wrapping_add(address - start)))
+            }
+            before => {
+                let start = before.map_or(0, |(_, mapping)| mapping.end);
+                let end = self.mappings.range(address..).next().map_or(u64::MAX, |(start, _)| *start);
+                if self.gaps_of != self.version {
+                    (self.gaps, self.gaps_of) = ([(0, 0); GAPS], self.version);
+                }
+                self.gaps[usize::from(self.next_gap) % GAPS] = (start, end);
+                self.next_gap = self.next_gap.wrapping_add(1);
+                None
+            }
+        }
     }
 }
 
@@ -196,7 +219,7 @@ impl Tasks {
         space.seen_since_end = true;
     }
 
-    pub fn space(&mut self, pid: u32) -> Option<&Space> {
+    pub fn space(&mut self, pid: u32) -> Option<&mut Space> {
         let space = self.spaces.get_mut(&pid)?;
         space.seen_since_end = true;
         Some(space)
@@ -238,14 +261,8 @@ impl Tasks {
             match parent.map(|parent| Rc::clone(&parent.mappings)) {
                 Some(mappings) if self.spaces.len() < self.limits.tasks => {
                     self.versions = self.versions.wrapping_add(1).max(1);
-                    let space = Space {
-                        mappings,
-                        version: self.versions,
-                        seen_since_end: true,
-                        is_whole,
-                        cgroup,
-                        has_told_cgroup: false,
-                    };
+                    let version = self.versions;
+                    let space = Space { mappings, version, seen_since_end: true, is_whole, cgroup, ..Space::default() };
                     let old = self.spaces.insert(pid, space);
                     self.released(old);
                 }
@@ -357,12 +374,30 @@ mod tests {
         let mut space = Space::default();
         space.map(100, mapping(200, 1000, 1));
         space.map(150, mapping(160, 0, 2));
-        let at = |address| space.find(address).map(|(mapping, offset)| (mapping.dso, offset));
+        let mut at = |address| space.find(address).map(|(mapping, offset)| (mapping.dso, offset));
         assert_eq!(at(149), Some((1, 1049)));
         assert_eq!(at(155), Some((2, 5)));
         assert_eq!(at(160), Some((1, 1060)));
         assert_eq!(at(200), None);
         assert_eq!(at(99), None);
+    }
+
+    #[test]
+    fn what_is_mapped_into_a_gap_is_found() {
+        let mut tasks = Tasks::new(Limits::FILE);
+        tasks.map(1, 100, mapping(200, 0, 1));
+        for address in [0, 99, 200, 250, u64::MAX, 210, 50] {
+            assert_eq!(at(&mut tasks, 1, address), None);
+            assert_eq!(at(&mut tasks, 1, 150), Some(1));
+        }
+        tasks.map(1, 240, mapping(260, 0, 2));
+        assert_eq!(at(&mut tasks, 1, 250), Some(2));
+        assert_eq!(at(&mut tasks, 1, 239), None);
+        tasks.fork((2, 2), (1, 1));
+        tasks.map(2, 210, mapping(220, 0, 3));
+        assert_eq!((at(&mut tasks, 1, 215), at(&mut tasks, 2, 215)), (None, Some(3)));
+        tasks.asked(1, vec![(0, mapping(50, 0, 4))]);
+        assert_eq!((at(&mut tasks, 1, 10), at(&mut tasks, 1, 150)), (Some(4), None));
     }
 
     fn at(tasks: &mut Tasks, pid: u32, address: u64) -> Option<u32> {

@@ -53,16 +53,20 @@ impl StackSums {
 
     /// The sums, in an order that is the same for the same file.
     pub fn sorted(&self) -> Vec<Sum> {
-        let mut keys: Vec<_> = self.sums.iter().collect();
-        keys.sort_unstable();
-        let sum = |((event, owner, stack), (samples, weight)): (&(u16, u32, u32), &(u64, u64))| Sum {
+        let mut sums: Vec<Sum> = self.iter().collect();
+        sums.sort_unstable_by_key(|sum| (sum.event, sum.owner, sum.stack));
+        sums
+    }
+
+    /// The sums, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = Sum> {
+        self.sums.iter().map(|((event, owner, stack), (samples, weight))| Sum {
             event: EventId(*event),
             owner: if self.by_thread { Owner::Thread(TaskId(*owner)) } else { Owner::Command(StrId(*owner)) },
             stack: StackId(*stack),
             samples: *samples,
             weight: *weight,
-        };
-        keys.into_iter().map(sum).collect()
+        })
     }
 
     pub fn is_empty(&self) -> bool {

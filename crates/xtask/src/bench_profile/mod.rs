@@ -8,6 +8,7 @@ mod perf;
 mod perf_data;
 pub mod ranges;
 mod same_lines;
+mod samply;
 pub mod text;
 pub mod vary;
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub const INFERNO: &str = "0.12.8";
@@ -23,6 +23,11 @@ pub fn cost_of(command: &mut Command) -> anyhow::Result<Cost> {
     let name = command.get_program().to_string_lossy().into_owned();
     let begun = Instant::now();
     let child = command.spawn().with_context(|| format!("{name} cannot be started"))?;
+    ended(&child, begun, &name)
+}
+
+/// Waits for a child's end. It must succeed.
+pub fn ended(child: &Child, begun: Instant, name: &str) -> anyhow::Result<Cost> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is valid, and the kernel fills it and the status for a child that nobody else waits for.
     let (waited, usage) = unsafe {
@@ -44,10 +49,22 @@ pub fn cost_of(command: &mut Command) -> anyhow::Result<Cost> {
 /// Runs each command `runs` times, by turns, and gives the least cost of each: on a busy machine the least is nearest to what
 /// the work itself costs.
 pub fn by_turns(runs: u32, commands: &mut [Command]) -> anyhow::Result<Vec<Cost>> {
-    let mut least: Vec<Option<Cost>> = vec![None; commands.len()];
+    let mut works: Vec<Work> = Vec::new();
+    for command in commands {
+        works.push(Box::new(|| cost_of(command)));
+    }
+    works_by_turns(runs, &mut works)
+}
+
+/// Something that costs.
+pub type Work<'a> = Box<dyn FnMut() -> anyhow::Result<Cost> + 'a>;
+
+/// The same for work that is more than one command.
+pub fn works_by_turns(runs: u32, works: &mut [Work]) -> anyhow::Result<Vec<Cost>> {
+    let mut least: Vec<Option<Cost>> = vec![None; works.len()];
     for _ in 0..runs.max(1) {
-        for (command, least) in commands.iter_mut().zip(&mut least) {
-            let cost = cost_of(command)?;
+        for (work, least) in works.iter_mut().zip(&mut least) {
+            let cost = work()?;
             *least = Some(match *least {
                 None => cost,
                 Some(old) => Cost {

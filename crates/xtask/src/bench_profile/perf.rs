@@ -6,21 +6,26 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-const ATTEMPTS: u32 = 3;
+/// perf 6.1 may end itself while it copies what it met into its cache ("buffer overflow detected"), and while others have a dozen BPF
+/// programs loaded also on reading its own file ("assertion failed at util/build-id.c:1010"). Those go soon.
+const ATTEMPTS: u32 = 8;
+const PAUSE: Duration = Duration::from_secs(5);
 /// Lines of what perf said that are told.
 const SAID: usize = 5;
 
-/// Records `work` into `data`. Both end with us: perf is told when we die, and whoever follows it sees it go.
+/// Records `work` into `data`, which perf can read then. Both end with us: perf is told when we die, and whoever follows it sees it go.
 pub fn record(data: &Path, options: &[&str], work: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut attempt = 1;
     loop {
-        // perf 6.1 may end itself while it copies what it met into its cache ("buffer overflow detected", util/build-id.c).
-        let without_copies: &[&str] = if attempt > 1 { &["--no-buildid-cache"] } else { &[] };
-        match record_once(data, &[options, without_copies].concat(), work, environment) {
+        let without_copies: &[&str] = if attempt > 2 { &["--no-buildid-cache"] } else { &[] };
+        let recorded = record_once(data, &[options, without_copies].concat(), work, environment);
+        match recorded.and_then(|()| print(data, Path::new("/dev/null"), &["--no-inline"])) {
             Ok(()) => return Ok(()),
             Err(error) if attempt < ATTEMPTS => {
-                eprintln!("{error:#}; once more ({attempt} of {} tries failed)", ATTEMPTS);
+                eprintln!("{error:#}; once more ({attempt} of {ATTEMPTS} tries failed)");
+                std::thread::sleep(PAUSE);
                 attempt += 1;
             }
             Err(error) => return Err(error.context(format!("{ATTEMPTS} tries"))),
@@ -63,9 +68,14 @@ fn last_lines(said: &Path) -> String {
 
 /// The recording as text.
 pub fn script(data: &Path, text: &Path) -> anyhow::Result<()> {
+    print(data, text, &["--header"])
+}
+
+fn print(data: &Path, text: &Path, options: &[&str]) -> anyhow::Result<()> {
     let said = data.with_extension("said");
     let mut perf = Command::new("perf");
-    perf.args(["script", "--header", "-i"]).arg(data).stdout(File::create(text)?).stderr(File::create(&said)?);
+    perf.arg("script").args(options).arg("-i").arg(data);
+    perf.stdout(File::create(text)?).stderr(File::create(&said)?);
     let status = perf.status().context("perf cannot be started; install linux-perf")?;
     if !status.success() {
         bail!("perf script failed ({status}): {}", last_lines(&said));

@@ -32,6 +32,10 @@ fn rust(text: &str) -> Option<String> {
 
 fn cpp(text: &str) -> Option<String> {
     let (text, stub) = text.strip_suffix("@plt").map_or((text, ""), |text| (text, "@plt"));
+    if let Some(mut name) = words(text) {
+        name.push_str(stub);
+        return Some(name);
+    }
     let symbol = cpp_demangle::Symbol::new(text).ok()?;
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
     let mut out = Bounded(String::new());
@@ -47,24 +51,76 @@ fn cpp(text: &str) -> Option<String> {
     Some(name)
 }
 
+/// A name of plain words: `_ZN4llvm5Value7setNameERKNS_5TwineE` is `llvm::Value::setName`. Most are, and their parameters, which are
+/// not shown, are the dearest to take apart. `None` if it has anything else (templates, operators, lambdas).
+fn words(text: &str) -> Option<String> {
+    let rest = text.strip_prefix("_Z")?;
+    let Some(mut rest) = rest.strip_prefix('N') else {
+        let (word, rest) = word(rest)?;
+        return (!rest.starts_with(['I', 'B']) && is_plain(rest)).then(|| word.to_owned());
+    };
+    rest = rest.trim_start_matches(['r', 'V', 'K']);
+    rest = rest.strip_prefix(['R', 'O']).unwrap_or(rest);
+    let mut name = String::with_capacity(text.len());
+    if let Some(after) = rest.strip_prefix("St") {
+        name.push_str("std");
+        rest = after;
+    }
+    let mut last = None;
+    loop {
+        let (next, after) = match (rest.as_bytes(), last) {
+            ([b'C', b'1'..=b'3', b'E', ..], Some(class)) => (class, &rest[2..]),
+            ([b'D', b'0'..=b'2', b'E', ..], Some(class)) => {
+                name.push_str("::~");
+                name.push_str(class);
+                return is_plain(&rest[3..]).then_some(name);
+            }
+            ([b'E', ..], Some(_)) => return is_plain(&rest[1..]).then_some(name),
+            _ => word(rest)?,
+        };
+        if !name.is_empty() {
+            name.push_str("::");
+        }
+        name.push_str(next);
+        (last, rest) = (Some(next), after);
+    }
+}
+
+/// `3foobar` is the word `foo`, and `bar` follows.
+fn word(text: &str) -> Option<(&str, &str)> {
+    // What is only of this file.
+    let text = text.strip_prefix('L').unwrap_or(text);
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (length, rest) = text.split_at(digits);
+    let (word, rest) = rest.split_at_checked(length.parse().ok().filter(|length| *length > 0)?)?;
+    let is_anonymous =
+        matches!(word.as_bytes(), [b'_', b'G', b'L', b'O', b'B', b'A', b'L', b'_', b'.' | b'_' | b'$', b'N', ..]);
+    Some((if is_anonymous { "(anonymous namespace)" } else { word }, rest))
+}
+
+/// Parameters and what compilers add behind them.
+fn is_plain(rest: &str) -> bool {
+    rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$'))
+}
+
 /// cpp_demangle has its own words for some things; perf's are those of the GNU tools.
 fn in_perfs_words(mut name: String) -> String {
     if let Some(thunk) = thunk(&name) {
         name = thunk;
     }
     for (short, class, arguments) in STREAMS {
-        for (theirs, function) in [
-            (format!("std::{short}::~{short}"), format!("~{class}")),
-            (format!("std::{short}::{short}"), class.to_owned()),
-        ] {
-            if let Some(before) = name.strip_suffix(&theirs) {
-                name = format!("{before}std::{class}<{arguments} >::{function}");
-                break;
-            }
+        let Some(before) = name.strip_suffix(short) else { continue };
+        let (before, destroys) = before.strip_suffix('~').map_or((before, ""), |before| (before, "~"));
+        let before = before.strip_suffix("::").and_then(|before| before.strip_suffix(short)?.strip_suffix("std::"));
+        if let Some(before) = before {
+            name = format!("{before}std::{class}<{arguments} >::{destroys}{class}");
         }
     }
     if name.contains(", >") {
         name = name.replace(", >", ">"); // an empty list of arguments
+    }
+    if !name.contains('(') {
+        return name;
     }
     for (kind, suffix) in
         [("(unsigned int)", "u"), ("(unsigned long)", "ul"), ("(long)", "l"), ("(unsigned long long)", "ull")]
@@ -142,15 +198,50 @@ mod tests {
             ("_Z3fooi.constprop.0", "foo"),
             ("_ZNSt6vectorIiSaIiEE9push_backEOi@plt", "std::vector<int, std::allocator<int> >::push_back@plt"),
             ("_Z", "_Z"),
+            ("_ZN4llvm5Value7setNameERKNS_5TwineE", "llvm::Value::setName"),
+            ("_ZN12_GLOBAL__N_19Inlinable3runEv", "(anonymous namespace)::Inlinable::run"),
+            ("_ZN12_GLOBAL__N_1L3runEv.part.0", "(anonymous namespace)::run"),
+            ("_ZNKSt9exception4whatEv", "std::exception::what"),
+            ("_ZN4llvm5ValueD2Ev", "llvm::Value::~Value"),
+            ("_ZN4llvm5ValueC1EPNS_4TypeEj@plt", "llvm::Value::Value@plt"),
+            ("_ZL4initv", "init"),
+            ("_Z3maxIiET_S0_S0_", "max<int>"),
+            ("_ZN3abc99too_longE", "_ZN3abc99too_longE"),
         ] {
             assert_eq!(demangle(mangled.as_bytes()), want);
         }
+    }
+
+    /// What cpp_demangle makes of it, without the short way.
+    fn taken_apart(text: &str) -> Option<String> {
+        let symbol = cpp_demangle::Symbol::new(text).ok()?;
+        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+        let mut out = String::new();
+        symbol.structured_demangle(&mut out, &options).ok()?;
+        Some(in_perfs_words(out.strip_suffix(" const").unwrap_or(&out).to_owned()))
     }
 
     proptest::proptest! {
         #[test]
         fn any_name(name in "_(Z|R|ZN)[A-Za-z0-9_.$]{0,60}") {
             demangle(name.as_bytes());
+        }
+
+        #[test]
+        fn the_short_way_leads_to_the_same(
+            words_ in proptest::collection::vec("[a-zA-Z_][a-zA-Z0-9_]{0,7}|_GLOBAL__N_1", 1..5),
+            start in "(N|NK|NSt|NKSt|L|)",
+            end in "(C1|C2|D0|D2|)",
+            parameters in "(v|i|PKc|RKSsj|S_|St6vectorIiSaIiEE)",
+        ) {
+            let nested = start.starts_with('N');
+            let count = if nested { words_.len() } else { 1 };
+            let mangled: String = words_[..count].iter().map(|word| format!("{}{word}", word.len())).collect();
+            let (end, close) = if nested { (end.as_str(), "E") } else { ("", "") };
+            let text = format!("_Z{start}{mangled}{end}{close}{parameters}");
+            if let Some(want) = taken_apart(&text) {
+                proptest::prop_assert_eq!(words(&text), Some(want), "{}", text);
+            }
         }
     }
 }

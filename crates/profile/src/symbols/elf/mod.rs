@@ -85,6 +85,6 @@ impl NamedFile {
         let address = segment.address.wrapping_add(file_offset - segment.offset);
         let (range, name) = self.table.find(address)?;
         let offset_of = |address: u64| address.wrapping_sub(segment.address).wrapping_add(segment.offset);
-        Some((offset_of(range.start)..offset_of(range.end), demangle::demangle(&name)))
+        Some((offset_of(range.start)..offset_of(range.end), name))
     }
 }

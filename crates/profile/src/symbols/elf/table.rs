@@ -17,31 +17,37 @@ const NESTED: usize = 32;
 /// Where the last function ends if it does not say: perf takes the page it is on and one more.
 const PAGE: u64 = 4096;
 
-/// Larger tables, in bytes, are read only around what is asked for …
-const LARGE: u64 = 24 << 16;
-/// … so far to both sides …
-const AROUND: u64 = 64 << 10;
-/// … and not more often than this: each time all of the table passes by.
-const MOST_PARTS: usize = 6;
+/// So many symbols are on a shelf, on average.
+const ON_A_SHELF: usize = 32;
 
 pub(super) struct Table {
-    /// By start; of several with one start in the order of the files. Empty as long as only `parts` were read.
-    symbols: Vec<Symbol>,
-    is_whole: bool,
-    /// Parts of a large table, of which a recording often meets but a few functions.
-    parts: Vec<Vec<Symbol>>,
+    symbols: Shelves,
     /// The tables that [`Symbol::table`] counts: in which image, the symbols, their strings.
     tables: Vec<(usize, Section, Section)>,
     /// For each of them, which sections of the image are code or data.
     code: Vec<Vec<bool>>,
     images: Vec<Image>,
-    /// The size of the longest function.
-    longest: u64,
     plt: Option<Plt>,
 }
 
+/// Symbols put on shelves by their address. A shelf is put in order when something on it is asked for: a recording meets few
+/// functions of a large program.
+#[derive(Default)]
+struct Shelves {
+    /// Shelf after shelf; on a shelf that is in order by start, and of several with one start in the order of the files.
+    symbols: Vec<Symbol>,
+    /// Where each shelf ends.
+    ends: Vec<u32>,
+    in_order: Vec<bool>,
+    /// The lowest address, and by how many bits an address above it is the number of its shelf.
+    base: u64,
+    shift: u32,
+    /// The size of the longest function.
+    longest: u64,
+}
+
 /// Small, as there may be a million of them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Symbol {
     start: u64,
     /// Where its name is among the strings. It is looked up there when it is asked for.
@@ -78,16 +84,8 @@ impl Table {
         let packed = packed.and_then(|section| mapped.bytes(section.offset, section.size, most));
         let plt = Plt::of(&mapped, &sections);
         let stripped = !sections.iter().any(|section| section.kind == SYMTAB);
-        let mut table = Table {
-            symbols: Vec::new(),
-            is_whole: false,
-            parts: Vec::new(),
-            tables: Vec::new(),
-            code: Vec::new(),
-            images: Vec::new(),
-            longest: 0,
-            plt,
-        };
+        let mut table =
+            Table { symbols: Shelves::default(), tables: Vec::new(), code: Vec::new(), images: Vec::new(), plt };
         if stripped
             && debug.is_none()
             && let Some(packed) = packed.and_then(|packed| debugdata::unpack(&packed, most))
@@ -103,36 +101,16 @@ impl Table {
             table.add(debug, &sections, &[SYMTAB], most)?;
         }
         table.add(mapped, &sections, if whole { &[SYMTAB] } else { &[DYNSYM] }, most)?;
-        if table.tables.iter().map(|(_, symbols, _)| symbols.size).sum::<u64>() <= LARGE {
-            table.read_whole();
-        }
+        table.symbols = Shelves::of(table.all_symbols());
         Some(table)
     }
 
-    fn read_whole(&mut self) {
-        let most: u64 = self.tables.iter().map(|(_, symbols, _)| symbols.size / 24).sum();
-        let mut symbols = Vec::with_capacity(most as usize);
+    fn all_symbols(&self) -> Vec<Symbol> {
+        // A file may say any size of itself; what is not there is not read.
+        let sizes = self.tables.iter().map(|(image, symbols, _)| symbols.size.min(self.images[*image].length()));
+        let mut symbols = Vec::with_capacity(sizes.map(|size| (size / 24) as usize).sum());
         self.each_symbol(|symbol| symbols.push(symbol));
-        sort(&mut symbols);
-        self.longest = symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
-        self.symbols = symbols;
-        self.is_whole = true;
-        self.parts.clear();
-    }
-
-    /// Reads the symbols around an address.
-    fn read_part(&mut self, address: u64) -> Vec<Symbol> {
-        let around = address.saturating_sub(AROUND)..address.saturating_add(AROUND);
-        let (mut part, mut longest) = (Vec::new(), 0);
-        self.each_symbol(|symbol| {
-            longest = symbol.size().max(longest);
-            if around.contains(&symbol.start) {
-                part.push(symbol);
-            }
-        });
-        self.longest = longest;
-        sort(&mut part);
-        part
+        symbols
     }
 
     fn each_symbol(&self, mut take: impl FnMut(Symbol)) {
@@ -171,10 +149,7 @@ impl Table {
 
     /// Keeps no file open from now on.
     pub fn close(&mut self) -> Option<()> {
-        if !self.is_whole {
-            self.read_whole();
-        }
-        self.symbols.shrink_to_fit();
+        self.symbols.symbols.shrink_to_fit();
         let tables = &self.tables;
         let read = |image| ranges(tables, image, |(_, symbols, _)| symbols);
         let images = std::mem::take(&mut self.images).into_iter().enumerate();
@@ -192,106 +167,145 @@ impl Table {
     /// What it takes of memory.
     pub fn held_bytes(&self) -> usize {
         let images: usize = self.images.iter().map(Image::held_bytes).sum();
-        self.symbols.capacity() * size_of::<Symbol>() + images + self.plt.as_ref().map_or(0, Plt::held_bytes)
+        self.symbols.held_bytes() + images + self.plt.as_ref().map_or(0, Plt::held_bytes)
     }
 
-    /// The function at `address`: where it lies, and its name as it stands in the file.
-    pub fn find(&mut self, address: u64) -> Option<(Range<u64>, Vec<u8>)> {
+    /// The function at `address`: where it lies, and its name.
+    pub fn find(&mut self, address: u64) -> Option<(Range<u64>, String)> {
         if let Some(plt) = &mut self.plt
             && plt.covers(address)
-            && let Some(found) = plt.find(&self.images, address)
+            && let Some((range, name)) = plt.find(&self.images, address)
         {
-            return Some(found);
+            return Some((range, demangle(&name)));
         }
-        if !self.is_whole && self.parts.iter().all(|part| !self.tells(part, address)) {
-            if self.parts.len() < MOST_PARTS {
-                let part = self.read_part(address);
-                self.parts.push(part);
-            }
-            if !self.parts.last().is_some_and(|part| self.tells(part, address)) {
-                self.read_whole();
-            }
-        }
-        match self.parts.iter().find(|part| self.tells(part, address)) {
-            Some(part) => self.find_in(part, address),
-            None => self.find_in(&self.symbols, address),
-        }
-    }
-
-    /// Whether a part holds all that [`Table::find_in`] looks at for an address: what follows, and what may reach up to it.
-    fn tells(&self, part: &[Symbol], address: u64) -> bool {
-        let end = part.partition_point(|symbol| symbol.start <= address);
-        let (Some(first), Some(nearest)) = (part.first(), part[..end].last()) else { return false };
-        // All that begin alike, and as many others as are looked at.
-        end < part.len()
-            && first.start < nearest.start
-            && (end > NESTED && part[end - 1 - NESTED].start > first.start || address - first.start > self.longest)
-    }
-
-    fn find_in(&self, symbols: &[Symbol], address: u64) -> Option<(Range<u64>, Vec<u8>)> {
+        let shelves = self.symbols.around(address);
+        let symbols = &self.symbols.symbols[shelves];
         let end = symbols.partition_point(|symbol| symbol.start <= address);
         let nearest = symbols[..end].last()?.start;
+        let longest = self.symbols.longest;
         for (at, symbol) in symbols[..end].iter().enumerate().rev().take(NESTED) {
             let distance = address - symbol.start;
             if distance < symbol.size() {
-                let best = self.best(symbols, at, symbol.start);
+                let (best, name) = self.best(symbols, at, symbol.start);
                 if distance < best.size() {
-                    return Some((symbol.start..symbol.start + best.size(), self.name(best)));
+                    let name = name.unwrap_or_else(|| self.name(best));
+                    return Some((symbol.start..symbol.start + best.size(), name));
                 }
             }
-            if distance >= self.longest && symbol.start < nearest {
+            if distance >= longest && symbol.start < nearest {
                 break;
             }
         }
         // What has no size ends where the next begins, but a label in a function is not one.
-        let label = self.best(symbols, end - 1, nearest);
+        let (label, name) = self.best(symbols, end - 1, nearest);
         let stop = match symbols.get(end) {
             Some(next) => next.start,
             None => nearest.next_multiple_of(PAGE).saturating_add(PAGE),
         };
-        (label.size() == 0 && address < stop).then(|| (nearest..stop, self.name(label)))
+        (label.size() == 0 && address < stop).then(|| (nearest..stop, name.unwrap_or_else(|| self.name(label))))
     }
 
     /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one
-    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one, then the first.
-    fn best(&self, symbols: &[Symbol], last: usize, start: u64) -> Symbol {
+    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one, then the first. With its
+    /// name, if that had to be known.
+    fn best(&self, symbols: &[Symbol], last: usize, start: u64) -> (Symbol, Option<String>) {
         let same_start = symbols[..=last].iter().rev().take_while(|symbol| symbol.start == start);
         // perf compares names after it made them readable.
-        let taste = |symbol: Symbol| {
-            let name = demangle(&self.name(symbol));
+        let taste = |name: &str| {
             let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
             (Reverse(underscores), name.len())
         };
         let mut best = symbols[last];
-        let mut best_taste = None;
+        let mut best_name: Option<String> = None;
         for other in same_start.skip(1) {
             let order = other.rank().cmp(&best.rank());
             if order.is_eq() {
-                let (ours, theirs) = (*best_taste.get_or_insert_with(|| taste(best)), taste(*other));
-                if theirs >= ours {
-                    (best, best_taste) = (*other, Some(theirs));
+                let (ours, theirs) = (best_name.get_or_insert_with(|| self.name(best)), self.name(*other));
+                if taste(&theirs) >= taste(ours) {
+                    (best, best_name) = (*other, Some(theirs));
                 }
             } else if order.is_gt() {
-                (best, best_taste) = (*other, None);
+                (best, best_name) = (*other, None);
             }
         }
-        best
+        (best, best_name)
     }
 
-    fn name(&self, symbol: Symbol) -> Vec<u8> {
+    fn name(&self, symbol: Symbol) -> String {
         let (image, _, strings) = &self.tables[symbol.table()];
-        self.images[*image].string(strings, symbol.name)
+        demangle(&self.images[*image].string(strings, symbol.name))
     }
 }
 
-/// Stable: those that begin alike stay in the order of the files. By digits: comparing took a fifth of an import.
-fn sort(symbols: &mut [Symbol]) {
-    let base = symbols.iter().map(|symbol| symbol.start).min().unwrap_or(0);
-    let span = symbols.iter().map(|symbol| symbol.start - base).max().unwrap_or(0);
-    if u32::try_from(span).is_ok() {
-        radsort::sort_by_key(symbols, |symbol| (symbol.start - base) as u32);
-    } else {
-        radsort::sort_by_key(symbols, |symbol| symbol.start);
+impl Shelves {
+    fn of(symbols: Vec<Symbol>) -> Shelves {
+        let (mut base, mut last, mut longest) = (u64::MAX, 0, 0);
+        for symbol in &symbols {
+            (base, last, longest) = (base.min(symbol.start), last.max(symbol.start), longest.max(symbol.size()));
+        }
+        let span = last.saturating_sub(base);
+        let shelves = (symbols.len() / ON_A_SHELF).next_power_of_two();
+        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(shelves.trailing_zeros()).min(63);
+        // How many are on each shelf, then where each begins, and as they are put there where it ends.
+        let mut ends = vec![0; (span >> shift) as usize + 1];
+        for symbol in &symbols {
+            ends[(symbol.start.saturating_sub(base) >> shift) as usize] += 1;
+        }
+        let mut begin = 0;
+        for end in &mut ends {
+            (begin, *end) = (begin + *end, begin);
+        }
+        let mut placed = vec![Symbol::default(); symbols.len()];
+        for symbol in symbols {
+            let end = &mut ends[((symbol.start - base) >> shift) as usize];
+            placed[*end as usize] = symbol;
+            *end += 1;
+        }
+        Shelves { symbols: placed, in_order: vec![false; ends.len()], ends, base, shift, longest }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.symbols.capacity() * size_of::<Symbol>() + self.ends.len() * (size_of::<u32>() + size_of::<bool>())
+    }
+
+    fn begin(&self, shelf: usize) -> usize {
+        if shelf == 0 { 0 } else { self.ends[shelf - 1] as usize }
+    }
+
+    fn put_in_order(&mut self, shelf: usize) {
+        if !std::mem::replace(&mut self.in_order[shelf], true) {
+            let begin = self.begin(shelf);
+            self.symbols[begin..self.ends[shelf] as usize].sort_by_key(|symbol| symbol.start);
+        }
+    }
+
+    /// In order, all symbols that have a say in what lies at `address`: the next one, and before it as many as are looked at, or as
+    /// many as could reach so far.
+    fn around(&mut self, address: u64) -> Range<usize> {
+        if self.symbols.is_empty() {
+            return 0..0;
+        }
+        let last = self.ends.len() - 1;
+        let shelf = (address.saturating_sub(self.base) >> self.shift).min(last as u64) as usize;
+        let (mut low, mut high) = (shelf, shelf);
+        self.put_in_order(shelf);
+        let end = self.symbols[self.begin(shelf)..self.ends[shelf] as usize].partition_point(|at| at.start <= address);
+        let end = self.begin(shelf) + end;
+        while high < last && self.ends[high] as usize == end {
+            high += 1;
+            self.put_in_order(high);
+        }
+        while low > 0 && !self.is_enough(self.begin(low), end, address) {
+            low -= 1;
+            self.put_in_order(low);
+        }
+        self.begin(low)..self.ends[high] as usize
+    }
+
+    /// Those that begin alike are on one shelf, so that nobody is missing of them.
+    fn is_enough(&self, begin: usize, end: usize, address: u64) -> bool {
+        let before = &self.symbols[begin..end];
+        before.len() >= NESTED || before.first().is_some_and(|first| address - first.start >= self.longest)
     }
 }
 
@@ -339,30 +353,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_table_say_what_the_whole_says() {
+    fn shelves_say_what_the_whole_table_says() {
         let read = || {
             let image = Image::open(&std::env::current_exe().expect("a path")).expect("a file");
             Table::read(image, None, MAX_SYMBOLS).expect("a table")
         };
         let mut whole = read();
-        whole.read_whole();
-        let addresses: Vec<u64> = whole.symbols.iter().map(|symbol| symbol.start).collect();
+        let mut symbols = whole.all_symbols();
+        symbols.sort_by_key(|symbol| symbol.start);
+        let addresses: Vec<u64> = symbols.iter().map(|symbol| symbol.start).collect();
         assert!(addresses.len() > 1000);
-        let anew = || Table { symbols: Vec::new(), is_whole: false, ..read() };
-        for share in [0, 1, 3, 7, 9, 10] {
-            let mut parts = anew();
-            let from = (addresses.len() - 1) * share / 10;
-            for address in
-                addresses[from..].iter().take(50).flat_map(|start| [start.wrapping_sub(1), *start, start + 9])
-            {
-                assert_eq!(parts.find(address), whole.find(address), "{address:x}");
+        // All on one shelf, in order.
+        let longest = symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
+        let (ends, in_order) = (vec![symbols.len() as u32], vec![true]);
+        whole.symbols = Shelves { symbols, ends, in_order, base: addresses[0], shift: 63, longest };
+        let mut shelves = read();
+        assert!(shelves.symbols.ends.len() > 20);
+        let many = addresses.iter().step_by(1 + addresses.len() / 3000);
+        for start in [0, addresses[0] / 2, u64::MAX].iter().chain(many) {
+            for address in [start.wrapping_sub(1), *start, start.saturating_add(9)] {
+                assert_eq!(shelves.find(address), whole.find(address), "{address:x}");
             }
         }
-        let mut parts = anew();
-        assert!(!parts.is_whole);
-        for start in addresses.iter().step_by(addresses.len() / 300) {
-            assert_eq!(parts.find(start + 3), whole.find(start + 3), "{start:x}");
+        let left = shelves.symbols.in_order.iter().filter(|is| !**is).count();
+        assert!(left > 0, "what nobody asked for is not put in order");
+    }
+
+    #[test]
+    fn symbols_anywhere() {
+        let at = |start| Symbol { start, ..Symbol::default() };
+        for starts in [vec![], vec![0], vec![u64::MAX], vec![0, u64::MAX], vec![7; 100], (0..1000).rev().collect()] {
+            let mut shelves = Shelves::of(starts.iter().copied().map(at).collect());
+            for address in [0, 1, 7, 500, 5000, u64::MAX] {
+                let around = shelves.around(address);
+                let near = &shelves.symbols[around];
+                assert!(near.is_sorted_by_key(|symbol| symbol.start));
+                let below = starts.iter().filter(|start| **start <= address).max();
+                let found = near.iter().rev().find(|symbol| symbol.start <= address).map(|symbol| symbol.start);
+                assert_eq!(found.as_ref(), below, "{address} in {} symbols", starts.len());
+                let above = starts.iter().filter(|start| **start > address).min();
+                let found = near.iter().find(|symbol| symbol.start > address).map(|symbol| symbol.start);
+                assert_eq!(found.as_ref(), above, "{address} in {} symbols", starts.len());
+            }
         }
-        assert!(parts.is_whole, "where much is asked for, all is read");
     }
 }
