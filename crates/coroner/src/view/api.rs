@@ -33,6 +33,11 @@ impl Page {
     pub fn open(source: SourceArgs) -> anyhow::Result<Page> {
         Ok(Page { loading: Loading::start(source)? })
     }
+
+    /// Ends what still runs for it, and removes what was made for it.
+    pub fn end(&self) {
+        self.loading.end();
+    }
 }
 
 /// Why a document could not be made. That there is nothing to show is not our failure.
@@ -55,7 +60,8 @@ impl Api for Page {
         if ask.path == "progress" {
             return None;
         }
-        self.loading.shown()?.ok()?.version()
+        // Of a file that was replaced nothing that was kept is given any more.
+        self.loading.shown()?.ok().filter(|shown| shown.replaced().is_none())?.version()
     }
 
     fn is_light(&self, ask: &Ask) -> bool {
@@ -77,7 +83,10 @@ impl Api for Page {
                 ));
             }
         };
-        answer(shown, ask)
+        match shown.replaced() {
+            Some(why) => Err(Refusal::gone(why, "start coroner view anew to see what is there now")),
+            None => answer(shown, ask),
+        }
     }
 }
 
