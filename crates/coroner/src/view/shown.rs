@@ -30,7 +30,7 @@ const FRESH_EVIDENCE: Duration = Duration::from_secs(5);
 /// What a command reads of a directory where nobody asks for more, in nanoseconds.
 const OF_A_DIRECTORY: u64 = 600_000_000_000;
 /// So many segments are read for a picture of more samples than can be read.
-const MOST_SEGMENTS: u32 = 8;
+const MOST_SEGMENTS: u32 = 4;
 /// Without a look for so long nobody was watching.
 pub const GAP: u64 = 5_000_000_000;
 

@@ -187,12 +187,14 @@ pub fn merged(trees: &[FlameTree]) -> FlameTree {
         grower.tree.samples += tree.samples;
         // Where each node of this graph is in the new one; a child's position is behind its parent's.
         let mut places = vec![0u32; tree.nodes.len()];
+        let mut labels: HashMap<StrId, StrId, Seeded> = HashMap::default();
         for (at, node) in tree.nodes.iter().enumerate() {
             let own = &mut grower.tree.nodes[places[at] as usize].own;
             *own = own.saturating_add(node.own);
             for child in &node.children {
                 let Node { label, place, inlined, .. } = &tree.nodes[*child as usize];
-                let label = grower.tree.labels.intern(tree.labels.get(*label));
+                let new = &mut grower.tree.labels;
+                let label = *labels.entry(*label).or_insert_with(|| new.intern(tree.labels.get(*label)));
                 places[*child as usize] = grower.child(places[at], Label { label, place: *place, inlined: *inlined });
             }
         }

@@ -69,6 +69,9 @@ impl Side {
             trees.push(if is_it { tree } else { side.tree(invert) });
             sides.push(side);
         }
+        if trees.iter().any(|tree| tree.samples > 0) {
+            trees.retain(|tree| tree.samples > 0);
+        }
         let tree = if trees.len() == 1 { trees.pop()? } else { flame::merged(&trees) };
         // The fullest one lends its names.
         sides.sort_by_key(|side| std::cmp::Reverse(side.samples()));
