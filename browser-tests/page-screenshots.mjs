@@ -1,6 +1,6 @@
 // Pictures of the page.
 //   node page-screenshots.mjs         those of the README, into docs/images
-//   node page-screenshots.mjs --all   every view in both themes, 1280 and 2560 wide, into target/screenshots, for eyes
+//   node page-screenshots.mjs --all   every view in both themes, 900, 1280 and 2560 wide, into target/screenshots, for eyes
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { launch, recording, repository } from "./browser.mjs";
@@ -29,7 +29,7 @@ try {
     ["brushed", recorded, `#v=cores&${brushed}`], ["difference", recorded, `#v=profile&base=rest&${brushed}`], ["profile", recorded, "#v=profile"], ["search", recorded, `#v=profile&q=mem_cgroup&${brushed}`],
     ["zombies", golden("the-incident"), "#v=zombies"], ["units", golden("the-incident"), "#v=units"], ["healthy", golden("busy-healthy"), "#v=overview"], ["two", golden("two-problems"), "#v=overview"], ["folded", recording, "#v=profile&colour=language"],
   ] : [["view-overview", golden("the-incident"), "#v=overview"], ["view-cores", recorded, `#v=cores&by=owner&${brushed}`]];
-  for (const [colorScheme, width] of all ? [["light", 1280], ["light", 2560], ["dark", 1280], ["dark", 2560]] : [["dark", 1280]]) {
+  for (const [colorScheme, width] of all ? [["light", 1280], ["light", 2560], ["dark", 1280], ["dark", 2560], ["dark", 900]] : [["dark", 1280]]) {
     for (const [name, file, hash] of pictures) {
       const { page } = await look(context, (await server(file)).url, hash);
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });

@@ -4,9 +4,11 @@ import { address } from "../src/api/fetch.ts";
 import type { Link, Named, OffsetHeatmap, Verdict } from "../src/api/types.ts";
 import { bandText, compared, hasRest, selected } from "../src/flame/query.ts";
 import { coreOf, lessSure, stepsOf } from "../src/overview/chain.ts";
-import { bandOf, busiest, isSelected, rangeOf } from "../src/scope/cells.ts";
+import { bandOf, busiest, isSelected, longestOf, rangeOf } from "../src/scope/cells.ts";
 import { START } from "../src/state.ts";
-import { eventLanes, near, seriesLanes, stretches, summary, told } from "../src/timeline/lanes.ts";
+import { grownBy } from "../src/node/growth.ts";
+import type { Source } from "../src/api/types.ts";
+import { eventLanes, isToldByEvents, near, seriesLanes, stretches, summary, told } from "../src/timeline/lanes.ts";
 
 const named = (code: string, kind = "process", name = "x"): Named => ({ code, subject: { kind, name }, title: code });
 const link = (from: Named, to: Named, certainty: Link["certainty"] = "proven"): Link => ({ from, to, because: "b", certainty, proofs: { identity: {}, order: {}, size: {} }, evidence: [] });
@@ -68,4 +70,26 @@ test("time line: lanes by kind, calm counters folded, what was not seen is not z
   assert.deepEqual(seriesLanes(timeline, true).shown.map(one => one.id), ["a", "b"]);
   assert.match(summary(lanes, split.shown), /1 NIC resets, 2 unit restarts.*a at most 3/);
   assert.deepEqual([told(14e9, "ns"), told(2048, "bytes"), told(null, "ns"), told(1234567, "")], ["14 s", "2 KiB", "not seen", "1,234,567"]);
+});
+
+test("what is counted and told by events has one lane, unless more was counted", () => {
+  const restart = { at: 1, uncertainty_ns: 0, kind: "unit-restart", severity: "warning", title: "x", subject: null };
+  const counted = (values: (number | null)[]) => ({ id: "unit-restarts", title: "restarts of units", unit: "restarts", worst: "sum" as const, values });
+  assert.ok(isToldByEvents(counted([1, null, 1]), [restart, restart]));
+  assert.ok(!isToldByEvents(counted([1, 2]), [restart, restart]));
+  assert.ok(!isToldByEvents(counted([0, 0]), []));
+  assert.ok(!isToldByEvents({ ...counted([1]), id: "zombies" }, [restart]));
+});
+
+test("growth of dead cgroups is what came between the first and the last count", () => {
+  assert.deepEqual(grownBy({ at: [0, 5e9, 14e9, 20e9], dead: [10, null, 66, null], tracked: [] }), { more: 56, ns: 14e9 });
+  assert.equal(grownBy({ at: [0, 5e9], dead: [10, 10], tracked: [] }), null);
+  assert.equal(grownBy({ at: [0], dead: [null], tracked: [] }), null);
+});
+
+test("of a directory no more time is shown than has some millions of samples", () => {
+  const source = (kind: string, rate_hz: number, cores: number) => ({ kind, rate_hz, cores: Array(cores).fill(0) }) as unknown as Source;
+  assert.equal(longestOf(source("recording", 49, 192)), 3600e9);
+  assert.equal(longestOf(source("directory", 49, 2)), 3600e9);
+  assert.equal(longestOf(source("recorder", 49, 192)), 180e9);
 });

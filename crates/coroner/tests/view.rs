@@ -290,3 +290,74 @@ fn without_a_recorder_it_says_what_to_do_and_a_taken_port_is_told() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another port"));
 }
+
+#[test]
+fn a_file_that_is_replaced_gives_no_mixed_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shown, other) = (dir.path().join("a.coroner"), dir.path().join("b.coroner"));
+    fs::copy(INCIDENT, &shown).unwrap();
+    fs::copy(Path::new(INCIDENT).with_file_name("idle.coroner"), &other).unwrap();
+    let server = Server::of(&shown);
+    let units = server.ask("/api/v1/units", &[]);
+    assert_eq!(units.status, 200);
+    fs::rename(&other, &shown).unwrap();
+    let tag = units.header("etag").unwrap();
+    for (path, headers) in
+        [("source", vec![]), ("cores", vec![]), ("units", vec![]), ("units", vec![("If-None-Match", tag)])]
+    {
+        let got = server.ask(&format!("/api/v1/{path}"), &headers);
+        assert_eq!(got.status, 410, "{path} {headers:?}");
+        let told = got.json();
+        assert!(told["error"].as_str().unwrap().contains("replaced"), "{told}");
+        assert!(told["what_to_do"].as_str().unwrap().contains("anew"), "{told}");
+    }
+}
+
+#[test]
+fn what_comes_into_a_directory_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = |name: &str| Path::new(INCIDENT).with_file_name(format!("{name}.coroner"));
+    fs::copy(golden("idle"), dir.path().join("2026-11-16T18-00-00Z.coroner")).unwrap();
+    let server = Server::of(dir.path());
+    let before = server.get("source");
+    assert_eq!((before["segments"].as_array().unwrap().len(), &before["live"]), (1, &false.into()));
+    let unfinished = dir.path().join("unfinished");
+    fs::copy(golden("the-incident"), &unfinished).unwrap();
+    fs::rename(unfinished, dir.path().join("2026-11-16T19-00-00Z.coroner")).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while server.get("source")["segments"].as_array().unwrap().len() < 2 {
+        assert!(Instant::now() < until, "it is not noticed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis stays where it is");
+}
+
+#[test]
+fn loopback_by_another_name_is_loopback() {
+    let server = Server::start(Path::new(INCIDENT), "[::ffff:127.0.0.1]:0", &[]);
+    assert!(server.url.starts_with("http://127.0.0.1:") && !server.url.contains("token"), "{}", server.url);
+    assert_eq!(server.ask("/api/v1/source", &[]).status, 200);
+    assert_eq!(server.ask("/api/v1/source", &[("Host", "10.0.0.1")]).status, 421);
+    let everywhere = Server::start(Path::new(INCIDENT), "[::ffff:0.0.0.0]:0", &[]);
+    assert!(everywhere.url.contains("?token="), "{}", everywhere.url);
+    assert_eq!(everywhere.ask("/api/v1/source", &[]).status, 401);
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_write() {
+    let view = |listen: &str| {
+        let refused = Command::new(CORONER).args(["view", INCIDENT, "--no-open", "--listen", listen]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{listen}");
+        String::from_utf8_lossy(&refused.stderr).into_owned()
+    };
+    assert!(view("8080").contains("127.0.0.1:8080"), "{}", view("8080"));
+    assert!(view("localhost:80").contains("127.0.0.1:80"), "{}", view("localhost:80"));
+    assert!(view("here").contains("127.0.0.1:9479"), "{}", view("here"));
+    let dir = tempfile::tempdir().unwrap();
+    let profile = dir.path().join("perf.txt");
+    fs::write(&profile, perf_text()).unwrap();
+    let refused = Command::new(CORONER).args(["diagnose", "--from"]).arg(&profile).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("coroner view") && said.contains("coroner monopolies"), "{said}");
+}

@@ -1,7 +1,7 @@
 //! What a diagnosis consists of, and how it is made.
 
 use crate::code::Code;
-use crate::cores::timeline::made_once;
+use crate::cores::made::made_once;
 use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};

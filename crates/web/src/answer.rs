@@ -60,6 +60,11 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, error, what_to_do)
     }
 
+    /// What was asked about is not there any more.
+    pub fn gone(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::GONE, error, what_to_do)
+    }
+
     /// It will be there in a moment.
     pub fn not_yet(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, what_to_do)

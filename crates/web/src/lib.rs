@@ -11,6 +11,7 @@ mod ask;
 mod assets;
 mod guard;
 mod kept;
+mod patience;
 mod peer;
 mod server;
 

@@ -7,6 +7,7 @@ use crate::answer::Encoding;
 use crate::assets::Assets;
 use crate::guard::{self, Guard, Passes, Token};
 use crate::kept::{Encoded, KeptAnswers};
+use crate::patience::Patient;
 use crate::{Api, Ask, Refusal, is_loopback, peer};
 use axum::Router;
 use axum::body::Body;
@@ -33,6 +34,8 @@ const LIGHT: usize = 4;
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long it waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// How long a client may take nothing of an answer that is on its way.
+const TAKEN_WITHIN: Duration = Duration::from_secs(20);
 /// How long a connection may last, whether or not its client reads; browsers make a new one.
 const CONNECTION_FOR: Duration = Duration::from_secs(600);
 /// Longer addresses are nobody's honest question; also the room for all headers of a request.
@@ -157,6 +160,7 @@ async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>, users: V
             }
         }
         let _ = stream.set_nodelay(true);
+        let stream = Patient::new(stream, TAKEN_WITHIN);
         let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             let mut http = hyper::server::conn::http1::Builder::new();

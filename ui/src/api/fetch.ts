@@ -15,17 +15,32 @@ export function address(path: string, parameters: Parameters = {}): string {
 
 const KEPT = 60;
 const kept = new Map<string, unknown>();
+// Two parts of the page that want the same at the same time ask once; who gives up leaves it to the other.
+const asked = new Map<string, { answer: Promise<unknown>; abort: AbortController; wanted: number }>();
 
 // Of a source that grows, answers are out of date when it has grown.
 export function forget(): void { kept.clear(); }
 
 export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {
   if (kept.has(url)) return kept.get(url) as T;
+  let one = asked.get(url);
+  if (!one) {
+    const abort = new AbortController();
+    one = { answer: load<T>(url, abort.signal).finally(() => { if (asked.get(url) === one) asked.delete(url); }), abort, wanted: 0 };
+    asked.set(url, one);
+  }
+  const own = one;
+  own.wanted++;
+  signal?.addEventListener("abort", () => { if (--own.wanted === 0) { own.abort.abort(); if (asked.get(url) === own) asked.delete(url); } }, { once: true });
+  return own.answer as Promise<T>;
+}
+
+async function load<T>(url: string, signal: AbortSignal): Promise<T> {
   let answer: Response;
   try {
     answer = await fetch(url, { signal, credentials: "same-origin", headers: { accept: "application/json" } });
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (signal.aborted) throw error;
     throw new ApiError(0, "The server does not answer.", "Is `coroner view` still running? If you came through ssh -L, is that connection still open?");
   }
   const body = await answer.json().catch(() => null);

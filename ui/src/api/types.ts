@@ -42,7 +42,7 @@ export interface CoreRow {
   core: number; serves: string[]; score: number; busy: Column; user: Column; system: Column; irq: Column; steal: Column;
   owner: number[]; owner_share: Column;
 }
-export interface CoreGrid { from: number; to: number; step_ns: number; columns: number; source: "time" | "samples"; owner_part?: number; cores: CoreRow[]; owners: Owner[]; average: Column }
+export interface CoreGrid { from: number; to: number; step_ns: number; columns: number; source: "time" | "samples"; owner_source?: string | null; owner_part?: number; cores: CoreRow[]; owners: Owner[]; average: Column }
 
 export interface TimelineEvent { at: number; uncertainty_ns: number; kind: string; severity: string; title: string; subject: string | null; finding_code?: string | null }
 export interface Series { id: string; title: string; unit: string; worst: "max" | "sum"; values: Column; subject?: string | null }
@@ -62,7 +62,7 @@ export interface Riser {
   mostly_in?: { command: string; share: number } | null; carries?: string[];
 }
 export interface DifferenceColumns {
-  total: number; baseline_total: number; samples?: number; baseline_samples?: number; unit: string; event: string | null; pruned?: Pruned; part?: number; risers: Riser[]; names: string[];
+  total: number; baseline_total: number; samples?: number; baseline_samples?: number; unit: string; event: string | null; pruned?: Pruned; part?: number; baseline_part?: number; risers: Riser[]; names: string[];
   nodes: { name: number[]; parent: number[]; place: string[]; now: number[]; baseline: number[]; own_now: number[]; own_baseline: number[] };
 }
 

@@ -92,6 +92,12 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     drawSelection(context, axis, state.selection, palette, AXIS_HEIGHT, canvasHeight, state.base === "rest" ? null : state.base);
     boxes(context, axis);
     drawPointer(context, axis, palette, AXIS_HEIGHT, canvasHeight);
+    if (inside > room) {
+      context.fillStyle = css(palette.empty);
+      context.fillRect(right + 4, top, 6, room);
+      context.fillStyle = css(palette.other);
+      context.fillRect(right + 4, top + scroll / inside * room, 6, room / inside * room);
+    }
   });
 
   function label(context: CanvasRenderingContext2D, row: CoreRow, y: number, left: number) {

@@ -17,7 +17,7 @@ export const columnsFor = (width: number): number => Math.min(2400, Math.max(400
 
 export function CoresView({ source, state, whole, range, generation }: Props) {
   const asked = { from: range.from, to: range.to, columns: columnsFor(innerWidth) };
-  const grid = useApi<CoreGrid>(address("cores", asked), 90, generation);
+  const grid = useApi<CoreGrid>(address("cores", { ...asked, owners: state.coresBy === "owner" ? 1 : undefined }), 90, generation);
   const timeline = useApi<Timeline>(source.has.evidence ? address("timeline", asked) : null, 90, generation);
   return (
     <>
@@ -27,12 +27,21 @@ export function CoresView({ source, state, whole, range, generation }: Props) {
           {(grid.data?.cores.length ?? 0) > 8 && <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Quiet cores and calm counters, too (a)">Show all</button>}
         </header>
         {grid.error ? <Failure error={grid.error} /> : grid.data ? <CoresHeatmap grid={grid.data} source={source} state={state} range={range} whole={whole} /> : <Waiting what="Reading cores" tall />}
+        <OwnersNote grid={grid.data} state={state} />
         {timeline.error ? <Failure error={timeline.error} /> : timeline.data && <TimelineView timeline={timeline.data} source={source} state={state} range={range} whole={whole} />}
       </section>
       {grid.data && <Holders grid={grid.data} state={state} />}
       {source.has.samples ? <FlamePane source={source} state={state} generation={generation} /> : <NoSamples />}
     </>
   );
+}
+
+// Of a long time not all samples are read to name owners, or none.
+export function OwnersNote({ grid, state }: { grid: CoreGrid | null; state: State }) {
+  const part = grid?.owner_part ?? 1;
+  if (part >= 1) return null;
+  if (!grid!.owner_source) return <p class="note">Who had the cores is not read for so long a time; zoom in, or <button class="link" onClick={() => update({ coresBy: "owner" }, true)}>have 1/{Math.round(1 / part)} of the samples read</button>.</p>;
+  return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Who had the cores is"} told by 1/{Math.round(1 / part)} of the samples, read here and there: columns between have none. A shorter time names all.</p>;
 }
 
 export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording holds counters and events, no stacks: there is no flame graph of it. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks all the time; <code>perf record -F 999 -a -g</code> files open here as well.</p></section>;

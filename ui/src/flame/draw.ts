@@ -1,5 +1,5 @@
 // Draws what is in sight of a flame graph. Work follows the pixels, not the frames: what is narrower than one is jumped over.
-import { changeFill, css, frameFill, inkOn, legible, mix, ownerColour, ownerKey, placeFill, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
+import { changeFill, css, frameFill, inkOn, mix, ownerColour, ownerKey, placeFill, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
 import { MONO } from "../paint/canvas.ts";
 import { firstBeyond, type Matches, type Tree } from "./tree.ts";
 
@@ -8,8 +8,8 @@ const SMALLEST = 2.5, NAMED = 26;
 
 export interface Sight { from: number; to: number; scroll: number }
 
-// Commands have the colour that their cores have, a little softer.
-export const commandFill = (name: string, theme: Theme, palette: Palette): Rgb => legible(mix(ownerColour(ownerKey(name), theme), palette.panel, theme === "dark" ? 0.35 : 0.45));
+// Commands have the colour that their cores have.
+export const commandFill = (name: string, theme: Theme): Rgb => ownerColour(ownerKey(name), theme);
 
 // Fill and ink of every name and place, made once for a graph.
 export class Paints {
@@ -40,7 +40,7 @@ export class Paints {
   private colour(frame: number): Rgb {
     const { tree, theme } = this, name = tree.names[tree.name[frame]!] ?? "?";
     if (tree.now) return changeFill(tree.now[frame]!, tree.baseline![frame]!, theme);
-    if (tree.place[frame] === 0 && frame !== 0) return commandFill(name, theme, this.palette);
+    if (tree.place[frame] === 0 && frame !== 0) return commandFill(name, theme);
     return frameFill(name, tree.place[frame]!, this.by, theme);
   }
 }

@@ -15,7 +15,9 @@ import { differenceTree, functionsOf, matchesOf, nameOf, percent, points, search
 export function FlamePane({ source, state, generation }: { source: Source; state: State; generation: number }) {
   const difference = state.base !== null;
   const url = difference ? address("flame-difference", compared(state)) : address("flame", { ...selected(state), invert: state.inverted ? 1 : undefined });
-  const answer = useApi<FlameColumns & DifferenceColumns>(url, 40, generation);
+  // Of very many samples a part is read, unless somebody wants all of just this selection.
+  const [exact, setExact] = useState("");
+  const answer = useApi<FlameColumns & DifferenceColumns>(exact === url ? `${url}${url.includes("?") ? "&" : "?"}exact=1` : url, 40, generation);
   const [widths, setWidths] = useState<"now" | "baseline">("now");
   // Which shape an answer has is told by its own columns: the one before may still be shown.
   const tree = useMemo<Tree | null>(() => answer.data ? "baseline" in answer.data.nodes ? differenceTree(answer.data, widths) : treeOf(answer.data) : null, [answer.data, widths]);
@@ -68,10 +70,12 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         : <Waiting what="Reading samples" tall />}
       {difference && answer.data && "risers" in answer.data && <Risers risers={answer.data.risers} against={state.base === "rest" ? "the rest" : "the baseline"} />}
       {(answer.data?.pruned?.nodes ?? 0) > 0 && <p class="note">{answer.data!.pruned!.nodes.toLocaleString("en")} frames below {percent(answer.data!.pruned!.min_share)} are not drawn; a shorter time or a filter brings them out, exports have them.</p>}
-      {(answer.data?.part ?? 1) < 1 && <p class="note">Of so many samples every {Math.round(1 / answer.data!.part!)}th was read; a shorter time reads all.</p>}
+      {(answer.data?.part ?? 1) < 1 && <p class="note part">{inPart(answer.data!.part!)} of {difference ? "the selection's" : "its"} samples {answer.data!.baseline_part !== undefined && answer.data!.baseline_part < 1 ? <>and {inPart(answer.data!.baseline_part)} of the baseline's were</> : "was"} read, in whole pieces spread evenly over the time: what was short may be missing. <button class="link" onClick={() => setExact(url)}>Read all</button> (this may take long), or choose a shorter time.</p>}
     </section>
   );
 }
+
+const inPart = (part: number): string => part > 0.4 ? "Half" : part > 0.28 ? "A third" : `1/${Math.round(1 / part).toLocaleString("en")}`;
 
 function about(state: State, source: Source, data: FlameColumns | null): string {
   const range = state.selection ?? state.range;

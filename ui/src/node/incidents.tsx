@@ -4,6 +4,7 @@ import type { Incident, IncidentReport } from "../api/types.ts";
 import { Risers } from "../flame/pane.tsx";
 import { keyOf } from "../overview/chain.ts";
 import { VerdictView } from "../overview/verdict.tsx";
+import { NoIncident } from "../shell/nothing.tsx";
 import { bytes, Failure, Waiting, when } from "../shell/parts.tsx";
 import { update, type State } from "../state.ts";
 import { onAxis } from "../time/axis.ts";
@@ -11,7 +12,7 @@ import type { Source } from "../api/types.ts";
 
 export function IncidentsView({ incidents, source, state, generation }: { incidents: Incident[] | null; source: Source; state: State; generation: number }) {
   if (!incidents) return <section class="panel"><Waiting what="Reading incidents" tall /></section>;
-  if (!incidents.length) return <section class="panel calm"><h2>No incident</h2><p>The flight recorder freezes one when a NIC is reset, a core is full in the kernel, packets are dropped, something is killed or begins to crashloop; or by hand: <code>coroner mark "what happened"</code>.</p></section>;
+  if (!incidents.length) return <NoIncident source={source} />;
   const open = state.incident ?? incidents[0]!.number;
   return (
     <div class="sides">

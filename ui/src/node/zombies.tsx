@@ -5,9 +5,10 @@ import type { Source, ZombieGroup, Zombies } from "../api/types.ts";
 import { FONT, useCanvas } from "../paint/canvas.ts";
 import { css, mix, paletteOf } from "../paint/colour.ts";
 import { useTheme } from "../paint/theme.ts";
+import { grownBy } from "./growth.ts";
 import { bytes, count, Failure, NotSeen, rate, Waiting, when, Words } from "../shell/parts.tsx";
 import type { Range } from "../state.ts";
-import { place } from "../time/axis.ts";
+import { duration, place } from "../time/axis.ts";
 import { axisOf } from "../time/gestures.ts";
 import { AXIS_HEIGHT, drawAxis } from "../time/paint.ts";
 
@@ -17,13 +18,16 @@ export function ZombiesView({ source, whole, generation }: { source: Source; who
   const { data, error } = useApi<Zombies>(address("zombies"), 0, generation);
   if (error) return <section class="panel"><Failure error={error} /></section>;
   if (!data) return <section class="panel"><Waiting what="Reading dead cgroups" tall /></section>;
+  const grown = data.growth ? grownBy(data.growth) : null;
   return (
     <>
       <section class="panel" aria-label="Dead memory cgroups">
         <header class="bar"><h2>Dead memory cgroups</h2><span class="about">told by {data.method} · {when(data.at)}</span></header>
         <ul class="numbers">
           <li><b>{count(data.dead)}</b><span>dead</span></li><li><b>{count(data.live)}</b><span>live</span></li><li><b>{data.bytes ? bytes(data.bytes.total) : "?"}</b><span>held by the dead</span></li>
-          <li><b>{rate(data.per_hour)}</b><span>more{data.per_hour_from ? `, ${FROM[data.per_hour_from] ?? data.per_hour_from}` : ""}</span></li>
+          {grown && <li><b>{count(grown.more)}</b><span>more in {duration(Math.round(grown.ns / 1e9) * 1e9)}, while it was watched</span></li>}
+          {data.per_hour_from === "births" ? <li><b>{count(data.per_hour)}</b><span>of the dead were born within the last hour</span></li>
+            : !grown && <li><b>{rate(data.per_hour)}</b><span>more{data.per_hour_from ? `, ${FROM[data.per_hour_from] ?? data.per_hour_from}` : ""}</span></li>}
           {data.churn && <li><b>{count(data.churn.born)}</b><span>born while watched, {count(data.churn.removed)} removed, {count(data.churn.freed)} freed</span></li>}
         </ul>
         {data.growth && data.growth.at.length > 1 && <Growth growth={data.growth} source={source} whole={whole} />}
@@ -52,7 +56,7 @@ function Group({ group, most, first }: { group: ZombieGroup; most: number; first
         <b class="amount">{count(group.dead)}</b><span class="text mono">{group.parent} <b>{group.pattern}</b></span><span class="muted">{group.unit ?? (group.pod_uid ? `pod ${group.pod_uid}` : "")}</span><span class="amount">{group.bytes ? bytes(group.bytes.total) : "?"}</span>
       </button>
       {open && <div class="opened">
-        <p>{group.oldest && <>Born {when(group.oldest)} … {when(group.newest)}. </>}{group.per_hour !== null && <>{rate(group.per_hour)} more{group.per_hour_from ? ` (${FROM[group.per_hour_from] ?? group.per_hour_from})` : ""}. </>}Such as <span class="mono">{group.example}</span>.</p>
+        <p>{group.oldest && <>Born {when(group.oldest)} … {when(group.newest)}. </>}{group.per_hour !== null && (group.per_hour_from === "births" ? <>{count(group.per_hour)} of them within the last hour. </> : <>{rate(group.per_hour)} more{group.per_hour_from ? ` (${FROM[group.per_hour_from] ?? group.per_hour_from})` : ""}. </>)}Such as <span class="mono">{group.example}</span>.</p>
         {kinds.length > 0 && <p>Hold {kinds.map(([kind, value]) => `${bytes(value)} ${KIND[kind] ?? kind}`).join(", ")}{group.bytes_are_partial ? " (of some of them it cannot be told)" : ""}.</p>}
         {group.pinned_by.length > 0 && <><h4>Kept by</h4><table><thead><tr><th scope="col">file</th><th scope="col">on</th><th scope="col" class="number">holds</th><th scope="col" class="number">dead</th></tr></thead><tbody>{group.pinned_by.slice(0, 12).map((file, at) => <tr key={at}><td class="mono">{file.name}</td><td>{file.filesystem}</td><td class="number">{bytes(file.bytes)}</td><td class="number">{count(file.dead)}</td></tr>)}</tbody></table>{group.pinned_by.length > 12 && <p class="note">and {count(group.pinned_by.length - 12)} more files</p>}</>}
         {group.pinned_otherwise.length > 0 && <p>Besides: {group.pinned_otherwise.map(one => `${one.what} ${bytes(one.bytes)} (${count(one.dead)})`).join(", ")}.</p>}

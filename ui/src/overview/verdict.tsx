@@ -23,7 +23,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
       <header>
         <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{sure && <span class="muted">{sure}</span>}</p>
         <h2><Words text={verdict.root_cause.title} /></h2>
-        {steps.length > 1 && <p class="story">It ends in: <Words text={worstOf(steps, findings).title} /></p>}
+        {steps.length > 1 && worstOf(steps, findings) !== verdict.root_cause && <p class="story">What hurts most: <Words text={worstOf(steps, findings).title} /></p>}
       </header>
       {children}
       {verdict.remedy && <div class="remedy">

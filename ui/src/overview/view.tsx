@@ -14,10 +14,13 @@ import { Jump, VerdictView } from "./verdict.tsx";
 
 interface Props { source: Source; state: State; whole: Range; range: Range; generation: number; incidents: Incident[] | null }
 
+// The strip above all views asks for as many: of the whole recording the server is asked once for both.
+export const GLANCE = 800;
+
 export function Overview({ source, state, whole, range, generation, incidents }: Props) {
   const of = state.selection ?? state.range;
   const answer = useApi<Diagnosis>(source.has.diagnosis ? address("diagnosis", of ? { from: of.from, to: of.to } : {}) : null, 150, generation);
-  const grid = useApi<CoreGrid>(address("cores", { from: range.from, to: range.to, columns: 1000 }), 80, generation);
+  const grid = useApi<CoreGrid>(address("cores", { from: range.from, to: range.to, columns: GLANCE }), range === whole ? 0 : 80, generation);
   const axis = answer.data?.axis;
   // Beside the verdict's words: one glance shows which core it is.
   const cores = (

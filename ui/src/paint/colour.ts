@@ -69,7 +69,7 @@ const OWNERS: Record<Theme, Rgb[]> = {
   light: ["#2d79b7", "#cf5f12", "#0c8464", "#b63f86", "#a08500", "#665bc4", "#c8372f", "#568f26", "#1f8ca2", "#8d5f31", "#9450c0", "#65768b"].map(rgb),
 };
 // `kworker/3:1` and `kworker/5:0` are the same to people; the server's `key` of owners is made alike.
-export const ownerKey = (comm: string): string => comm.split(/[/:]/)[0]!.replace(/[0-9-]+$/, "");
+export const ownerKey = (comm: string): string => comm.split(/[/:]/)[0] || comm;
 // Twelve hues in two strengths each.
 export function ownerColour(key: string, theme: Theme): Rgb {
   const at = hash(key), colour = OWNERS[theme][at % 12]!;

@@ -1,5 +1,5 @@
 // FlameScope's view: a column for each second, a row for each part of it. Places to times and back. Pure.
-import type { OffsetHeatmap } from "../api/types.ts";
+import type { OffsetHeatmap, Source } from "../api/types.ts";
 import type { Range } from "../state.ts";
 import { SECOND } from "../time/axis.ts";
 
@@ -34,4 +34,12 @@ export function busiest(map: OffsetHeatmap): { spot: Spot; samples: number } | n
   let best: { spot: Spot; samples: number } | null = null;
   map.columns.forEach((cells, column) => cells.forEach((samples, row) => { if (!best || samples > best.samples) best = { spot: { column, row }, samples }; }));
   return best;
+}
+
+// An hour of columns is more than anybody tells apart. In both views below every sample counts, so that of a directory, whose samples
+// are not in memory, no more time is read than has some millions of them.
+const LONGEST = 3600 * SECOND, MOST_SAMPLES = 2e6;
+export function longestOf(source: Source): number {
+  const inDirectory = source.kind === "recorder" || source.kind === "directory", rate = (source.rate_hz ?? 0) * source.cores.length;
+  return inDirectory && rate > 0 ? Math.min(LONGEST, Math.max(60, Math.floor(MOST_SAMPLES / rate / 60) * 60) * SECOND) : LONGEST;
 }

@@ -19,7 +19,7 @@ export function MonopoliesView({ source, range, whole, generation }: { source: S
   const all = data.monopolies;
   return (
     <section class="panel small" aria-label="Who had a core for itself">
-      <header class="bar"><h2>{all.length ? "Had a core for itself" : "Nobody had a core for itself for 100 ms"}</h2>{all.length > 0 && <span class="about">100 ms and longer, the longest first{all.length > SHOWN ? `; ${all.length - SHOWN} more` : ""}</span>}</header>
+      <header class="bar"><h2>{all.length ? "Had a core for itself" : "Nobody had a core for itself for 100 ms"}{range.to - range.from < whole.to - whole.from && ` within ${duration(range.to - range.from)}`}</h2>{all.length > 0 && <span class="about">100 ms and longer, the longest first{all.length > SHOWN ? `; ${all.length - SHOWN} more` : ""}</span>}</header>
       {all.length > 0 && <ul class="monopolies">{all.slice(0, SHOWN).map((one, at) => {
         const comm = one.thread?.comm ?? "interrupts", from = one.axis_ns, to = one.axis_ns + one.length_ms * MS;
         const leaf = one.stacks[0]?.frames[one.stacks[0].frames.length - 1];

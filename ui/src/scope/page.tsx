@@ -5,29 +5,27 @@ import { NoSamples } from "../cores/view.tsx";
 import { FlamePane } from "../flame/pane.tsx";
 import { Failure, Waiting } from "../shell/parts.tsx";
 import { FILTERS, now, update, type Filters, type Range, type State } from "../state.ts";
-import { duration, SECOND } from "../time/axis.ts";
+import { duration } from "../time/axis.ts";
+import { longestOf } from "./cells.ts";
 import { MonopoliesView } from "./monopolies.tsx";
 import { ScopeView } from "./view.tsx";
-
-// An hour of columns is more than anybody tells apart.
-const LONGEST = 3600 * SECOND;
 
 interface Props { source: Source; state: State; whole: Range; range: Range; generation: number }
 
 export function ProfileView({ source, state, whole, range, generation }: Props) {
-  const long = range.to - range.from > LONGEST;
-  const shown = long ? { from: range.to - LONGEST, to: range.to } : range;
+  const longest = longestOf(source), long = range.to - range.from > longest;
+  const shown = long ? { from: range.to - longest, to: range.to } : range;
   const map = useApi<OffsetHeatmap>(source.has.samples ? address("heatmap", { by: "offset", rows: 50, from: shown.from, to: shown.to, ...state.filters }) : null, 60, generation);
   if (!source.has.samples) return <NoSamples />;
   return (
     <>
       <section class="panel" aria-label="FlameScope view" aria-busy={map.loading}>
         <header class="bar"><h2>Seconds</h2><span class="about">each column a second, from bottom to top</span><span class="grow" /><FilterBar state={state} generation={generation} /></header>
-        {long && <p class="note">The last hour of {duration(range.to - range.from)} is shown; zoom the axis to see another.</p>}
+        {long && <p class="note">The last {duration(longest)} of {duration(range.to - range.from)} are shown; zoom the axis to see others.</p>}
         {map.error ? <Failure error={map.error} /> : map.data ? <ScopeView map={map.data} source={source} state={state} whole={whole} /> : <Waiting what="Reading samples" tall />}
       </section>
       <FlamePane source={source} state={state} generation={generation} />
-      <MonopoliesView source={source} range={range} whole={whole} generation={generation} />
+      <MonopoliesView source={source} range={shown} whole={whole} generation={generation} />
     </>
   );
 }

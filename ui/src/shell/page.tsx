@@ -6,13 +6,14 @@ import { CoresView } from "../cores/view.tsx";
 import { IncidentsView } from "../node/incidents.tsx";
 import { UnitsView } from "../node/units.tsx";
 import { ZombiesView } from "../node/zombies.tsx";
-import { Overview } from "../overview/view.tsx";
+import { GLANCE, Overview } from "../overview/view.tsx";
 import { turn, useTheme } from "../paint/theme.ts";
 import { ProfileView } from "../scope/page.tsx";
 import { update, useStateOfPage, VIEWS, type Range, type View } from "../state.ts";
 import { duration, within } from "../time/axis.ts";
 import { Help, useKeys } from "./keys.tsx";
 import { Navigator } from "./navigator.tsx";
+import { Nothing } from "./nothing.tsx";
 import { basename, bytes, Failure, Waiting } from "./parts.tsx";
 import { SelectionBar } from "./selection.tsx";
 import { Tip, tip } from "./tip.tsx";
@@ -50,13 +51,14 @@ export function Page() {
       forget();
       try {
         const next = await get<Source>(address("source"));
-        if (next.length_ns !== source.length_ns) { setGrown(next); setGeneration(value => value + 1); }
+        // It may also have ended, or frozen an incident, without a longer recording.
+        if (next.length_ns !== source.length_ns || next.live !== source.live || next.has.incidents !== source.has.incidents) { setGrown(next); setGeneration(value => value + 1); }
       } catch { /* the next time; what is shown stays */ }
     }, POLL_MS);
     return () => clearInterval(timer);
-  }, [source?.live, source?.length_ns]);
+  }, [source]);
 
-  const overview = useApi<CoreGrid>(source ? address("cores", { from: whole.from, to: whole.to, columns: 600 }) : null, 0, generation);
+  const overview = useApi<CoreGrid>(source ? address("cores", { from: whole.from, to: whole.to, columns: GLANCE }) : null, 0, generation);
   const incidents = useApi<{ incidents: Incident[] }>(source && source.has.incidents > 0 ? address("incidents") : null, 0, generation);
   const list = source && source.has.incidents > 0 ? incidents.data?.incidents ?? null : [];
 
@@ -73,11 +75,11 @@ export function Page() {
         <div class="who"><span class="logo" aria-hidden="true"><i /><i /><i /></span><h1>{source.node?.host ?? name}</h1>
           <span class="muted">{[source.node?.host ? name : null, source.node?.kernel ? `Linux ${source.node.kernel}` : null, `${source.cores.length} cores`, duration(source.length_ns)].filter(Boolean).join(" · ")}</span>
           {source.live && <span class="live">live</span>}</div>
-        <nav role="tablist" aria-label="Views">{VIEWS.map((view, at) => <button key={view} role="tab" id={`tab-${view}`} aria-selected={state.view === view} aria-controls="main" disabled={!has[view]} tabIndex={state.view === view ? 0 : -1}
-          title={has[view] ? `${TITLES[view]} (${at + 1})` : view === "profile" ? "This recording has no stack samples" : "Not part of this source"} onClick={() => update({ view })}
+        <nav role="tablist" aria-label="Views">{VIEWS.map((view, at) => <button key={view} role="tab" id={`tab-${view}`} aria-selected={state.view === view} aria-controls="main" class={has[view] ? "" : "nothing"} tabIndex={state.view === view ? 0 : -1}
+          title={has[view] ? `${TITLES[view]} (${at + 1})` : `Nothing of it here; says how to get it (${at + 1})`} onClick={() => update({ view })}
           onKeyDown={event => {
             if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
-            const open = VIEWS.filter(one => has[one]), next = open[(open.indexOf(view) + (event.key === "ArrowRight" ? 1 : open.length - 1)) % open.length]!;
+            const next = VIEWS[(at + (event.key === "ArrowRight" ? 1 : VIEWS.length - 1)) % VIEWS.length]!;
             update({ view: next });
             document.getElementById(`tab-${next}`)?.focus();
           }}>{TITLES[view]}{view === "incidents" && list && list.length > 0 ? <span class="count">{list.length}</span> : null}</button>)}</nav>
@@ -90,7 +92,7 @@ export function Page() {
         <SelectionBar source={source} state={state} />
       </div>
       <main id="main" tabIndex={-1} role="tabpanel" aria-labelledby={`tab-${state.view}`} data-view={state.view}>
-        {!has[state.view] ? <section class="panel calm"><h2>{TITLES[state.view]}</h2><p>This source has nothing of it.</p></section>
+        {!has[state.view] ? <Nothing view={state.view} source={source} />
           : state.view === "overview" ? <Overview {...props} incidents={list} />
           : state.view === "cores" ? <CoresView {...props} />
           : state.view === "profile" ? <ProfileView {...props} />

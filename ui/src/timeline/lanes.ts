@@ -6,7 +6,7 @@ export interface EventLane { kind: string; title: string; events: TimelineEvent[
 // Incidents first, then what hurts most.
 const ORDER = ["incident", "mark", "nic-reset", "lockup", "oom-kill", "unit-restart", "gap", "log"];
 const TITLES: Record<string, string> = {
-  incident: "incidents", mark: "marks", "nic-reset": "NIC resets", lockup: "lockups, stalls", "oom-kill": "OOM kills", "unit-restart": "unit restarts", log: "kernel log", gap: "not recorded",
+  incident: "incidents", mark: "marks", "nic-reset": "NIC resets", lockup: "lockups, stalls", "oom-kill": "OOM kills", "unit-restart": "unit restarts (log)", log: "kernel log", gap: "not recorded",
 };
 const RANK: Record<string, number> = { critical: 3, warning: 2, info: 1 };
 
@@ -29,11 +29,18 @@ export const top = (values: Column): number | null => {
   return most;
 };
 
+// What is counted and also told event by event. One lane is enough, unless more was counted than told.
+const TOLD_BY: Record<string, string> = { "unit-restarts": "unit-restart", "nic-resets": "nic-reset", "oom-kills": "oom-kill" };
+export function isToldByEvents(series: Series, events: TimelineEvent[]): boolean {
+  const told = events.filter(event => event.kind === TOLD_BY[series.id]).length;
+  return told > 0 && told >= series.values.reduce<number>((sum, value) => sum + (value ?? 0), 0);
+}
+
 // Calm: seen, and nothing there. What was never seen is left out too, but told.
 export function seriesLanes(timeline: Timeline, all: boolean): { shown: Series[]; calm: Series[]; unseen: Series[] } {
   const unseen = timeline.series.filter(series => top(series.values) === null);
   const calm = all ? [] : timeline.series.filter(series => top(series.values) === 0);
-  const shown = timeline.series.filter(series => !unseen.includes(series) && !calm.includes(series));
+  const shown = timeline.series.filter(series => !unseen.includes(series) && !calm.includes(series) && !isToldByEvents(series, timeline.events));
   return { shown, calm, unseen };
 }
 

@@ -165,7 +165,7 @@ const name = (series: Series) => series.subject ? `${SHORT[series.id] ?? series.
 // What fits beside the axis; the server's own words stand in the box beside the mouse.
 const SHORT: Record<string, string> = {
   zombies: "dead cgroups", "runqueue-delay": "waiting for a core", "softnet-drops": "softnet drops", "softnet-squeezes": "softnet squeezes", "nic-drops": "NIC drops", "nic-tx-timeouts": "transmit timeouts", "pressure-cpu": "CPU pressure",
-  "pressure-memory": "memory pressure", "pressure-io": "I/O pressure",
+  "pressure-memory": "memory pressure", "pressure-io": "I/O pressure", "unit-restarts": "unit restarts (counted)", "nic-resets": "NIC resets counted", "oom-kills": "OOM kills counted", throttled: "throttled",
 };
 const COLOURS: Record<string, "critical" | "warning" | "irq" | "system" | "user" | "steal"> = {
   zombies: "irq", "runqueue-delay": "system", "softnet-drops": "critical", "nic-drops": "critical", "pressure-cpu": "warning", "pressure-memory": "warning", "pressure-io": "warning", throttled: "steal",

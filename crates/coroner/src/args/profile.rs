@@ -2,6 +2,7 @@
 
 use crate::commands::profile::kept::Kept;
 use clap::{Args as ClapArgs, ValueEnum};
+use coroner_profile::import::Picked;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -153,9 +154,9 @@ pub struct SourceArgs {
     #[arg(skip)]
     pub kept: Option<Arc<Kept>>,
 
-    /// Of how many chunks of a recording one is read; 0 and 1 are all.
+    /// Which part of a recording is read.
     #[arg(skip)]
-    pub one_chunk_in: u32,
+    pub picked: Picked,
 
     /// Becomes true when nobody wants the answer any more.
     #[arg(skip)]

@@ -18,7 +18,7 @@ pub struct ViewArgs {
 
     /// Where to serve the page. Beyond loopback whoever asks must know a token.
     /// [default: 127.0.0.1:9479, or another port if that is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen)]
     pub listen: Option<SocketAddr>,
 
     /// Open no browser.
@@ -41,4 +41,15 @@ pub struct ViewArgs {
     /// Look up no names of functions: addresses in perf.data stay `[module]`.
     #[arg(long)]
     pub no_symbols: bool,
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.trim_start_matches(':');
+        match (port.parse::<u16>(), text.strip_prefix("localhost:")) {
+            (Ok(port), _) => format!("an address is missing, as in 127.0.0.1:{port} or 0.0.0.0:{port}"),
+            (_, Some(port)) => format!("expected an IP address and a port, as in 127.0.0.1:{port}"),
+            _ => "expected an IP address and a port, as in 127.0.0.1:9479 or [::1]:9479".to_owned(),
+        }
+    })
 }

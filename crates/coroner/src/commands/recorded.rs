@@ -8,8 +8,9 @@ use crate::output::warn;
 use crate::recorder::directory;
 use crate::recorder::incident::Incident;
 use anyhow::{bail, ensure};
-use coroner_evidence::recording::{self, Span};
+use coroner_evidence::recording::{self, RecordingError, Span};
 use coroner_evidence::{Evidence, Time};
+use coroner_profile::import::{Format, format_of as profile_format};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ pub fn read(args: &RecordedArgs, is_watch: bool) -> anyhow::Result<Option<Record
 pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     let is_directory = path.is_dir();
     let (span, is_default) = span(path, args)?;
-    let mut recording = recording::read_span(path, &span)?;
+    let mut recording = recording::read_span(path, &span).map_err(|error| or_profile(path, error))?;
     let is_written = is_directory && directory::is_live(path);
     if !recording.about.sealed && !is_written {
         warn(&format!(
@@ -88,6 +89,20 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
         false => String::new(),
     };
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
+}
+
+/// A profile of another tool is no recording, but there are commands for it.
+fn or_profile(path: &Path, error: RecordingError) -> anyhow::Error {
+    let is_profile = matches!(error, RecordingError::NotSqlite { .. })
+        && matches!(profile_format(path), Ok(Format::PerfData | Format::PerfScript));
+    match is_profile || matches!(error, RecordingError::OnlyProfile { .. }) {
+        true => anyhow::anyhow!(
+            "{0}: this is a CPU profile; it holds no evidence about units, memory and network. \
+             `coroner monopolies {0}` tells who had a core for itself, `coroner view {0}` shows all of it",
+            path.display()
+        ),
+        false => error.into(),
+    }
 }
 
 fn read_running(directory: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {

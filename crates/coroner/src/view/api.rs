@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// So many samples are read for one answer, which takes some tenths of a second; of more, an even part, unless `exact` asks for all.
-const MOST_READ: u64 = 500_000;
+const MOST_READ: u64 = 250_000;
 
 /// How many samples may be read for this.
 pub fn most_read(ask: &Ask) -> u64 {
@@ -32,6 +32,11 @@ pub struct Page {
 impl Page {
     pub fn open(source: SourceArgs) -> anyhow::Result<Page> {
         Ok(Page { loading: Loading::start(source)? })
+    }
+
+    /// Ends what still runs for it, and removes what was made for it.
+    pub fn end(&self) {
+        self.loading.end();
     }
 }
 
@@ -55,7 +60,8 @@ impl Api for Page {
         if ask.path == "progress" {
             return None;
         }
-        self.loading.shown()?.ok()?.version()
+        // Of a file that was replaced nothing that was kept is given any more.
+        self.loading.shown()?.ok().filter(|shown| shown.replaced().is_none())?.version()
     }
 
     fn is_light(&self, ask: &Ask) -> bool {
@@ -77,7 +83,10 @@ impl Api for Page {
                 ));
             }
         };
-        answer(shown, ask)
+        match shown.replaced() {
+            Some(why) => Err(Refusal::gone(why, "start coroner view anew to see what is there now")),
+            None => answer(shown, ask),
+        }
     }
 }
 

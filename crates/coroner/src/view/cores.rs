@@ -5,13 +5,15 @@
 //! what threads consumed.
 
 use super::api::refused;
+use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
 use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
 use crate::commands::profile;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::{SATURATED, Shares, Timeline};
-use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window, recording};
+use coroner_evidence::recording::{self, CoreLooks};
+use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
 use coroner_profile::model::{Dictionary, Sample, TaskId};
 use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
 use coroner_web::{Answer, Ask, Refusal};
@@ -26,12 +28,14 @@ const LOOK: u64 = 100_000_000;
 const CHUNK: u64 = 11_000_000_000;
 /// So many rows of core times are unpacked at most for one answer; else columns get as long as chunks are.
 const MOST_ROWS: u64 = 3_000_000;
+/// Columns times cores, where each column is told by chunks here and there.
+const MOST_CELLS: u64 = 120_000;
 /// The shortest column from samples.
 const SHORTEST: u64 = 1_000_000;
 /// Samples that are read to name owners. Of more, some chunks are, and columns between them have no owner.
 const MOST_SAMPLES: u64 = 600_000;
 /// If that is a smaller part than this, most columns would have none: then owners are named only for those who ask.
-const LEAST_PART: f64 = 0.1;
+const LEAST_PART: f64 = 0.25;
 
 #[derive(Serialize)]
 struct Grid {
@@ -53,6 +57,16 @@ struct Grid {
     average: Vec<Option<u8>>,
 }
 
+impl Grid {
+    fn without_owners(mut self) -> Grid {
+        for row in &mut self.cores {
+            row.owner = Vec::new();
+            row.owner_share = Vec::new();
+        }
+        self
+    }
+}
+
 /// Everything in percent, one for each column; `null` where nobody looked.
 #[derive(Serialize)]
 struct Row {
@@ -65,7 +79,7 @@ struct Row {
     /// Interrupts and softirqs.
     irq: Vec<Option<u8>>,
     steal: Vec<Option<u8>>,
-    /// Position in `owners`, or -1.
+    /// Position in `owners`, or -1; empty if owners are left out.
     owner: Vec<i32>,
     /// Of the busy time.
     owner_share: Vec<u8>,
@@ -90,7 +104,7 @@ impl Owner {
 
 /// `kworker/3:1` and `kworker/5:0` are the same to people.
 fn key(comm: &str) -> String {
-    comm.split(['/', ':']).next().unwrap_or_default().to_owned()
+    comm.split(['/', ':']).next().filter(|key| !key.is_empty()).unwrap_or(comm).to_owned()
 }
 
 /// Columns of equal length.
@@ -144,7 +158,9 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     } else {
         let cores = parts.iter().map(|part| part.outline.cores.len() as u64).max().unwrap_or(1);
         let rows = (range.end - range.start) / LOOK * cores.max(1);
-        let step = step.max(if rows > MOST_ROWS { CHUNK } else { LOOK });
+        // Each such column costs a chunk of looks at all cores.
+        let coarse = CHUNK.max((range.end - range.start) / (MOST_CELLS / cores.max(1)).max(1));
+        let step = step.max(if rows > MOST_ROWS { coarse } else { LOOK });
         from_time(shown, ask, &parts, Columns::of(&range, step), &range)?
     };
     for row in &mut grid.cores {
@@ -236,19 +252,26 @@ fn grid(shown: &Shown, columns: Columns, source: &'static str, strips: &BTreeMap
 fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: &Range) -> Result<Grid, Refusal> {
     let axis = shown.axis();
     let apart = if columns.step >= CHUNK { Duration::from_nanos(columns.step) } else { Duration::ZERO };
-    let (mut looks, mut covered): (Vec<CoreTimes>, Vec<Range>) = (Vec::new(), Vec::new());
-    for part in parts {
-        let Some(window) = part.window(range, axis) else { continue };
+    let touched: Vec<(&Part, Window)> =
+        parts.iter().filter_map(|part| Some((part, part.window(range, axis)?))).collect();
+    let read = parallel::each(&touched, |(part, window)| {
         let clocks = part.clocks();
         let at = |time: Time| axis.of_time(time, clocks);
+        let column = |time: Time| at(time).map_or(0, |at| at.saturating_sub(columns.from) / columns.step);
         // A segment that was evicted just now, or is damaged, has no looks.
-        let Ok(found) = recording::core_looks(&part.path, window, apart) else { continue };
-        covered.extend(found.covered.iter().filter_map(|window| Some(at(window.from)?..at(window.to)?)));
-        looks.extend(found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: Time(at(look.at)?), ..look })));
-        if ask.is_cancelled() {
-            return Err(Refusal::failed("nobody waits for it any more"));
-        }
+        let found = match ask.is_cancelled() {
+            true => CoreLooks::default(),
+            false => recording::core_looks(&part.path, *window, apart, &column).unwrap_or_default(),
+        };
+        let covered = found.covered.iter().filter_map(|window| Some(at(window.from)?..at(window.to)?));
+        let looks = found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: Time(at(look.at)?), ..look }));
+        (looks.collect::<Vec<_>>(), covered.collect::<Vec<Range>>())
+    });
+    if ask.is_cancelled() {
+        return Err(Refusal::failed("nobody waits for it any more"));
     }
+    let (looks, covered): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    let (looks, covered) = (looks.concat(), covered.concat());
     let timeline = Timeline::of(&Evidence { core_times: looks, ..Evidence::default() });
     let window = Window { from: Time(columns.from), to: Time(columns.end()) };
     let seen: Vec<bool> = (0..columns.count).map(|at| is_covered(&covered, columns, at, range.end)).collect();
@@ -262,13 +285,13 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         .collect();
     let mut grid = grid(shown, columns, "time", &strips);
     if ask.get("owners") == Some("0") {
-        return Ok(grid);
+        return Ok(grid.without_owners());
     }
     if shown.has_samples() {
         let (_, part) = shown.samples(&all_of(columns), MOST_SAMPLES);
         if part < LEAST_PART && !ask.is_set("owners") {
             grid.owner_part = part;
-            return Ok(grid);
+            return Ok(grid.without_owners());
         }
         let (counted, part) = count_samples(shown, ask, columns)?;
         if let Some(Counted { map, names }) = counted {

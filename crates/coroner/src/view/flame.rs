@@ -1,12 +1,17 @@
 //! Flame graphs in columns: the same as `coroner.flame/1`, a tenth of its size, and without what nobody can see.
 
 use super::api::{most_read, refused, samples};
+use super::parallel;
 use super::question::{rest, selection, share};
 use super::shown::Shown;
-use crate::commands::profile::flame::{Side, find_risers, read_side};
+use crate::args::profile::{SelectionArgs, SourceArgs};
+use crate::commands::profile::flame::{Side, find_risers, read_part, read_side};
 use crate::output::profile::{SourceJson, flame_json, source_json};
+use anyhow::Context;
+use coroner_profile::import::Picked;
 use coroner_profile::model::{Place, StrId, Strings};
 use coroner_profile::views::diff;
+use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
 use coroner_web::{Answer, Ask, Refusal};
 use serde::Serialize;
@@ -103,8 +108,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let inverted = ask.is_set("invert");
-    let side = read_side(&source, &selection, ask.is_set("idle"), true).map_err(refused)?;
-    let tree = side.tree(inverted);
+    let (side, tree) = read_together(shown, &source, &selection, ask.is_set("idle"), inverted).map_err(refused)?;
     if ask.get("shape") == Some("tree") {
         return Ok(Answer::text(flame_json::flame(&side, &tree, inverted)));
     }
@@ -135,6 +139,30 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         names: names.names,
         nodes,
     }))
+}
+
+/// The segments of a directory are shared by two threads.
+const THREADS: u32 = 2;
+
+fn read_together(
+    shown: &Shown,
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    with_idle: bool,
+    inverted: bool,
+) -> anyhow::Result<(Side, FlameTree)> {
+    let turns = if shown.is_directory() { THREADS } else { 1 };
+    let turn: Vec<u32> = (0..turns).collect();
+    let parts = parallel::each(&turn, |turn| -> anyhow::Result<(Side, FlameTree)> {
+        let picked = Picked { turn: *turn, turns, in_any_order: true, ..source.picked };
+        let source = SourceArgs { picked, ..source.clone() };
+        let side = read_part(&source, selection, with_idle, false)?;
+        let tree = side.tree(inverted);
+        Ok((side, tree))
+    });
+    let parts = parts.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let (side, tree) = Side::joined(parts, inverted).context("nothing was read")?;
+    Ok((side.must_have_samples(selection)?, tree))
 }
 
 fn unit(side: &Side) -> &'static str {
@@ -183,7 +211,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         None => {
             // What is not said of the baseline is as in the selection, but for its times.
             let base = selection(ask, shown, "base_")?;
-            let mut before = crate::args::profile::SelectionArgs { range: base.range, ..now.clone() };
+            let mut before = SelectionArgs { range: base.range, ..now.clone() };
             if base.band.is_some() {
                 before.band = base.band;
             }
@@ -209,9 +237,15 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let (inverted, with_idle) = (ask.is_set("invert"), ask.is_set("idle"));
     let side = |selection: &_| -> Result<(Side, f64), Refusal> {
         let (source, part) = samples(shown, ask, selection, most_read(ask) / 2)?;
+        let picked = Picked { in_any_order: true, ..source.picked };
+        let source = SourceArgs { picked, ..source };
         Ok((read_side(&source, selection, with_idle, false).map_err(refused)?, part))
     };
-    let ((before, baseline_part), (after, part)) = (side(&before)?, side(&now)?);
+    let mut both = parallel::each(&[&before, &now], |selection| side(selection)).into_iter();
+    let (Some(before), Some(after)) = (both.next(), both.next()) else {
+        return Err(Refusal::failed("nothing was read"));
+    };
+    let ((before, baseline_part), (after, part)) = (before?, after?);
     if before.read.selected == 0 && after.read.selected == 0 {
         return Err(Refusal::absent("nothing is selected, neither now nor in the baseline", "choose other stretches"));
     }

@@ -1,13 +1,19 @@
 //! Profiles of other tools are read once, beside the server, which tells how far that is.
 
 use super::shown::{MOST_KEPT, Shown};
+use super::temporary::Temporary;
 use crate::args::profile::{SelectionArgs, SourceArgs};
 use crate::commands::profile::import;
 use crate::commands::profile::kept::Kept;
 use anyhow::Context;
 use coroner_profile::import::{Format, OddityKind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a reader that is told to stop may take to do so.
+const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What is shown, as soon as it is read.
 pub struct Loading {
@@ -17,11 +23,18 @@ pub struct Loading {
     read: AtomicU64,
     done: OnceLock<Result<Shown, String>>,
     stop: AtomicBool,
+    /// What a profile was read into.
+    temporary: Mutex<Option<Temporary>>,
 }
 
 impl Loading {
     /// A recording is there at once; a profile of another tool is read on a thread of its own.
     pub fn start(source: SourceArgs) -> anyhow::Result<Arc<Loading>> {
+        Loading::start_with(source, MOST_KEPT)
+    }
+
+    /// A profile with more samples than that becomes a temporary recording.
+    fn start_with(source: SourceArgs, most_kept: usize) -> anyhow::Result<Arc<Loading>> {
         super::must_be_readable(&source.file)?;
         let name = source.file.display().to_string();
         let format = crate::commands::profile::format_of(&source)?.context("a pipe cannot be shown; save it first")?;
@@ -33,9 +46,10 @@ impl Loading {
             read: AtomicU64::new(0),
             done: OnceLock::new(),
             stop: AtomicBool::new(false),
+            temporary: Mutex::default(),
         });
         if format == Format::Recording {
-            let _ = loading.done.set(Ok(Shown::open(source, name, None)?));
+            let _ = loading.done.set(Ok(Shown::open(source, name)?));
             // Samples that fit into memory are read beforehand; whoever asks earlier waits for that.
             let prepared = Arc::clone(&loading);
             std::thread::spawn(move || prepared.shown().map(|shown| shown.map(Shown::kept).is_ok()));
@@ -45,7 +59,7 @@ impl Loading {
         std::thread::Builder::new()
             .name("coroner-import".to_owned())
             .spawn(move || {
-                let shown = reading.import(source).map_err(|error| format!("{error:#}"));
+                let shown = reading.import(source, most_kept).map_err(|error| format!("{error:#}"));
                 let _ = reading.done.set(shown);
             })
             .context("no thread can be started")?;
@@ -62,9 +76,9 @@ impl Loading {
         self.read.load(Ordering::Relaxed).min(self.bytes)
     }
 
-    fn import(&self, source: SourceArgs) -> anyhow::Result<Shown> {
+    fn import(&self, source: SourceArgs, most_kept: usize) -> anyhow::Result<Shown> {
         let name = self.name.clone();
-        if let Some(kept) = Kept::load(&source, MOST_KEPT, &self.read)? {
+        if let Some(kept) = Kept::load(&source, most_kept, &self.read)? {
             if kept.samples.is_empty() {
                 anyhow::bail!("{name}: there is no sample in it");
             }
@@ -81,9 +95,80 @@ impl Loading {
         }
         // Too much for memory: into a recording, which has an index.
         self.read.store(0, Ordering::Relaxed);
-        let directory = tempfile::Builder::new().prefix("coroner-view-").tempdir().context("no temporary directory")?;
-        let path = directory.path().join("profile.coroner");
+        let path = self.make_temporary()?;
         import::write_until(&source, &SelectionArgs::default(), &path, &self.stop)?;
-        Shown::open(SourceArgs { file: path, input: None, ..source }, name, Some(directory))
+        Shown::open(SourceArgs { file: path, input: None, ..source }, name)
+    }
+
+    fn temporary(&self) -> MutexGuard<'_, Option<Temporary>> {
+        self.temporary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where to write; not after the end, when nobody would remove it.
+    fn make_temporary(&self) -> anyhow::Result<PathBuf> {
+        let mut temporary = self.temporary();
+        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "broken off");
+        Ok(temporary.insert(Temporary::new()?).path())
+    }
+
+    /// Breaks off what is being read, and removes what was written for it.
+    pub fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if self.temporary().is_none() {
+            return;
+        }
+        let until = Instant::now() + STOPS_WITHIN;
+        while self.done.get().is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        *self.temporary() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(directory: &std::path::Path) -> SourceArgs {
+        let file = directory.join("a.folded");
+        std::fs::write(&file, "web;main;parse 3\nweb;main;serve 2\nweb;main 1\n").unwrap();
+        SourceArgs {
+            file,
+            input: None,
+            symbols: None,
+            no_symbols: true,
+            kept: None,
+            picked: Default::default(),
+            stop: None,
+        }
+    }
+
+    fn wait(loading: &Loading) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while loading.shown().is_none() {
+            assert!(Instant::now() < until, "it is not read");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn what_a_large_profile_was_read_into_is_gone_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let loading = Loading::start_with(folded(directory.path()), 1).unwrap();
+        wait(&loading);
+        assert!(loading.shown().unwrap().is_ok(), "{:?}", loading.shown());
+        let written = loading.temporary().as_ref().unwrap().path();
+        assert!(written.exists());
+        loading.end();
+        assert!(!written.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn nothing_is_written_after_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let loading = Loading::start_with(folded(directory.path()), usize::MAX).unwrap();
+        wait(&loading);
+        loading.end();
+        assert!(loading.make_temporary().is_err() && loading.temporary().is_none());
     }
 }

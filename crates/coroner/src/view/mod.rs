@@ -8,9 +8,11 @@ mod export;
 mod flame;
 mod loading;
 mod owners;
+mod parallel;
 mod question;
 mod shown;
 mod source;
+mod temporary;
 mod timeline;
 
 use crate::args::profile::SourceArgs;
@@ -25,7 +27,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// One beside the recorder's metrics.
@@ -51,15 +53,29 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
         symbols: args.symbols.clone(),
         no_symbols: args.no_symbols,
         kept: None,
-        one_chunk_in: 1,
+        picked: Default::default(),
         stop: None,
     };
+    temporary::remove_stale();
     let page = Arc::new(api::Page::open(source)?);
+    let served = serve_until(&stop, &args, listener, Arc::clone(&page), token);
+    page.end();
+    served.map(|()| Exit::NothingWrong)
+}
+
+fn serve_until(
+    stop: &AtomicBool,
+    args: &ViewArgs,
+    listener: TcpListener,
+    page: Arc<api::Page>,
+    token: Option<Token>,
+) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("the address cannot be told")?;
     let heavy = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_HEAVY);
     let options = Options { token: token.clone(), names: names(), users: users(), heavy };
     let server = serve(listener, page, options).with_context(|| format!("{address}: cannot be served"))?;
     let url = url(server.address, token.as_ref());
-    print(&told(&args, &url, server.address))?;
+    print(&told(args, &url, server.address))?;
     if !args.no_open {
         open_browser(&url);
     }
@@ -67,7 +83,7 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
         std::thread::sleep(STEP);
     }
     server.stop();
-    Ok(Exit::NothingWrong)
+    Ok(())
 }
 
 /// What was named, or the recorder that runs.
@@ -88,6 +104,8 @@ fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
 
 fn bind(wanted: Option<SocketAddr>) -> anyhow::Result<TcpListener> {
     let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    // [::ffff:127.0.0.1] is 127.0.0.1 by another name: served as such, it is reached, guarded and printed like it.
+    let wanted = wanted.map(|wanted| SocketAddr::new(wanted.ip().to_canonical(), wanted.port()));
     match (TcpListener::bind(wanted.unwrap_or(usual)), wanted) {
         (Ok(listener), _) => Ok(listener),
         (Err(error), Some(address)) => {

@@ -1,6 +1,7 @@
 //! What is shown: a file or a directory, its parts on the axis, and what is kept of it in memory.
 
 use super::axis::{Axis, Clock};
+use super::parallel;
 use super::question::Range;
 use crate::args::RecordedArgs;
 use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
@@ -10,11 +11,13 @@ use crate::recorder::directory;
 use anyhow::{Context, bail};
 use coroner_evidence::recording::{self, Outline, segments};
 use coroner_evidence::{Clocks, Evidence, Time, Window};
+use coroner_profile::import::Picked;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Samples of one file that are kept in memory at most: 20 to 28 bytes each.
 pub const MOST_KEPT: usize = 10_000_000;
@@ -26,6 +29,8 @@ const FRESH: Duration = Duration::from_secs(1);
 const FRESH_EVIDENCE: Duration = Duration::from_secs(5);
 /// What a command reads of a directory where nobody asks for more, in nanoseconds.
 const OF_A_DIRECTORY: u64 = 600_000_000_000;
+/// So many segments are read for a picture of more samples than can be read.
+const MOST_SEGMENTS: u32 = 4;
 /// Without a look for so long nobody was watching.
 pub const GAP: u64 = 5_000_000_000;
 
@@ -51,24 +56,57 @@ impl Kind {
     }
 }
 
+/// Which file it is, and of when: another one at the same path differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(path: &Path) -> std::io::Result<Identity> {
+        let about = std::fs::metadata(path)?;
+        let modified = (about.mtime(), about.mtime_nsec());
+        Ok(Identity { device: about.dev(), inode: about.ino(), bytes: about.len(), modified })
+    }
+
+    fn is_same_file(&self, other: &Identity) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
 /// One file, and where it lies on the axis.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub path: PathBuf,
     pub outline: Arc<Outline>,
-    pub bytes: u64,
-    modified: Option<SystemTime>,
+    identity: Identity,
     /// In nanoseconds of the axis' clock: all that it has, looks and samples.
     pub range: Range,
 }
 
 impl Part {
     fn of(path: &Path, clock: Clock) -> anyhow::Result<Option<Part>> {
-        let about = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+        let identity = Identity::of(path).with_context(|| path.display().to_string())?;
         let outline = recording::outline(path)?;
         let Some(range) = range_of(&outline, clock) else { return Ok(None) };
-        let (bytes, modified) = (about.len(), about.modified().ok());
-        Ok(Some(Part { path: path.to_owned(), outline: Arc::new(outline), bytes, modified, range }))
+        Ok(Some(Part { path: path.to_owned(), outline: Arc::new(outline), identity, range }))
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.identity.bytes
+    }
+
+    /// Whether what is known of it is still so.
+    fn is_current(&self) -> bool {
+        let is_same = |now: Identity| match self.outline.about.sealed {
+            true => now == self.identity,
+            // Its writer goes on; what is known of it stays right.
+            false => now.is_same_file(&self.identity),
+        };
+        Identity::of(&self.path).is_ok_and(is_same)
     }
 
     pub fn clocks(&self) -> Option<&Clocks> {
@@ -122,6 +160,8 @@ struct Files {
 
 struct KeptEvidence {
     range: Option<Range>,
+    /// The files that it was read from.
+    parts: Arc<Vec<Part>>,
     read: Instant,
     evidence: Arc<Evidence>,
 }
@@ -137,8 +177,6 @@ pub struct Shown {
     files: Mutex<Files>,
     kept: OnceLock<Option<Arc<Kept>>>,
     evidence: Mutex<Vec<KeptEvidence>>,
-    /// Goes with us.
-    _temporary: Option<tempfile::TempDir>,
 }
 
 impl std::fmt::Debug for Shown {
@@ -149,7 +187,7 @@ impl std::fmt::Debug for Shown {
 
 impl Shown {
     /// A recording or a directory of them.
-    pub fn open(source: SourceArgs, name: String, temporary: Option<tempfile::TempDir>) -> anyhow::Result<Shown> {
+    pub fn open(source: SourceArgs, name: String) -> anyhow::Result<Shown> {
         let path = source.file.clone();
         let is_directory = path.is_dir();
         let (clock, parts) = if is_directory {
@@ -164,7 +202,7 @@ impl Shown {
         let Some(first) = parts.iter().map(|part| part.range.start).min() else {
             // A profile without times, such as folded stacks, has samples all the same.
             if !is_directory && recording::outline(&path)?.samples.is_some() {
-                return Shown::timeless(source, name, temporary);
+                return Shown::timeless(source, name);
             }
             bail!("{}: nothing was recorded in it yet; try again in some seconds", path.display());
         };
@@ -178,16 +216,10 @@ impl Shown {
         };
         let files = Files { parts: Arc::new(parts), is_live, looked: Instant::now() };
         let axis = Axis { clock, start: first };
-        Ok(Shown::new(source, name, (kind, "recording", axis), files, temporary))
+        Ok(Shown::new(source, name, (kind, "recording", axis), files))
     }
 
-    fn new(
-        source: SourceArgs,
-        name: String,
-        (kind, format, axis): (Kind, &'static str, Axis),
-        files: Files,
-        temporary: Option<tempfile::TempDir>,
-    ) -> Shown {
+    fn new(source: SourceArgs, name: String, (kind, format, axis): (Kind, &'static str, Axis), files: Files) -> Shown {
         Shown {
             source,
             name,
@@ -197,14 +229,13 @@ impl Shown {
             files: Mutex::new(files),
             kept: OnceLock::new(),
             evidence: Mutex::default(),
-            _temporary: temporary,
         }
     }
 
-    fn timeless(source: SourceArgs, name: String, temporary: Option<tempfile::TempDir>) -> anyhow::Result<Shown> {
+    fn timeless(source: SourceArgs, name: String) -> anyhow::Result<Shown> {
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
         let axis = Axis { clock: Clock::Own(None), start: 0 };
-        Ok(Shown::new(source, name, (Kind::Profile, "recording", axis), files, temporary))
+        Ok(Shown::new(source, name, (Kind::Profile, "recording", axis), files))
     }
 
     /// A profile that is in memory.
@@ -212,7 +243,7 @@ impl Shown {
         let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall_ns)));
         let axis = Axis { clock, start: kept.samples.span().map_or(0, |(first, _)| first) };
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
-        let shown = Shown::new(source, name, (Kind::Profile, kept.format.id(), axis), files, None);
+        let shown = Shown::new(source, name, (Kind::Profile, kept.format.id(), axis), files);
         let _ = shown.kept.set(Some(Arc::new(kept)));
         shown
     }
@@ -238,9 +269,9 @@ impl Shown {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_directory() && files.looked.elapsed() >= FRESH {
             let is_live = directory::is_live(self.path());
-            // One that ended has just written its last.
-            if (is_live || files.is_live)
-                && let Ok(parts) = listed(self.path(), &files.parts)
+            // Also where no recorder runs: a copy may still be under way, and files may be replaced.
+            if let Ok(parts) = listed(self.path(), &files.parts)
+                && !is_same(&parts, &files.parts)
             {
                 files.parts = Arc::new(parts);
             }
@@ -279,13 +310,22 @@ impl Shown {
         let mut hasher = DefaultHasher::new();
         (env!("CARGO_PKG_VERSION"), &self.name, &self.source.file).hash(&mut hasher);
         for part in files.parts.iter() {
-            (&part.path, part.bytes, part.modified, &part.outline.about.uuid).hash(&mut hasher);
+            (&part.path, part.identity, &part.outline.about.uuid).hash(&mut hasher);
         }
         if files.parts.is_empty() {
             let about = std::fs::metadata(&self.name).ok();
             about.map(|about| (about.len(), about.modified().ok())).hash(&mut hasher);
         }
         Some(hasher.finish())
+    }
+
+    /// Why a file is not what was opened any more. What is known of it, and what would be read of it now, do not belong together.
+    pub fn replaced(&self) -> Option<String> {
+        if self.is_directory() {
+            return None;
+        }
+        let is_current = self.files().parts.iter().all(Part::is_current);
+        (!is_current).then(|| format!("{}: was changed, replaced or removed since it was opened", self.name))
     }
 
     pub fn has_evidence(&self) -> bool {
@@ -309,8 +349,14 @@ impl Shown {
         let stretches = super::question::stretches(selection, self.whole());
         let parts = self.parts();
         let wanted: u64 = stretches.iter().flat_map(|s| parts.iter().map(move |part| part.samples_in(s))).sum();
-        let one_chunk_in = wanted.div_ceil(most.max(1)).clamp(1, u64::from(u32::MAX)) as u32;
-        (SourceArgs { one_chunk_in, ..source }, 1.0 / f64::from(one_chunk_in))
+        let one_in = wanted.div_ceil(most.max(1)).clamp(1, u64::from(u32::MAX)) as u32;
+        let touched = |part: &&Part| stretches.iter().any(|stretch| part.samples_in(stretch) > 0);
+        let segments = parts.iter().filter(touched).count() as u32;
+        // Of what is thinned anyway whole segments are left out: each costs its names.
+        let one_segment_in = segments.div_ceil(MOST_SEGMENTS).clamp(1, one_in);
+        let one_chunk_in = one_in.div_ceil(one_segment_in);
+        let picked = Picked { one_segment_in, one_chunk_in, ..Picked::default() };
+        (SourceArgs { picked, ..source }, picked.part())
     }
 
     /// The samples of a file, if they are few enough to stay.
@@ -331,14 +377,17 @@ impl Shown {
 
     /// The evidence of a stretch; without one all of a file, and the last ten minutes of a directory.
     pub fn evidence(&self, range: Option<Range>) -> anyhow::Result<Arc<Evidence>> {
-        let is_live = self.is_live();
+        let (is_live, parts) = (self.is_live(), self.parts());
         // The same by another name.
         let whole = self.whole();
         let is_whole = |range: &Range| range.start <= whole.start && range.end >= whole.end;
         let all_by_itself = !self.is_directory() || whole.end - whole.start <= OF_A_DIRECTORY;
         let range = range.filter(|range| !(all_by_itself && is_whole(range)));
         let mut kept = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|kept| !is_live || kept.read.elapsed() < FRESH_EVIDENCE);
+        kept.retain(|kept| match is_live {
+            true => kept.read.elapsed() < FRESH_EVIDENCE,
+            false => Arc::ptr_eq(&kept.parts, &parts),
+        });
         if let Some(at) = kept.iter().position(|kept| kept.range == range) {
             let found = kept.remove(at);
             let evidence = Arc::clone(&found.evidence);
@@ -348,7 +397,7 @@ impl Shown {
         // Not twice at a time: the second one waits here and finds it.
         let evidence = Arc::new(self.read_evidence(range.as_ref())?);
         kept.truncate(MOST_EVIDENCE - 1);
-        kept.insert(0, KeptEvidence { range, read: Instant::now(), evidence: Arc::clone(&evidence) });
+        kept.insert(0, KeptEvidence { range, parts, read: Instant::now(), evidence: Arc::clone(&evidence) });
         Ok(evidence)
     }
 
@@ -377,17 +426,24 @@ fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
     if found.is_empty() && known.is_empty() {
         bail!("{}: there is no segment of a recorder in this directory", directory.display());
     }
-    let mut parts = Vec::new();
-    for segment in found {
-        if let Some(part) = known.iter().find(|part| part.path == segment.path && part.outline.about.sealed) {
-            parts.push(part.clone());
-            continue;
+    let part = |segment: &segments::Segment| {
+        let is_known = |part: &&Part| part.path == segment.path && part.outline.about.sealed && part.is_current();
+        if let Some(part) = known.iter().find(is_known) {
+            return Some(part.clone());
         }
         // One that is just being made, evicted or damaged is passed over; what is asked of its time says so.
-        if let Ok(Some(part)) = Part::of(&segment.path, Clock::Wall) {
-            parts.push(part);
-        }
-    }
+        Part::of(&segment.path, Clock::Wall).ok().flatten()
+    };
+    let mut parts: Vec<Part> = match known.is_empty() {
+        true => parallel::each(&found, part).into_iter().flatten().collect(),
+        false => found.iter().filter_map(part).collect(),
+    };
     parts.sort_by_key(|part| part.range.start);
     Ok(parts)
+}
+
+/// Whether two lists are of the same files in the same state.
+fn is_same(parts: &[Part], others: &[Part]) -> bool {
+    parts.len() == others.len()
+        && parts.iter().zip(others).all(|(a, b)| (&a.path, a.identity, &a.range) == (&b.path, b.identity, &b.range))
 }

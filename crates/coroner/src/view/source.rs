@@ -44,7 +44,7 @@ pub fn document(shown: &Shown) -> Value {
         .iter()
         .map(|part| {
             let (from, to) = (axis.relative(part.range.start), axis.relative(part.range.end));
-            json!({ "from": from, "to": to, "bytes": part.bytes, "sealed": part.outline.about.sealed })
+            json!({ "from": from, "to": to, "bytes": part.bytes(), "sealed": part.outline.about.sealed })
         })
         .collect();
     json!({

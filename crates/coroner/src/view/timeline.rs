@@ -3,8 +3,9 @@
 //! Of a file, and of a short stretch of a directory, series come from the counters; of a long stretch from the recorder's minutes.
 
 use super::api::refused;
+use super::parallel;
 use super::question::{Range, count, range};
-use super::shown::Shown;
+use super::shown::{Part, Shown};
 use super::source::on_axis;
 use crate::commands::incidents;
 use crate::recorder::triggers::MARK;
@@ -133,12 +134,16 @@ impl Steps {
 fn of_parts(shown: &Shown, range: &Range, ask: &Ask) -> (Vec<Happened>, Vec<RollupRow>) {
     let (mut events, mut minutes) = (Vec::new(), Vec::new());
     let mut known = HashSet::new();
-    for part in shown.parts().iter() {
-        if part.range.end < range.start || part.range.start > range.end || ask.is_cancelled() {
-            continue;
-        }
-        minutes.extend(recording::rollups(&part.path).unwrap_or_default());
-        let Ok(logs) = recording::logs(&part.path) else { continue };
+    let parts = shown.parts();
+    let touched: Vec<&Part> =
+        parts.iter().filter(|part| part.range.end >= range.start && part.range.start <= range.end).collect();
+    let read = parallel::each(&touched, |part| match ask.is_cancelled() {
+        true => (Vec::new(), None),
+        false => (recording::rollups(&part.path).unwrap_or_default(), recording::logs(&part.path).ok()),
+    });
+    for (part, (rollups, logs)) in touched.into_iter().zip(read) {
+        minutes.extend(rollups);
+        let Some(logs) = logs else { continue };
         // Each segment says once more what was said before it began.
         let mut log = logs.log;
         log.retain(|line| known.insert((part.outline.boot_id.clone(), line.sequence, line.stamp_us)));
@@ -482,8 +487,8 @@ pub fn growth(shown: &Shown, ask: &Ask) -> Result<Value, Refusal> {
     let axis = shown.axis();
     let mut counts: BTreeMap<i64, (Option<u64>, Option<u64>)> = BTreeMap::new();
     if shown.is_directory() {
-        for part in shown.parts().iter() {
-            for minute in recording::rollups(&part.path).unwrap_or_default() {
+        for minutes in parallel::each(&shown.parts(), |part| recording::rollups(&part.path).unwrap_or_default()) {
+            for minute in minutes {
                 if let Some(at) = axis.of_real(minute.minute_real_ns)
                     && (minute.zombies_dead.is_some() || minute.zombies_tracked.is_some())
                 {

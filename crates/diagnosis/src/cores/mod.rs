@@ -3,6 +3,7 @@
 //! [`Cores::of`] is cheap (milliseconds for 192 cores and 300 looks), so each rule builds its own.
 
 pub mod cited;
+pub mod made;
 pub mod owners;
 #[cfg(test)]
 pub mod scene;
@@ -13,12 +14,13 @@ pub mod waits;
 pub mod words;
 
 use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window};
+use made::shared;
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-use threads::Threads;
+use threads::{ThreadSamples, Threads};
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
 use waits::{Harm, Victim, Waits};
 
@@ -46,8 +48,8 @@ pub struct Cores<'a> {
     pub evidence: &'a Evidence,
     pub timeline: Arc<Timeline>,
     pub threads: Threads<'a>,
-    pub charges: Charges,
-    pub waits: Waits,
+    pub charges: Arc<Charges>,
+    pub waits: Arc<Waits>,
     /// Each device once, as last seen.
     pub nics: Vec<&'a Nic>,
 }
@@ -148,10 +150,11 @@ impl<'a> Cores<'a> {
     }
 
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
-        let timeline = Timeline::shared(evidence);
-        let threads = Threads::of(evidence);
-        let charges = Charges::of(&threads);
-        let waits = Waits::of(evidence, &threads);
+        let timeline = shared(evidence, |parts| &mut parts.timeline, || Timeline::of(evidence));
+        let samples = shared(evidence, |parts| &mut parts.samples, || ThreadSamples::of(evidence));
+        let threads = Threads::of(evidence, &samples);
+        let charges = shared(evidence, |parts| &mut parts.charges, || Charges::of(&threads));
+        let waits = shared(evidence, |parts| &mut parts.waits, || Waits::of(evidence, &threads));
         let mut nics: BTreeMap<(&Option<String>, &str), &Nic> = BTreeMap::new();
         for nic in &evidence.nics {
             let latest = nics.entry((&nic.netns, &nic.name)).or_insert(nic);

@@ -13,9 +13,8 @@
 use coroner_evidence::cores::TICKS_PER_SECOND;
 use coroner_evidence::{CoreTicks, Evidence, Time, Window};
 use serde::Serialize;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 const NS_PER_TICK: f64 = 1e9 / TICKS_PER_SECOND as f64;
 
@@ -197,26 +196,6 @@ impl Timeline {
         Timeline { lines, ..Timeline::default() }
     }
 
-    /// As [`Timeline::of`], and within [`made_once`] the one that is there.
-    pub fn shared(evidence: &Evidence) -> Arc<Timeline> {
-        let known = MADE.with_borrow(|made| {
-            made.as_ref().filter(|made| std::ptr::eq(made.of, evidence)).map(|made| made.timeline.clone())
-        });
-        match known {
-            Some(Some(timeline)) => timeline,
-            Some(None) => {
-                let timeline = Arc::new(Timeline::of(evidence));
-                MADE.with_borrow_mut(|made| {
-                    if let Some(made) = made {
-                        made.timeline = Some(Arc::clone(&timeline));
-                    }
-                });
-                timeline
-            }
-            None => Arc::new(Timeline::of(evidence)),
-        }
-    }
-
     pub fn shares(&self, core: u32, window: Window) -> Option<Shares> {
         self.lines.get(&core)?.shares(window)
     }
@@ -269,30 +248,6 @@ impl Timeline {
             found
         })
     }
-}
-
-/// The timeline of the evidence that is being judged on this thread.
-struct Made {
-    of: *const Evidence,
-    timeline: Option<Arc<Timeline>>,
-}
-
-thread_local! {
-    static MADE: RefCell<Option<Made>> = const { RefCell::new(None) };
-}
-
-/// Runs `work`, in which all who ask for the timeline of `evidence` get the same: rules each build what they need, and of ten minutes
-/// of a large node this part takes longer than all else. The evidence is borrowed meanwhile, so it stays what it is.
-pub fn made_once<T>(evidence: &Evidence, work: impl FnOnce() -> T) -> T {
-    /// Puts back what was there, also if a rule panics.
-    struct Restored(Option<Made>);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            MADE.set(self.0.take());
-        }
-    }
-    let _restored = Restored(MADE.replace(Some(Made { of: evidence, timeline: None })));
-    work()
 }
 
 /// What is remembered of a core from look to look.

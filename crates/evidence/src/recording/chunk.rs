@@ -190,7 +190,15 @@ impl<'a> Column<'a> {
         self.rest.is_empty()
     }
 
+    #[inline]
     pub fn next(&mut self) -> Result<u64, ChunkError> {
+        // Nearly all numbers are small.
+        if let Some((&byte, rest)) = self.rest.split_first()
+            && byte < 0x80
+        {
+            self.rest = rest;
+            return Ok(u64::from(byte));
+        }
         take(&mut self.rest).ok_or(ChunkError::Number(self.name))
     }
 
@@ -311,6 +319,50 @@ fn looks_of<'a>(payload: &'a [u8], most: usize) -> Result<(Vec<CoreTimes>, [Colu
 /// The first looks of a packed chunk: enough for those who step over the rest. Numbers behind them are not looked at.
 pub fn first_looks(data: &[u8], most: usize) -> Result<Vec<CoreTimes>, ChunkError> {
     Ok(looks_of(&decompress(data)?, most)?.0)
+}
+
+/// The times of all looks of a packed chunk of so many rows, and those looks that `wants` chooses by the times.
+pub fn chosen_looks(
+    data: &[u8],
+    rows: u64,
+    wants: &dyn Fn(&[Time]) -> Vec<bool>,
+) -> Result<(Vec<Time>, Vec<CoreTimes>), ChunkError> {
+    let payload = decompress(data)?;
+    let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
+    let mut columns = split(&payload, names)?;
+    let [at, count, core, ticks @ ..] = &mut columns;
+    let mut times = Vec::new();
+    while !at.is_empty() {
+        times.push(Time(at.after(times.last().map_or(0, |before: &Time| before.0))?));
+    }
+    let wanted = wants(&times);
+    let (mut looks, mut found) = (Vec::new(), 0);
+    // The cores as they stood at the look before.
+    let mut now: Vec<(u32, [u64; 8])> = Vec::new();
+    for (at, is_wanted) in times.iter().zip(wanted.into_iter().chain(std::iter::repeat(false))) {
+        let cores = count.after(now.len() as u64)?;
+        if cores > MAX_CORES as u64 {
+            return Err(ChunkError::Range("count", cores));
+        }
+        let known = now.len();
+        now.truncate(cores as usize);
+        now.extend((known as u64..cores).map(|i| (i as u32, [0; 8])));
+        for (number, values) in &mut now {
+            *number = core.after_u32(*number)?;
+            for (value, column) in values.iter_mut().zip(ticks.iter_mut()) {
+                *value = column.after(*value)?;
+            }
+        }
+        found += cores;
+        if is_wanted {
+            looks.push(CoreTimes {
+                at: *at,
+                cores: now.iter().map(|(core, ticks)| core_ticks(*core, *ticks)).collect(),
+            });
+        }
+    }
+    all_used(columns)?;
+    if found == rows { Ok((times, looks)) } else { Err(ChunkError::Rows { expected: rows, found }) }
 }
 
 /// A thread is interned at its first sample of the chunk; later ones are told from its last.

@@ -1,7 +1,7 @@
 //! What a recording holds, and how each core's time stood at some moments, without reading all of it: for those who show a long
 //! recording, or a directory of them, at once.
 
-use super::chunk::{self, Streamed};
+use super::chunk::{self, ChunkError, Streamed};
 use super::open::{self, Opened};
 use super::profile::SourceRow;
 use super::read::{self, Reader, is_table};
@@ -41,10 +41,7 @@ pub struct SamplesOutline {
 }
 
 pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
-    let Opened { db, .. } = open::open(path)?;
-    let (about, _) = read::about(&db, path)?;
-    drop(db);
-    let samples = samples(path)?;
+    let (about, samples) = samples(path)?;
     let (mut boot_id, mut node, mut clocks, mut looks, mut cores) = (None, None, None, None, Vec::new());
     match Reader::open(path) {
         Ok(reader) => {
@@ -59,13 +56,15 @@ pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
     Ok(Outline { about, boot_id, node, clocks, looks, cores, samples, incident })
 }
 
-fn samples(path: &Path) -> Result<Option<SamplesOutline>, RecordingError> {
+fn samples(path: &Path) -> Result<(About, Option<SamplesOutline>), RecordingError> {
     let reader = super::profile::Reader::open(path)?;
-    if !reader.has_profile() {
-        return Ok(None);
-    }
-    let (count, events) = (reader.count(), reader.events());
-    Ok(Some(SamplesOutline { count, span: reader.span(), source: reader.source().unwrap_or_default(), events }))
+    let samples = reader.has_profile().then(|| SamplesOutline {
+        count: reader.count(),
+        span: reader.span(),
+        source: reader.source().unwrap_or_default(),
+        events: reader.events(),
+    });
+    Ok((reader.about, samples))
 }
 
 /// The network devices, each as last seen.
@@ -102,8 +101,14 @@ struct ChunkAt {
 }
 
 /// The looks at the cores within a window, no closer to each other than `apart` where that saves unpacking: times are cumulative,
-/// so that two looks tell all between them. The first look before the window and the first after it are given, too.
-pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLooks, RecordingError> {
+/// so that two looks tell all between them. The first look before the window and the first after it are given, too. `column` tells
+/// into which column of a picture a moment falls: of looks that come closer than that, the first and the last of each are given.
+pub fn core_looks(
+    path: &Path,
+    window: Window,
+    apart: Duration,
+    column: &dyn Fn(Time) -> u64,
+) -> Result<CoreLooks, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
     read::about(&db, path)?;
     let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() };
@@ -112,7 +117,7 @@ pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLo
     }
     let chunks = listed(&db).map_err(damaged)?;
     let wanted = around(&chunks, window);
-    let cores = wanted.first().and_then(|chunk| look(&db, chunk, Some(1)).pop()).map_or(1, |look| look.cores.len());
+    let cores = wanted.first().and_then(|chunk| first(&db, chunk)).map_or(1, |look| look.cores.len());
     let mut found = CoreLooks::default();
     let mut next = Time(0);
     for (at, chunk) in wanted.iter().enumerate() {
@@ -124,19 +129,24 @@ pub fn core_looks(path: &Path, window: Window, apart: Duration) -> Result<CoreLo
         if is_coarse && follows && is_followed {
             cover(&mut found.covered, chunk.from, chunk.to);
             if chunk.from >= next {
-                found.looks.extend(look(&db, chunk, Some(1)).into_iter().next());
+                found.looks.extend(first(&db, chunk));
                 next = chunk.from + apart - length / 2;
             }
             continue;
         }
-        let mut all = look(&db, chunk, None);
-        for look in &all {
-            cover(&mut found.covered, look.at, look.at);
+        let wants = |times: &[Time]| {
+            let is_end = |at: usize| at == 0 || at + 1 == times.len();
+            let is_edge = |at: usize| {
+                let here = column(times[at]);
+                here != column(times[at - 1]) || here != column(times[at + 1])
+            };
+            (0..times.len()).map(|at| is_end(at) || (!is_coarse && is_edge(at))).collect()
+        };
+        let (times, looks) = chosen(&db, chunk, &wants);
+        for at in times {
+            cover(&mut found.covered, at, at);
         }
-        if is_coarse && all.len() > 2 {
-            all.drain(1..all.len() - 1);
-        }
-        found.looks.extend(all);
+        found.looks.extend(looks);
     }
     found.looks.sort_by_key(|look| look.at);
     found.covered.retain(|seen| seen.from <= window.to && seen.to >= window.from);
@@ -184,19 +194,22 @@ fn around(chunks: &[ChunkAt], window: Window) -> &[ChunkAt] {
     &chunks[from.min(to)..to]
 }
 
-/// The looks of a chunk; none if it cannot be read.
-fn look(db: &Connection, chunk: &ChunkAt, most: Option<usize>) -> Vec<CoreTimes> {
-    let read = || -> rusqlite::Result<Vec<CoreTimes>> {
+/// What `of` makes of a chunk; nothing if it cannot be read.
+fn unpacked<T: Default>(db: &Connection, chunk: &ChunkAt, of: impl Fn(&[u8]) -> Result<T, ChunkError>) -> T {
+    let read = || -> rusqlite::Result<T> {
         let mut select = db.prepare_cached("SELECT data FROM core_time_chunks WHERE id = ?")?;
-        select.query_row([chunk.id], |row| {
-            let data = row.get_ref(0)?.as_blob()?;
-            Ok(match most {
-                Some(most) => chunk::first_looks(data, most).unwrap_or_default(),
-                None => chunk::decode::<CoreTimes>(data, chunk.rows).unwrap_or_default(),
-            })
-        })
+        select.query_row([chunk.id], |row| Ok(of(row.get_ref(0)?.as_blob()?).unwrap_or_default()))
     };
     read().unwrap_or_default()
+}
+
+fn first(db: &Connection, chunk: &ChunkAt) -> Option<CoreTimes> {
+    unpacked(db, chunk, |data| chunk::first_looks(data, 1)).pop()
+}
+
+/// The times of all looks of a chunk, and those of them that are wanted.
+fn chosen(db: &Connection, chunk: &ChunkAt, wants: &dyn Fn(&[Time]) -> Vec<bool>) -> (Vec<Time>, Vec<CoreTimes>) {
+    unpacked(db, chunk, |data| chunk::chosen_looks(data, chunk.rows, wants))
 }
 
 #[cfg(test)]
@@ -237,9 +250,10 @@ mod tests {
             ([0, 1].as_slice(), true, true)
         );
         let window = Window { from: Time(1010 * S), to: Time(1090 * S) };
-        let all = core_looks(&path, window, Duration::ZERO).unwrap();
+        let each = |at: Time| at.0;
+        let all = core_looks(&path, window, Duration::ZERO, &each).unwrap();
         // A chunk is full after ten seconds, by whole appends: here it holds 10.9 s.
-        let few = core_looks(&path, window, Duration::from_secs(11)).unwrap();
+        let few = core_looks(&path, window, Duration::from_secs(11), &each).unwrap();
         assert_eq!(all.covered, few.covered);
         assert_eq!(all.covered.len(), 2, "{:?}", all.covered);
         assert!(few.looks.len() * 5 < all.looks.len(), "{} of {}", few.looks.len(), all.looks.len());
@@ -248,6 +262,15 @@ mod tests {
         }
         let has = |looks: &[CoreTimes], at: u64| looks.iter().any(|look| look.at.0.abs_diff(at) <= 10 * S);
         assert!((1010..1040).step_by(5).all(|second| has(&few.looks, second * S)));
+        // Where columns are longer than looks are apart, the looks around their edges are enough.
+        let by_second = core_looks(&path, window, Duration::ZERO, &|at| at.0 / S).unwrap();
+        assert_eq!(by_second.covered, all.covered);
+        assert!(by_second.looks.len() * 3 < all.looks.len(), "{} of {}", by_second.looks.len(), all.looks.len());
+        let edges = (1010..1040).map(|second| second * S).flat_map(|edge| [edge - S / 10, edge]);
+        for edge in edges {
+            let at = |looks: &CoreLooks| looks.looks.iter().find(|look| look.at == Time(edge)).cloned();
+            assert!(at(&by_second).is_some() && at(&by_second) == at(&all), "{edge}");
+        }
         // The ends of the hole are known exactly.
         assert!(few.looks.iter().any(|look| look.at == Time(1039 * S + S / 10 * 9)));
         assert!(few.looks.iter().any(|look| look.at == Time(1060 * S)));

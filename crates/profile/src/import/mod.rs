@@ -83,8 +83,35 @@ pub struct Options<'a> {
     /// a recording is read there only, other files are read whole.
     pub range: Option<Range<u64>>,
     pub stacks: Stacks,
-    /// Of so many chunks of a recording one is read, for a picture of a very long time; 0 and 1 are all. Other files are read whole.
+    pub picked: Picked,
+}
+
+/// Which of a recording's samples are read, for a picture of more than can be read at once. Other files are read whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// Of so many segments of a directory one is read: the names of each must be looked up anew.
+    pub one_segment_in: u32,
+    /// Of so many chunks of these one is read.
     pub one_chunk_in: u32,
+    /// Of the segments that are read, every `turns`th from `turn` on: several may share the work.
+    pub turn: u32,
+    pub turns: u32,
+    /// The order of the samples is of no matter.
+    pub in_any_order: bool,
+}
+
+impl Default for Picked {
+    /// Everything, in order.
+    fn default() -> Picked {
+        Picked { one_segment_in: 1, one_chunk_in: 1, turn: 0, turns: 1, in_any_order: false }
+    }
+}
+
+impl Picked {
+    /// Which part of the samples that is, about.
+    pub fn part(&self) -> f64 {
+        1.0 / (f64::from(self.one_segment_in.max(1)) * f64::from(self.one_chunk_in.max(1)))
+    }
 }
 
 /// What the file at `path` is.
@@ -173,12 +200,16 @@ fn ours(
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
-    let mut window = Window::new(take, order::HELD);
-    let (names, report) =
-        recording::read_thinned(path, options.range.clone(), options.one_chunk_in, symbols, &mut |names, sample| {
-            window.take(names, sample)
-        })?;
-    window.finish(&names);
+    let (picked, range) = (options.picked, options.range.clone());
+    let (names, report) = if picked.in_any_order {
+        recording::read_picked(path, range, picked, symbols, take)?
+    } else {
+        let mut window = Window::new(take, order::HELD);
+        let read =
+            recording::read_picked(path, range, picked, symbols, &mut |names, sample| window.take(names, sample))?;
+        window.finish(&read.0);
+        read
+    };
     // How many were out of order when they were recorded or imported is in the file. That chunks overlap is our own doing.
     if let Some(read) = options.read {
         read.fetch_add(report.bytes, Ordering::Relaxed);

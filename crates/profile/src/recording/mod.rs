@@ -9,7 +9,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use read::{read, read_named, read_thinned, read_unpacked, span};
+pub use read::{read, read_named, read_picked, read_unpacked, span};
 pub use write::{NewRecording, Origin, SampleWriter};
 
 use crate::model::Place;

@@ -52,6 +52,38 @@ struct Node {
     depth: u16,
 }
 
+/// How many numbers have a place of their own: files number names from 0, so that nearly all have one.
+const DIRECT: usize = 1 << 18;
+
+/// Ids by the file's numbers. Asked for each sample.
+#[derive(Default)]
+struct Known {
+    direct: Vec<u32>,
+    others: HashMap<u32, u32, Seeded>,
+}
+
+impl Known {
+    fn get(&self, number: u32) -> Option<u32> {
+        match self.direct.get(number as usize) {
+            Some(&id) if id != STRAY => Some(id),
+            Some(_) => None,
+            None => self.others.get(&number).copied(),
+        }
+    }
+
+    fn insert(&mut self, number: u32, id: u32) {
+        let at = number as usize;
+        if at >= DIRECT {
+            self.others.insert(number, id);
+            return;
+        }
+        if self.direct.len() <= at {
+            self.direct.resize(at + 1, STRAY);
+        }
+        self.direct[at] = id;
+    }
+}
+
 /// What a file's numbers are in the dictionary.
 pub(super) struct Numbers<'p, 's> {
     places: &'p mut Places<'s>,
@@ -60,8 +92,8 @@ pub(super) struct Numbers<'p, 's> {
     stacks: Vec<u32>,
     events: HashMap<u32, EventId, Seeded>,
     paths: HashMap<u32, StrId, Seeded>,
-    tasks: HashMap<u32, TaskId, Seeded>,
-    frames: HashMap<u32, FrameId, Seeded>,
+    tasks: Known,
+    frames: Known,
 }
 
 impl<'p, 's> Numbers<'p, 's> {
@@ -72,8 +104,8 @@ impl<'p, 's> Numbers<'p, 's> {
             stacks: Vec::new(),
             events: HashMap::default(),
             paths: HashMap::default(),
-            tasks: HashMap::default(),
-            frames: HashMap::default(),
+            tasks: Known::default(),
+            frames: Known::default(),
         }
     }
 
@@ -151,8 +183,8 @@ impl<'p, 's> Numbers<'p, 's> {
     }
 
     fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
-        if let Some(known) = self.tasks.get(&number) {
-            return *known;
+        if let Some(known) = self.tasks.get(number) {
+            return TaskId(known);
         }
         let task = match source.task(number) {
             Some(row) => Task {
@@ -167,13 +199,13 @@ impl<'p, 's> Numbers<'p, 's> {
             }
         };
         let id = names.intern_task(task);
-        self.tasks.insert(number, id);
+        self.tasks.insert(number, id.0);
         id
     }
 
     fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
-        if let Some(known) = self.frames.get(&number) {
-            return *known;
+        if let Some(known) = self.frames.get(number) {
+            return FrameId(known);
         }
         let id = match source.frame(number) {
             Some(row) => {
@@ -194,7 +226,7 @@ impl<'p, 's> Numbers<'p, 's> {
                 names.frames.intern(Frame { symbol: nothing, module: nothing, place: Place::User, inlined: false })
             }
         };
-        self.frames.insert(number, id);
+        self.frames.insert(number, id.0);
         id
     }
 

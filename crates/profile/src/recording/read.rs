@@ -2,13 +2,16 @@
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::sync::mpsc;
 
-use coroner_evidence::recording::profile::{FrameRow, Reader, SampleRow, TaskRow, unpack_samples, unpack_stacks};
+use coroner_evidence::recording::profile::{
+    Chunk, FrameRow, PackedChunk, Reader, SampleRow, TaskRow, unpack_samples, unpack_stacks,
+};
 use coroner_evidence::recording::segments::{self, Segment};
 
 use super::names::{Numbers, Source};
 use super::places::Places;
-use crate::import::{ImportError, OddityKind, Report, Take};
+use crate::import::{ImportError, OddityKind, Picked, Report, Take};
 use crate::model::{Clock, Dictionary};
 use crate::symbols::Symbols;
 
@@ -20,7 +23,7 @@ use crate::symbols::Symbols;
 ///
 /// Frames without a name stay as they are stored, with their places: this is for those who copy a recording.
 pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
-    read_with(path, range, 1, &mut Places::Kept, take)
+    read_with(path, range, Picked::default(), &mut Places::Kept, take)
 }
 
 /// The same for those who look at it: frames that had no name when they were recorded get one from `symbols`, where the file that
@@ -31,28 +34,29 @@ pub fn read_named(
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
-    read_with(path, range, 1, &mut Places::named_by(symbols), take)
+    read_with(path, range, Picked::default(), &mut Places::named_by(symbols), take)
 }
 
-/// The same, and of `one_in` chunks only one is read, evenly over the time: for a picture of more than can be read at once.
-pub fn read_thinned(
+/// The same of some segments and chunks, evenly over the time.
+pub fn read_picked(
     path: &Path,
     range: Option<Range<u64>>,
-    one_in: u32,
+    picked: Picked,
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
-    read_with(path, range, one_in, &mut Places::named_by(symbols), take)
+    read_with(path, range, picked, &mut Places::named_by(symbols), take)
 }
 
 fn read_with(
     path: &Path,
     range: Option<Range<u64>>,
-    one_in: u32,
+    picked: Picked,
     places: &mut Places<'_>,
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
-    let mut thinned = Thinned { one_in: u64::from(one_in.max(1)), seen: 0 };
+    let one_in = u64::from(picked.one_chunk_in.max(1));
+    let mut thinned = Thinned { one_in, seen: one_in * u64::from(picked.turn) / u64::from(picked.turns.max(1)) };
     let mut names = Dictionary::default();
     let mut report = Report::default();
     if is_directory(path)? {
@@ -60,7 +64,7 @@ fn read_with(
         let wanted = range.as_ref().map_or(segments.as_slice(), |range| segments::within(&segments, range));
         // Any clock reading that equals the wall clock says that they are the same.
         names.clock = Some(Clock { clock_ns: 0, wall_ns: 0 });
-        for segment in wanted {
+        for segment in segments_of(wanted, picked) {
             let file = match Reader::open(&segment.path) {
                 Ok(file) => file,
                 Err(error) => {
@@ -82,6 +86,13 @@ fn read_with(
         let _ = pass(&file, from, (&mut names, places), &mut report, take);
     }
     Ok((names, report))
+}
+
+/// Those that are picked. The first one is in the middle of those that it stands for.
+fn segments_of(segments: &[Segment], picked: Picked) -> impl Iterator<Item = &Segment> {
+    let (one_in, turns) = (picked.one_segment_in.max(1) as usize, picked.turns.max(1) as usize);
+    let first = (one_in / 2).min(segments.len().saturating_sub(1));
+    segments.iter().skip(first).step_by(one_in).skip(picked.turn as usize).step_by(turns)
 }
 
 /// The time of the first and of the last sample, as [`read`] tells times.
@@ -198,8 +209,7 @@ fn pass(
     let mut numbers: Option<Numbers<'_, '_>> = None;
     let mut places = Some(places);
     let mut looked_up = file.names();
-    let mut flow = ControlFlow::Continue(());
-    let ended = file.chunks(own_range.as_ref(), &mut || thinned.takes(), &mut |chunk| {
+    let mut pass_chunk = |chunk: Chunk, report: &mut Report| {
         report.bytes += chunk.bytes;
         let rows = match chunk.samples {
             Ok(rows) => rows,
@@ -212,20 +222,51 @@ fn pass(
             numbers = Some(Numbers::of(file, places, report));
         }
         let Some(numbers) = &mut numbers else { return ControlFlow::Break(()) };
-        flow = pass_rows(
-            rows,
-            own_range.as_ref(),
-            shift,
-            &mut Naming { numbers, source: &mut looked_up, names, report },
-            take,
-        );
+        pass_rows(&rows, shift, &mut Naming { numbers, source: &mut looked_up, names, report }, take)
+    };
+    // Unpacking takes as long as all the rest: it is done ahead, on a thread beside.
+    std::thread::scope(|scope| {
+        let (packed, to_unpack) = mpsc::channel::<PackedChunk>();
+        let (unpacked, ready) = mpsc::channel::<Chunk>();
+        let own_range = own_range.as_ref();
+        scope.spawn(move || {
+            for chunk in to_unpack {
+                let mut chunk = chunk.unpack();
+                if let Ok(rows) = &mut chunk.samples {
+                    put_in_order(rows, own_range);
+                }
+                if unpacked.send(chunk).is_err() {
+                    return;
+                }
+            }
+        });
+        let (mut ahead, mut flow) = (0, ControlFlow::Continue(()));
+        let ended = file.chunks(own_range, &mut || thinned.takes(), &mut |chunk| {
+            if packed.send(chunk).is_err() {
+                return ControlFlow::Break(());
+            }
+            ahead += 1;
+            if ahead > AHEAD {
+                ahead -= 1;
+                flow = ready.recv().map_or(ControlFlow::Break(()), |chunk| pass_chunk(chunk, report));
+            }
+            flow
+        });
+        drop(packed);
+        while flow.is_continue()
+            && let Ok(chunk) = ready.recv()
+        {
+            flow = pass_chunk(chunk, report);
+        }
+        if let Err(why) = ended {
+            report.odd(OddityKind::BadRecord, 0, why.as_bytes());
+        }
         flow
-    });
-    if let Err(why) = ended {
-        report.odd(OddityKind::BadRecord, 0, why.as_bytes());
-    }
-    flow
+    })
 }
+
+/// How many chunks are unpacked ahead of those that are passed on. Each may take 32 MB.
+const AHEAD: usize = 2;
 
 struct Naming<'a, 'p, 's> {
     numbers: &'a mut Numbers<'p, 's>,
@@ -234,19 +275,17 @@ struct Naming<'a, 'p, 's> {
     report: &'a mut Report,
 }
 
-/// Passes on the rows of a chunk that are within the range, in order of time; those without a time last, if no time is asked for.
-fn pass_rows(
-    mut rows: Vec<SampleRow>,
-    range: Option<&Range<u64>>,
-    shift: Shift,
-    to: &mut Naming<'_, '_, '_>,
-    take: &mut Take<'_>,
-) -> ControlFlow<()> {
+/// Keeps the rows of a chunk that are within the range, in order of time; those without a time last, if no time is asked for.
+fn put_in_order(rows: &mut Vec<SampleRow>, range: Option<&Range<u64>>) {
     if let Some(range) = range {
         rows.retain(|row| row.at.is_some_and(|at| range.contains(&at)));
     }
     rows.sort_by_key(|row| row.at.unwrap_or(u64::MAX));
-    for row in &rows {
+}
+
+/// Passes rows on with their names.
+fn pass_rows(rows: &[SampleRow], shift: Shift, to: &mut Naming<'_, '_, '_>, take: &mut Take<'_>) -> ControlFlow<()> {
+    for row in rows {
         let mut sample = to.numbers.sample(to.source, to.names, to.report, row);
         sample.time = sample.time.map(|time| shift.to_wall(time));
         to.report.samples += 1;
@@ -267,10 +306,11 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
         Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of stacks {why}").as_bytes()),
     }
     match unpack_samples(samples) {
-        Ok(rows) => {
+        Ok(mut rows) => {
+            put_in_order(&mut rows, None);
             let mut to =
                 Naming { numbers: &mut numbers, source: &mut Nameless, names: &mut names, report: &mut report };
-            let _ = pass_rows(rows, None, Shift(0), &mut to, take);
+            let _ = pass_rows(&rows, Shift(0), &mut to, take);
         }
         Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of samples {why}").as_bytes()),
     }

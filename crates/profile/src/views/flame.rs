@@ -180,6 +180,28 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
     grower.finish()
 }
 
+/// The graph of all that several graphs are of.
+pub fn merged(trees: &[FlameTree]) -> FlameTree {
+    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
+    for tree in trees {
+        grower.tree.samples += tree.samples;
+        // Where each node of this graph is in the new one; a child's position is behind its parent's.
+        let mut places = vec![0u32; tree.nodes.len()];
+        let mut labels: HashMap<StrId, StrId, Seeded> = HashMap::default();
+        for (at, node) in tree.nodes.iter().enumerate() {
+            let own = &mut grower.tree.nodes[places[at] as usize].own;
+            *own = own.saturating_add(node.own);
+            for child in &node.children {
+                let Node { label, place, inlined, .. } = &tree.nodes[*child as usize];
+                let new = &mut grower.tree.labels;
+                let label = *labels.entry(*label).or_insert_with(|| new.intern(tree.labels.get(*label)));
+                places[*child as usize] = grower.child(places[at], Label { label, place: *place, inlined: *inlined });
+            }
+        }
+    }
+    grower.finish()
+}
+
 fn command(names: &Dictionary, owner: Owner) -> &str {
     let comm = match owner {
         Owner::Command(comm) => comm,

@@ -12,6 +12,7 @@ use coroner_evidence::kernel_work::{fewer_rows, kind_of, meaning_of};
 use coroner_evidence::{KernelWork, Time, WorkKind, WorkRow};
 
 use super::clocks::{Clocks, Ticking};
+use crate::model::hash::Seeded;
 use crate::model::{Dictionary, Place, Sample, StackId, StrId, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,14 +43,14 @@ pub struct Sampled {
 pub struct WorkSums {
     clocks: Clocks,
     stacks: Vec<Option<Of>>,
-    open: BTreeMap<u64, HashMap<Key, u64>>,
+    open: BTreeMap<u64, HashMap<Key, u64, Seeded>>,
     held: usize,
     /// Before this, seconds are closed.
     closed: u64,
     seconds: Vec<Closed>,
     /// Of all samples, also of user code and of idle cores.
     weight: u64,
-    periods: HashMap<u64, u64>,
+    periods: HashMap<u64, u64, Seeded>,
     ticking: Option<Ticking>,
     lost: u64,
     saw_kernel: bool,
@@ -95,8 +96,11 @@ impl WorkSums {
         }
         let weight = ticking.time_of(sample).unwrap_or(sample.period.max(1));
         self.weight = self.weight.saturating_add(weight);
-        if self.periods.len() < MAX_PERIODS || self.periods.contains_key(&weight) {
-            *self.periods.entry(weight).or_default() += 1;
+        let known = self.periods.len();
+        match self.periods.get_mut(&weight) {
+            Some(samples) => *samples += 1,
+            None if known < MAX_PERIODS => drop(self.periods.insert(weight, 1)),
+            None => {}
         }
         let second = at.0 / SECOND;
         if second < self.closed {
@@ -225,7 +229,7 @@ impl WorkSums {
 const MAX_PERIODS: usize = 64;
 
 /// By core, thread and kind, with the weights for samples.
-fn rows(names: &Dictionary, sums: HashMap<Key, u64>) -> Vec<WorkRow> {
+fn rows(names: &Dictionary, sums: HashMap<Key, u64, Seeded>) -> Vec<WorkRow> {
     let mut by_work: HashMap<(u32, TaskId, WorkKind), Vec<(u64, StrId)>> = HashMap::new();
     for (Key { core, task, kind, symbol }, weight) in sums {
         by_work.entry((core, task, kind)).or_default().push((weight, symbol));

@@ -51,6 +51,28 @@ fn tree(profile: &Profile, filter: Filter, options: &flame::Options) -> flame::F
     flame::tree(&profile.names, &sums, EventId(0), options)
 }
 
+#[test]
+fn graphs_of_parts_are_the_graph_of_the_whole() {
+    let profile = example();
+    let between = |from: u64, until: u64| Filter::between(from * MS, until * MS);
+    for invert in [false, true] {
+        let options = flame::Options { invert };
+        let parts = [tree(&profile, between(0, 2100), &options), tree(&profile, between(2100, 4000), &options)];
+        let (merged, whole) = (flame::merged(&parts), tree(&profile, Filter::default(), &options));
+        let told = |tree: &flame::FlameTree| {
+            let mut open = vec![(0u32, 0usize)];
+            let mut lines = Vec::new();
+            while let Some((at, depth)) = open.pop() {
+                let node = &tree.nodes[at as usize];
+                lines.push((depth, tree.name(at).to_owned(), node.place, node.total, node.own));
+                open.extend(node.children.iter().rev().map(|child| (*child, depth + 1)));
+            }
+            (tree.samples, lines)
+        };
+        assert_eq!(told(&merged), told(&whole));
+    }
+}
+
 fn monopolies(profile: &Profile, options: monopolies::Options) -> Vec<monopolies::Monopoly> {
     let mut finder = monopolies::Finder::new(options);
     each(profile, Filter::default(), |names, sample| finder.add(names, sample));

@@ -42,6 +42,48 @@ impl Side {
         self.event().is_some_and(Event::is_clock)
     }
 
+    pub fn must_have_samples(self, selection: &SelectionArgs) -> anyhow::Result<Side> {
+        match self.read.selected {
+            0 => bail!("{}", super::select::nothing(&self.read, selection)),
+            _ => Ok(self),
+        }
+    }
+
+    /// How many samples of the event that is shown there are.
+    fn samples(&self) -> u64 {
+        self.sums.events().iter().find(|(event, _)| Some(*event) == self.event).map_or(0, |(_, samples)| *samples)
+    }
+
+    /// One side and its picture out of parts that were read beside each other.
+    pub fn joined(parts: Vec<(Side, FlameTree)>, invert: bool) -> Option<(Side, FlameTree)> {
+        let shown =
+            parts.iter().max_by_key(|(side, _)| side.samples()).map(|(side, _)| side.event_name().to_owned())?;
+        let (mut sides, mut trees) = (Vec::new(), Vec::new());
+        for (mut side, tree) in parts {
+            // Each part shows the event that it has most of.
+            let is_it = side.event.is_none() || side.event_name() == shown;
+            if !is_it {
+                let events = &side.read.names.events;
+                side.event = events.iter().position(|event| event.name == shown).map(|at| EventId(at as u16));
+            }
+            trees.push(if is_it { tree } else { side.tree(invert) });
+            sides.push(side);
+        }
+        if trees.iter().any(|tree| tree.samples > 0) {
+            trees.retain(|tree| tree.samples > 0);
+        }
+        let tree = if trees.len() == 1 { trees.pop()? } else { flame::merged(&trees) };
+        // The fullest one lends its names.
+        sides.sort_by_key(|side| std::cmp::Reverse(side.samples()));
+        let mut sides = sides.into_iter();
+        let mut whole = sides.next()?;
+        for side in sides {
+            whole.idle += side.idle;
+            whole.read.absorb(side.read);
+        }
+        Some((whole, tree))
+    }
+
     pub fn tree(&self, invert: bool) -> FlameTree {
         match self.event {
             Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::Options { invert }),
@@ -158,6 +200,20 @@ pub fn read_side(
     with_idle: bool,
     must_have: bool,
 ) -> anyhow::Result<Side> {
+    let side = read_part(source, selection, with_idle, !must_have)?;
+    match must_have {
+        true => side.must_have_samples(selection),
+        false => Ok(side),
+    }
+}
+
+/// The same of what may be a part only of what is asked for. `compared`: it is of interest who rises.
+pub fn read_part(
+    source: &SourceArgs,
+    selection: &SelectionArgs,
+    with_idle: bool,
+    compared: bool,
+) -> anyhow::Result<Side> {
     let mut sums = StackSums::by_command();
     let mut busy = BusyShares::default();
     let mut kinds = Kinds::default();
@@ -168,15 +224,11 @@ pub fn read_side(
             return;
         }
         sums.add(names, sample);
-        if !must_have {
+        if compared {
             busy.add(names, sample);
         }
     };
-    let read = if must_have {
-        super::read(source, selection, &mut view)?
-    } else {
-        super::read_any(source, selection, &mut view)?
-    };
+    let read = super::read_any(source, selection, &mut view)?;
     let event = read.main_event(&sums.events());
     Ok(Side { read, sums, busy, idle, event, selection: selection.words() })
 }

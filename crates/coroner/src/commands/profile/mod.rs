@@ -58,6 +58,29 @@ impl ReadProfile {
         (time as f64 - first as f64) / 1e9
     }
 
+    /// Adds what another part of the same source told; of its names only the events.
+    pub fn absorb(&mut self, other: ReadProfile) {
+        self.report.append(other.report);
+        self.selected += other.selected;
+        self.cores.extend(other.cores);
+        self.cores.sort_unstable();
+        self.cores.dedup();
+        for end in [other.span.map(|(first, _)| first), other.span.map(|(_, last)| last)] {
+            widen(&mut self.span, end);
+        }
+        self.unnamed.extend(other.unnamed);
+        self.unnamed.sort();
+        self.unnamed.dedup();
+        let names = Arc::make_mut(&mut self.names);
+        for event in &other.names.events {
+            let id = names.intern_event(&event.name);
+            if let Some(known) = names.events.get_mut(usize::from(id.0)) {
+                known.samples += event.samples;
+                known.weight = known.weight.saturating_add(event.weight);
+            }
+        }
+    }
+
     /// The event to show where only one can be: the one that tells most of time, and of those the one with most samples.
     pub fn main_event(&self, of: &[(EventId, u64)]) -> Option<EventId> {
         let mut clocks = Clocks::default();
@@ -173,7 +196,7 @@ fn read_until(
     let mut select = Select::new(selection);
     let mut patience = Patience::of(source);
     let (mut span, mut selected) = (None, 0u64);
-    let mut cores = vec![];
+    let mut cores = SeenCores::default();
     let count = AtomicU64::new(0);
     let range = stored_range(source, selection)?;
     // Times count from the first sample of the file, also where reading begins behind it.
@@ -182,17 +205,13 @@ fn read_until(
     }
     let stored_first = range.as_ref().map(|(first, _)| *first);
     let range = range.and_then(|(_, range)| range);
-    let one_chunk_in = source.one_chunk_in;
-    let options = reader::Options { format: format(source), read: Some(&count), range, stacks, one_chunk_in };
+    let picked = source.picked;
+    let options = reader::Options { format: format(source), read: Some(&count), range, stacks, picked };
     let imported = with_progress(&source.file, &count, || {
         reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
             patience.lasts()?;
             widen(&mut span, sample.time);
-            if let Some(core) = sample.core
-                && let Err(at) = cores.binary_search(&core)
-            {
-                cores.insert(at, core);
-            }
+            cores.see(sample.core);
             match select.has(names, &sample) {
                 Ok(true) => {
                     selected += 1;
@@ -211,7 +230,43 @@ fn read_until(
     let unnamed = symbols.problems.clone();
     let first = stored_first.or(span.map(|(first, _)| first));
     let names = Arc::new(names);
-    Ok(ReadProfile { file: source.file.clone(), format, names, report, unnamed, first, span, selected, cores })
+    Ok(ReadProfile {
+        file: source.file.clone(),
+        format,
+        names,
+        report,
+        unnamed,
+        first,
+        span,
+        selected,
+        cores: cores.list,
+    })
+}
+
+/// The cores of samples, in order. Most samples are of one that was seen, and that is told at once.
+#[derive(Default)]
+struct SeenCores {
+    list: Vec<u32>,
+    is_seen: Vec<bool>,
+}
+
+impl SeenCores {
+    /// Cores beyond are looked up in the list: a file could claim any number.
+    const DIRECT: usize = 1 << 14;
+
+    fn see(&mut self, core: Option<u32>) {
+        let Some(core) = core else { return };
+        if self.is_seen.get(core as usize) == Some(&true) {
+            return;
+        }
+        if let Err(at) = self.list.binary_search(&core) {
+            self.list.insert(at, core);
+        }
+        if (core as usize) < Self::DIRECT {
+            self.is_seen.resize(self.is_seen.len().max(core as usize + 1), false);
+            self.is_seen[core as usize] = true;
+        }
+    }
 }
 
 /// Whether somebody still wants the answer, asked now and then.

@@ -13,7 +13,7 @@ mod rows;
 
 pub use super::chunk::ChunkError;
 pub use chunk::{unpack_samples, unpack_stacks};
-pub use read::{Chunk, Names, Reader};
+pub use read::{Chunk, Names, PackedChunk, Reader};
 
 pub(super) use rows::{insert_names, replace_source};
 

@@ -34,6 +34,21 @@ pub struct Reader {
     has_tables: bool,
 }
 
+/// A chunk of samples as it is stored, so that others than the reader can unpack it.
+pub struct PackedChunk {
+    id: i64,
+    rows: u64,
+    data: Result<Vec<u8>, String>,
+}
+
+impl PackedChunk {
+    pub fn unpack(self) -> Chunk {
+        let bytes = self.data.as_ref().map_or(0, |data| data.len() as u64);
+        let samples = self.data.and_then(|data| chunk::decode(&data, self.rows).map_err(|e| e.to_string()));
+        Chunk { id: self.id, bytes, samples }
+    }
+}
+
 /// A chunk of samples, or why it could not be read.
 pub struct Chunk {
     /// Its number in the file.
@@ -119,7 +134,7 @@ impl Reader {
         &self,
         range: Option<&Range<u64>>,
         wants: &mut dyn FnMut() -> bool,
-        take: &mut dyn FnMut(Chunk) -> ControlFlow<()>,
+        take: &mut dyn FnMut(PackedChunk) -> ControlFlow<()>,
     ) -> Result<(), String> {
         if !self.has_tables {
             return Ok(());
@@ -155,16 +170,15 @@ impl Reader {
         listed.map_err(|e| format!("table profile_sample_chunks: {e}"))
     }
 
-    fn chunk(&self, id: i64) -> Chunk {
-        let read = || -> rusqlite::Result<Chunk> {
+    fn chunk(&self, id: i64) -> PackedChunk {
+        let read = || -> rusqlite::Result<PackedChunk> {
             let mut select = self.db.prepare_cached("SELECT rows, data FROM profile_sample_chunks WHERE id = ?")?;
             select.query_row([id], |row| {
                 let (rows, data) = (row.get::<_, U64>(0)?.0, row.get_ref(1)?.as_blob()?);
-                let samples = chunk::decode::<SampleRow>(data, rows).map_err(|e| e.to_string());
-                Ok(Chunk { id, bytes: data.len() as u64, samples })
+                Ok(PackedChunk { id, rows, data: Ok(data.to_vec()) })
             })
         };
-        read().unwrap_or_else(|e| Chunk { id, bytes: 0, samples: Err(e.to_string()) })
+        read().unwrap_or_else(|e| PackedChunk { id, rows: 0, data: Err(e.to_string()) })
     }
 
     /// All stacks, chunk by chunk, in order of their numbers as far as the file is in order. Tells why a chunk could not be read.
