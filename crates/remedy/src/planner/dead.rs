@@ -59,11 +59,49 @@ fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c
     if is_about_dead {
         let all: u64 = report.groups.iter().filter_map(|group| group.dead).sum();
         let is_new = |group: &&Group<'_>| !groups.iter().any(|known| std::ptr::eq(*known, *group));
-        let large = |group: &&Group<'_>| group.rest_of == 0 && group.dead.is_none_or(|dead| dead >= all / PART);
+        // Whoever asks for the dead asks for all of them.
+        let is_asked = matches!(case.wishes.about, Some((Code::ZombieMemcgs, _)));
+        let large =
+            |group: &&Group<'_>| group.rest_of == 0 && (is_asked || group.dead.is_none_or(|dead| dead >= all / PART));
         let others: Vec<&Group<'c>> = report.groups.iter().filter(large).filter(is_new).collect();
         groups.extend(others);
     }
     groups
+}
+
+/// One line about the dead that no problem of the plan is about.
+pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
+    let report = case.zombies.as_ref().filter(|_| !problems.is_empty())?;
+    let planned: Vec<&Group<'_>> = problems.iter().flat_map(|problem| groups(case, problem)).collect();
+    let is_planned = |group: &&Group<'_>| planned.iter().any(|known| std::ptr::eq(*known, *group));
+    let others: Vec<&Group<'_>> = report.groups.iter().filter(|group| !is_planned(group)).collect();
+    let dead: u64 = others.iter().filter_map(|group| group.dead).sum();
+    if dead == 0 {
+        return None;
+    }
+    let most = others.iter().filter(|group| group.rest_of == 0).max_by_key(|group| group.dead);
+    let place = most.map(|group| format!(", most of one kind {}", join_path(&group.parent, &group.pattern)));
+    let sum = |fits: &dyn Fn(&Group<'_>) -> bool| -> u64 {
+        others.iter().filter(|group| fits(group)).filter_map(|group| group.dead).sum()
+    };
+    let in_files = |group: &Group<'_>| group.pinned_in.iter().any(|file| file.filesystem == "tmpfs");
+    let mut ways = Vec::new();
+    if sum(&reclaimable) > 0 {
+        ways.push("reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans it)");
+    }
+    if sum(&in_files) > 0 {
+        ways.push("deleting the files in tmpfs that keep them (`coroner zombies --all` lists those)");
+    }
+    ways.push("a reboot");
+    let these = match dead {
+        1 => "1 more dead cgroup is".to_owned(),
+        _ => format!("{} more dead cgroups are", count(dead)),
+    };
+    Some(format!(
+        "{these} not of this cause{}, and no step here is about them. What would free them: {}.",
+        place.unwrap_or_default(),
+        ways.join("; ")
+    ))
 }
 
 fn of_unit<'g, 'c>(case: &'g Case<'c>, unit: &str) -> Vec<&'g Group<'c>> {
@@ -183,6 +221,16 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
         None => format!("page cache of the living below {place} may go, too, and is read again when needed"),
     };
     risk_words.push_str("; while it runs it may keep one core busy in the kernel");
+    risk_words.push_str(match (facts.swap, version) {
+        (Some(false), _) => "",
+        (_, 1) => {
+            "; cgroup v1 cannot be told to take page cache alone: where there is swap, memory of running jobs below it may be swapped out, and is slow until it \
+             is read back"
+        }
+        (..) => {
+            "; memory of running jobs is left alone (swappiness=0) where the kernel can be told so; else, where there is swap, some may be swapped out"
+        }
+    });
     let cores = Cores::of(case.evidence);
     let room = cores.window().and_then(|window| with_room_for_thread(&cores, u32::MAX, window));
     let wanted = case.wishes.cores.as_ref().map(ToString::to_string);
@@ -202,7 +250,7 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
                 case.wishes.budget.as_secs().max(1),
                 shell_word(&format!("echo 1 > {file}"))
             ),
-            _ => format!("echo {most_bytes} > {file}   # coroner asks for it in bites, and stops when it hurts"),
+            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner asks for it in bites, and stops when it hurts"),
         }],
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
         risk_words,
