@@ -252,14 +252,19 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
     let (done, code) = node.apply(&["agent-unused", "ecs.service", "--step", "disable-unit"]);
     assert_eq!(code, Some(0), "{done:#}");
     let wants = node.link().parent().unwrap().to_owned();
-    let aside = wants.with_file_name("aside");
-    fs::rename(&wants, &aside).or_else(|_| fs::create_dir(&aside)).unwrap();
+    // An overlay does not let directories of its lower layer be renamed.
+    let links: Vec<_> = fs::read_dir(&wants).into_iter().flatten().flatten().collect();
+    let links: Vec<_> = links.iter().map(|link| (link.path(), fs::read_link(link.path()).unwrap())).collect();
+    let _ = fs::remove_dir_all(&wants);
     std::os::unix::fs::symlink(outside.path(), &wants).unwrap();
     let (undone, code) = node.undo();
     assert_eq!((code, &undone["steps"][0]["how"]), (Some(1), &"failed".into()), "{undone:#}");
     nothing_outside();
     fs::remove_file(&wants).unwrap();
-    fs::rename(&aside, &wants).unwrap();
+    fs::create_dir(&wants).unwrap();
+    for (link, to) in links {
+        std::os::unix::fs::symlink(to, link).unwrap();
+    }
 
     // With the machine id of another machine behind a link it is not that machine's file system.
     let id = node.root.join("etc/machine-id");

@@ -10,7 +10,7 @@ use crate::steps::{Action, FreeZombies, Kind};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::cited::with_room_for_thread;
 use coroner_diagnosis::units::paths::{UnitPaths, shell_word};
-use coroner_diagnosis::words::{bytes, count, list};
+use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_diagnosis::zombies::groups::join_path;
 use coroner_diagnosis::zombies::{Group, OtherwiseKind};
 use coroner_diagnosis::{Code, SubjectKind};
@@ -69,10 +69,13 @@ fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c
     groups
 }
 
-/// One line about the dead that no problem of the plan is about.
+/// One line about the dead that no problem of a plan is about, if it is about dead ones at all.
 pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
-    let report = case.zombies.as_ref().filter(|_| !problems.is_empty())?;
+    let report = case.zombies.as_ref()?;
     let planned: Vec<&Group<'_>> = problems.iter().flat_map(|problem| groups(case, problem)).collect();
+    if planned.is_empty() {
+        return None;
+    }
     let is_planned = |group: &&Group<'_>| planned.iter().any(|known| std::ptr::eq(*known, *group));
     let others: Vec<&Group<'_>> = report.groups.iter().filter(|group| !is_planned(group)).collect();
     let dead: u64 = others.iter().filter_map(|group| group.dead).sum();
@@ -80,26 +83,27 @@ pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
         return None;
     }
     let most = others.iter().filter(|group| group.rest_of == 0).max_by_key(|group| group.dead);
-    let place = most.map(|group| format!(", most of one kind {}", join_path(&group.parent, &group.pattern)));
+    let place = most.map(|group| format!(" (most are {})", join_path(&group.parent, &group.pattern)));
     let sum = |fits: &dyn Fn(&Group<'_>) -> bool| -> u64 {
         others.iter().filter(|group| fits(group)).filter_map(|group| group.dead).sum()
     };
     let in_files = |group: &Group<'_>| group.pinned_in.iter().any(|file| file.filesystem == "tmpfs");
     let mut ways = Vec::new();
+    let has_finding = case.diagnosis.findings.iter().any(|finding| finding.code == Code::ZombieMemcgs);
     if sum(&reclaimable) > 0 {
-        ways.push("reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans it)");
+        ways.push(match has_finding {
+            true => "reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans for all of them)",
+            false => "reclaim, where page cache keeps them",
+        });
     }
     if sum(&in_files) > 0 {
         ways.push("deleting the files in tmpfs that keep them (`coroner zombies --all` lists those)");
     }
     ways.push("a reboot");
-    let these = match dead {
-        1 => "1 more dead cgroup is".to_owned(),
-        _ => format!("{} more dead cgroups are", count(dead)),
-    };
     Some(format!(
-        "{these} not of this cause{}, and no step here is about them. What would free them: {}.",
-        place.unwrap_or_default(),
+        "{} more{} not of this cause, and no step here is about them. What would free them: {}.",
+        plural(dead, "dead cgroup", "dead cgroups"),
+        format_args!("{} {}", place.unwrap_or_default(), if dead == 1 { "is" } else { "are" }),
         ways.join("; ")
     ))
 }
