@@ -227,6 +227,120 @@ fn an_agent_is_isolated_within_limits_and_set_free_again() {
     assert_eq!((code, &undone["run"]), (Some(0), &Value::Null), "nothing was done that could be undone: {undone:#}");
 }
 
+/// Whoever owns the file system behind --root may have laid links there that lead into ours.
+#[test]
+fn no_link_in_a_foreign_root_leads_out_of_it() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let node = Node::start("agent-unused");
+    let outside = tempfile::tempdir().unwrap();
+    let nothing_outside = || assert_eq!(outside.path().read_dir().unwrap().count(), 0, "something was made outside");
+    let drop_ins = node.root.join("run/systemd/system/ecs.service.d");
+    fs::create_dir_all(drop_ins.parent().unwrap()).unwrap();
+    for to in [
+        outside.path().to_owned(),
+        PathBuf::from("../../../../../../..").join(outside.path().strip_prefix("/").unwrap()),
+    ] {
+        std::os::unix::fs::symlink(&to, &drop_ins).unwrap();
+        let (done, code) = node.apply(&["agent-unused", "ecs.service", "--isolate"]);
+        assert_eq!((code, &done["worked"]), (Some(1), &false.into()), "{done:#}");
+        assert!(done["stopped"].as_str().unwrap().contains("ecs.service.d"), "{done:#}");
+        nothing_outside();
+        fs::remove_file(&drop_ins).unwrap();
+    }
+
+    // Nor when it is taken back: the directory of its links is one that leads out by now.
+    let (done, code) = node.apply(&["agent-unused", "ecs.service", "--step", "disable-unit"]);
+    assert_eq!(code, Some(0), "{done:#}");
+    let wants = node.link().parent().unwrap().to_owned();
+    // An overlay does not let directories of its lower layer be renamed.
+    let links: Vec<_> = fs::read_dir(&wants).into_iter().flatten().flatten().collect();
+    let links: Vec<_> = links.iter().map(|link| (link.path(), fs::read_link(link.path()).unwrap())).collect();
+    let _ = fs::remove_dir_all(&wants);
+    std::os::unix::fs::symlink(outside.path(), &wants).unwrap();
+    let (undone, code) = node.undo();
+    assert_eq!((code, &undone["steps"][0]["how"]), (Some(1), &"failed".into()), "{undone:#}");
+    nothing_outside();
+    fs::remove_file(&wants).unwrap();
+    fs::create_dir(&wants).unwrap();
+    for (link, to) in links {
+        std::os::unix::fs::symlink(to, link).unwrap();
+    }
+
+    // With the machine id of another machine behind a link it is not that machine's file system.
+    let id = node.root.join("etc/machine-id");
+    let own = fs::read(&id).unwrap();
+    let copy = outside.path().join("machine-id");
+    fs::write(&copy, &own).unwrap();
+    fs::remove_file(&id).unwrap();
+    std::os::unix::fs::symlink(&copy, &id).unwrap();
+    let (undone, code) = node.undo();
+    assert_eq!(code, Some(1), "read through a link that leads out: {undone:#}");
+    fs::remove_file(&id).unwrap();
+    fs::write(&id, &own).unwrap();
+
+    // All is as it should be again, and so it is undone. But a unit that fails again was not brought back, and that is said.
+    let broken = drop_ins.join("broken.conf");
+    fs::create_dir_all(&drop_ins).unwrap();
+    fs::write(&broken, "[Service]\nExecStart=\nExecStart=/bin/false\nRestart=no\n").unwrap();
+    node.systemctl(&["daemon-reload"]);
+    let (undone, code) = node.undo();
+    let words = undone["steps"][0]["words"].as_str().unwrap();
+    assert_eq!((code, &undone["steps"][0]["how"]), (Some(1), &"failed".into()), "{undone:#}");
+    assert!(words.contains("did not stay up (exit-code)") && words.contains("journalctl -u ecs.service"), "{words}");
+    assert_eq!(node.enablement(), "enabled", "its links are there again");
+    fs::remove_file(&broken).unwrap();
+    node.systemctl(&["daemon-reload"]);
+    let (undone, code) = node.undo();
+    assert_eq!((code, &undone["steps"][0]["how"]), (Some(0), &"restored".into()), "{undone:#}");
+    assert_eq!(node.property("ActiveState"), "active");
+}
+
+#[test]
+fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let scenario = LiveScenario::start("cgroup-dir-leak", &["--seconds", "240"]).unwrap();
+    let journal = tempfile::tempdir().unwrap();
+    let journal = journal.path().to_str().unwrap();
+    let memory =
+        ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].iter().map(|top| format!("{top}{}", fact(&scenario, "cgroup")));
+    let directory = memory.map(PathBuf::from).find(|dir| dir.is_dir()).unwrap();
+    let children = || fs::read_dir(&directory).unwrap().flatten().filter(|e| e.file_type().unwrap().is_dir()).count();
+    // One that somebody is in stays, whoever asks.
+    let used = directory.join("used");
+    fs::create_dir(&used).unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
+    fs::write(used.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+
+    let before = children();
+    let plan = json_of(&coroner(&["fix", "cgroup-leak", "--for", "3s", "--json"]));
+    let planned = step(&plan, "remove-cgroups");
+    assert_eq!((&planned["reversible"], &planned["dangerous"]), (&false.into(), &Value::Null), "{planned:#}");
+    assert!(planned["not_fixed"].as_str().unwrap().contains(fact(&scenario, "comm")), "who makes them: {planned:#}");
+    assert!(children() >= before, "only planned");
+    let mut args = vec!["fix", "cgroup-leak", "--for", "3s", "--step", "remove-cgroups", "--apply", "--yes", "--json"];
+    args.extend(["--journal", journal]);
+    let out = coroner(&args);
+    let done = json_of(&out);
+    let left = children();
+    let stays = used.is_dir();
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    let _ = fs::remove_dir(&used);
+    assert!(stays, "one that was in use was removed: {done:#}");
+    assert_eq!((out.status.code(), &done["worked"]), (Some(0), &true.into()), "{done:#}");
+    let removed = step(&done, "remove-cgroups");
+    assert!(removed["after"]["removed"].as_u64().unwrap() as usize >= before - 1, "{removed:#}");
+    let counted = measured(removed, "empty-cgroups");
+    assert!(counted["before"].as_f64() > Some(2_000.0), "{counted:#}");
+    assert_eq!(removed["effect"], "worked", "{removed:#}");
+    assert!(left < before / 4, "{left} of {before} are left; their maker makes a dozen a second");
+
+    // No word that it was restored: it was not, and need not be.
+    let undone = json_of(&coroner(&["undo", "1", "--json", "--journal", journal]));
+    assert_eq!(undone["steps"][0]["how"], "cannot-be-undone", "{undone:#}");
+    assert!(children() < before / 2, "they were made again");
+}
+
 fn dropped(scenario: &LiveScenario) -> u64 {
     let sender = &scenario.truth.facts["sender"];
     let file = format!("/sys/class/net/{}/statistics/tx_dropped", sender["device"].as_str().unwrap());
@@ -372,8 +486,11 @@ fn killed_between_two_steps_it_can_be_undone() {
             }
         }
     };
+    // What is typed before it asks is no answer.
+    input.write_all(b"y\ny\n").unwrap();
     read_until("1 of 2. Switch ecs.service off");
     read_until("[q]uit: ");
+    std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(node.enablement(), "enabled", "nothing happens before the answer");
     input.write_all(b"y\n").unwrap();
     read_until("2 of 2. Mask ecs.service");
@@ -499,10 +616,50 @@ fn what_the_node_needs_is_never_switched_off() {
     assert!(off("ecs.service").prepare(&mut hands).is_ok(), "others may be");
     let missing = off("nowhere.service").prepare(&mut hands);
     assert!(matches!(&missing, Err(StepError::Refused(why)) if why.contains("knows no")), "{missing:?}");
-    // The files of another machine are not touched.
-    let mut hands = Hands::new(Some(&node.bus), Some("/".into()), &stop, &say);
-    let elsewhere = off("ecs.service").prepare(&mut hands);
-    assert!(matches!(&elsewhere, Err(StepError::Refused(why)) if why.contains("machine")), "{elsewhere:?}");
+    // By whatever word a stop goes on to it, what is protected is not stopped along.
+    let units = node.root.join("run/systemd/system");
+    fs::create_dir_all(units.join("kubelet.service.d")).unwrap();
+    let write = |name: &str, text: String| fs::write(units.join(name), text).unwrap();
+    let service = "[Service]\nExecStart=/bin/sleep 1000\n";
+    write("stops-it.service", format!("[Unit]\nPropagatesStopTo=kubelet.service\n{service}"));
+    write("asked-of-it.service", service.to_owned());
+    write("bound-to-it.service", service.to_owned());
+    write(
+        "between.service",
+        format!("[Unit]\nBindsTo=bound-to-it.service\nPropagatesStopTo=kubelet.service\n{service}"),
+    );
+    write("kubelet.service.d/x.conf", "[Unit]\nRequisite=asked-of-it.service\nWants=between.service\n".to_owned());
+    let many: Vec<String> = (0..300).map(|i| format!("many{i}.service")).collect();
+    write("hub.service", format!("[Unit]\nPropagatesStopTo={}\n{service}", many.join(" ")));
+    node.systemctl(&["daemon-reload"]);
+    for unit in ["stops-it.service", "asked-of-it.service", "bound-to-it.service"] {
+        let refused = off(unit).prepare(&mut hands);
+        assert!(
+            matches!(&refused, Err(StepError::Refused(why)) if why.contains(&format!("kubelet.service stops with {unit}"))),
+            "{unit}: {refused:?}"
+        );
+    }
+    let too_many = off("hub.service").prepare(&mut hands);
+    assert!(matches!(&too_many, Err(StepError::Refused(why)) if why.contains("more than 256 units")), "{too_many:?}");
+    // The guards look again right before the deed.
+    let before = off("ecs.service").prepare(&mut hands).unwrap();
+    write("kubelet.service.d/x.conf", "[Unit]\nRequisite=ecs.service\n".to_owned());
+    node.systemctl(&["daemon-reload"]);
+    let active = node.property("ActiveState");
+    let refused = off("ecs.service").act(&before, &mut hands);
+    assert!(matches!(&refused, Err(StepError::Refused(why)) if why.contains("kubelet.service")), "{refused:?}");
+    assert_eq!((node.property("ActiveState"), node.enablement().as_str()), (active, "enabled"));
+    fs::remove_dir_all(units.join("kubelet.service.d")).unwrap();
+    node.systemctl(&["daemon-reload"]);
+
+    // The files of another machine are not touched, nor is a machine whose files are not named.
+    for root in [Some("/".into()), None] {
+        let mut hands = Hands::new(Some(&node.bus), root, &stop, &say);
+        for action in [off("ecs.service"), mask("ecs.service")] {
+            let elsewhere = action.prepare(&mut hands);
+            assert!(matches!(&elsewhere, Err(StepError::Refused(why)) if why.contains("machine")), "{elsewhere:?}");
+        }
+    }
 
     // For the image: lines that a shell understands, and the kubelet is not among them.
     let node = Node::start("agent-unused");

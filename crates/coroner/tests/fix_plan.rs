@@ -113,3 +113,63 @@ fn a_plan_for_another_node_is_not_applied_here() {
     let out = coroner(&["undo", "--list", "--json", "--journal", journal.path().to_str().unwrap()]);
     assert_eq!((out.status.code(), &json_of(&out)["runs"]), (Some(0), &Value::Array(vec![])));
 }
+
+/// Whatever of a verdict somebody asks for, it is mended where its cause is.
+#[test]
+fn a_finding_of_a_chain_has_the_plan_of_its_verdict() {
+    for name in ["the-incident", "nic-starved", "ksoftirqd-starved", "rt-monopoly", "zombie-reclaim", "crashloop"] {
+        let whole = plan(name, &[]);
+        let steps = ids(&whole["steps"]);
+        let file = golden(name);
+        let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", file.to_str().unwrap()]));
+        let [verdict] = diagnosis["verdicts"].as_array().unwrap().as_slice() else { panic!("{name}: not one verdict") };
+        let links = verdict["chain"].as_array().unwrap().iter().map(|link| &link["to"]);
+        for finding in links.chain([&verdict["root_cause"]]) {
+            let (code, subject) = (finding["code"].as_str().unwrap(), finding["subject"]["name"].as_str().unwrap());
+            let asked = plan(name, &[code, subject]);
+            for step in &steps {
+                assert!(ids(&asked["steps"]).contains(step), "{name}: fix {code} {subject} has no {step}: {asked:#}");
+            }
+        }
+    }
+}
+
+/// Who advises and who acts say the same of where the thread may go, and no dead cgroup is passed over in silence.
+#[test]
+fn diagnosis_and_plan_of_the_incident_agree() {
+    let file = golden("the-incident");
+    let file = file.to_str().unwrap();
+    let told = String::from_utf8(coroner(&["diagnose", "-v", "--from", file]).stdout).unwrap();
+    let planned = stdout(&["fix", "--from", file]);
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [one_line(&told), one_line(&planned)] {
+        assert!(text.contains("no other core will do"), "{text}");
+        assert!(!text.contains("taskset -pc CORES"), "{text}");
+    }
+    assert!(one_line(&planned).contains("40 dead cgroups more (most are /"), "{planned}");
+    let other = &plan("the-incident", &[])["other_dead"];
+    assert!(other.as_str().is_some_and(|words| words.contains("What would free them")), "{other}");
+}
+
+/// What failed, where, and what to do next.
+#[test]
+fn undo_says_what_it_looked_for_and_what_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().to_str().unwrap();
+    let undo = |run: Option<&'static str>| {
+        let mut args = vec!["undo", "--dry-run", "--journal", journal];
+        args.extend(run);
+        args
+    };
+    fails(&undo(Some("7")), &["no run 7", journal, "holds no run at all", "--journal DIR"]);
+    let out = coroner(&undo(None));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("nothing to undo") && said.contains("undo --list"), "{said}");
+
+    std::fs::write(dir.path().join("run-000003.jsonl"), "not what we wrote\n").unwrap();
+    fails(&undo(Some("7")), &["no run 7", "holds run 3 only", "undo --list"]);
+    fails(&undo(Some("3")), &["run 3 cannot be undone", "run-000003.jsonl", "damaged", "by hand"]);
+    let said = stdout(&undo(None));
+    assert!(said.contains("not readable") && said.contains("run-000003.jsonl"), "{said}");
+}

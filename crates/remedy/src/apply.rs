@@ -135,7 +135,9 @@ pub fn run(
                 Consent::No => Outcome::Skipped,
                 Consent::Yes => {
                     if writer.is_none() {
-                        let begun = journal.begin(|run| first_line(run, about, hands))?;
+                        let asks_systemd = steps.iter().any(|step| step.action.is_about_unit());
+                        let systemd_of = asks_systemd.then(|| hands.machine_of_bus().ok()).flatten();
+                        let begun = journal.begin(|run| first_line(run, about, systemd_of, hands))?;
                         report.run = Some(begun.number);
                         report.journal = Some(begun.path().to_owned());
                         writer = Some(begun);
@@ -156,7 +158,7 @@ pub fn run(
     Ok(report)
 }
 
-fn first_line(run: u64, about: &About<'_>, hands: &Hands<'_>) -> Entry {
+fn first_line(run: u64, about: &About<'_>, systemd_of: Option<String>, hands: &Hands<'_>) -> Entry {
     Entry::Run {
         run,
         at: journal::now(),
@@ -166,6 +168,7 @@ fn first_line(run: u64, about: &About<'_>, hands: &Hands<'_>) -> Entry {
         boot_id: about.node.boot_id.clone(),
         bus: about.bus.map(str::to_owned),
         root: hands.root.clone(),
+        systemd_of,
         why: about.why.clone(),
     }
 }
@@ -203,6 +206,8 @@ fn one(
     }
     let outcome = match step.action.act(&before, hands) {
         Ok(done) => Outcome::Done(done),
+        // The guards look again right before the deed.
+        Err(StepError::Refused(why)) => Outcome::Refused(why),
         Err(error) => {
             hands.forget_manager();
             Outcome::Failed(error.to_string())

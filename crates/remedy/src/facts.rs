@@ -2,6 +2,7 @@
 
 use crate::guards;
 use crate::planner::Targets;
+use crate::steps::move_interrupt::name_of;
 use crate::steps::remove_cgroups::empty_children;
 use crate::steps::{Hands, threads};
 use coroner_diagnosis::agents::Catalogue;
@@ -22,6 +23,10 @@ pub struct Facts {
     pub cgroups: BTreeMap<String, CgroupFacts>,
     /// By number: when it started, and the cores that its cpuset has.
     pub threads: BTreeMap<u32, ThreadFacts>,
+    /// By number: whose it is.
+    pub interrupts: BTreeMap<u32, String>,
+    /// Whether there is swap, so that reclaim could write memory of running jobs to it; `None` if that is not known.
+    pub swap: Option<bool>,
     /// The process that places interrupts.
     pub irqbalance: Option<u32>,
     /// Kept free of everything else by the kernel's command line.
@@ -115,6 +120,8 @@ pub fn of_node(evidence: &Evidence, targets: &Targets, hands: &mut Hands<'_>) ->
     facts.irqbalance = guards::irqbalance();
     facts.isolated = read_cores("/sys/devices/system/cpu/isolated").unwrap_or_default();
     facts.nodes = numa_nodes();
+    facts.interrupts = targets.interrupts.iter().filter_map(|irq| Some((*irq, name_of(*irq)?))).collect();
+    facts.swap = fs::read_to_string("/proc/swaps").ok().map(|text| text.lines().count() > 1);
     for name in &targets.units {
         let Some(told) = facts.units.get_mut(name) else { continue };
         let Ok(now) = hands.manager().and_then(|manager| Ok(manager.unit(name)?)) else {

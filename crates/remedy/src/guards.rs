@@ -3,14 +3,17 @@
 use crate::steps::{Hands, StepError};
 use coroner_diagnosis::units::protected::why_protected_by;
 use coroner_evidence::{CgroupOwner, Node};
-use coroner_probes::units::UnitNow;
+use coroner_probes::units::{ManagerError, UnitNow};
 use std::fs;
 
 /// Whether a unit may be stopped, disabled or masked, by all its names, by what would stop with it, and by who sits in it.
 pub fn may_switch_off(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
     let now = known(unit, hands)?;
     refuse_protected(unit, &now, "switched off", hands)?;
-    let with_it = hands.manager()?.stops_with(&now.id)?;
+    let with_it = match hands.manager()?.stops_with(&now.id) {
+        Err(too_many @ ManagerError::TooMany { .. }) => return Err(StepError::refused(too_many.to_string())),
+        with_it => with_it?,
+    };
     for other in &with_it {
         if let Some(why) = why_protected_by(hands.catalogue(), other)
             && is_work(other)

@@ -47,6 +47,9 @@ pub enum Entry {
         boot_id: Option<String>,
         bus: Option<String>,
         root: Option<PathBuf>,
+        /// The machine of the systemd that was asked, as it told: another one must not be asked to take it back.
+        #[serde(default)]
+        systemd_of: Option<String>,
         /// What it is about, in words.
         why: Vec<String>,
     },
@@ -126,6 +129,7 @@ pub struct Run {
     pub boot_id: Option<String>,
     pub bus: Option<String>,
     pub root: Option<PathBuf>,
+    pub systemd_of: Option<String>,
     pub why: Vec<String>,
     pub steps: Vec<Recorded>,
     /// Lines that nobody understands; the last one may have been cut off.
@@ -238,7 +242,8 @@ fn sync_directory(directory: &Path) -> Result<(), JournalError> {
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
 }
 
-fn file_of(directory: &Path, number: u64) -> PathBuf {
+/// Where a run is written down.
+pub fn file_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("run-{number:06}.jsonl"))
 }
 
@@ -273,15 +278,16 @@ pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
             (None, Entry::Run { run: other, .. }) if other != number => {
                 return Err(refused(&format!("says that it is run {other}: it was renamed, and is not touched")));
             }
-            (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, why, .. }) => {
+            (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, systemd_of, why, .. }) => {
+                let steps = Vec::new();
                 run =
-                    Some(Run { number, at, host, machine_id, boot_id, bus, root, why, steps: Vec::new(), damaged: 0 });
+                    Some(Run { number, at, host, machine_id, boot_id, bus, root, systemd_of, why, steps, damaged: 0 });
             }
-            (None, _) => return Err(refused("does not begin with a run")),
+            (None, _) => return Err(refused("is damaged, or no journal of coroner's: it does not begin with a run")),
             (Some(run), entry) => note(run, entry),
         }
     }
-    let mut run = run.ok_or_else(|| refused("holds no run"))?;
+    let mut run = run.ok_or_else(|| refused("is damaged, or no journal of coroner's: no line of it can be read"))?;
     run.damaged = damaged;
     Ok(run)
 }
@@ -344,6 +350,7 @@ mod tests {
             boot_id: Some("b".into()),
             bus: None,
             root: None,
+            systemd_of: None,
             why: vec![],
         }
     }

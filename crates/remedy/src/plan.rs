@@ -24,6 +24,8 @@ pub struct Plan {
     pub by_hand: Vec<ByHand>,
     /// Files that keep dead cgroups: deleted only if they are named.
     pub files: Vec<PinningFile>,
+    /// Dead cgroups that are not of these causes, and what would free them.
+    pub other_dead: Option<String>,
     /// If only a reboot takes away the rest.
     pub reboot: Option<Reboot>,
 }

@@ -279,6 +279,10 @@ impl Talk for Terminal<'_> {
             return Consent::Yes;
         }
         let question = fix_text::question(step, self.told + 1, self.all);
+        // What was typed before the question is no answer to it.
+        if std::io::stdin().is_terminal() {
+            let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
+        }
         let mut stderr = std::io::stderr().lock();
         let _ = write!(stderr, "\r\x1b[K{question}");
         let _ = stderr.flush();

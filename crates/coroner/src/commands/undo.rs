@@ -6,12 +6,14 @@ use crate::exit::Exit;
 use crate::output::progress::StatusLine;
 use crate::output::{fix_json, print, undo_text, warn};
 use anyhow::{Context, ensure};
+use coroner_diagnosis::words::plural;
 use coroner_evidence::Evidence;
 use coroner_probes::{Root, identity};
 use coroner_remedy::journal::{self, Run};
 use coroner_remedy::steps::Hands;
 use coroner_remedy::{Journal, guards, undo};
 use std::cell::RefCell;
+use std::path::Path;
 
 pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     if args.list {
@@ -27,7 +29,7 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     let Some(found) = find(&args)? else {
         print(&match args.json {
             true => format!("{:#}\n", fix_json::nothing_to_undo()),
-            false => format!("There is nothing to undo: {} holds no run that is not undone.\n", args.journal.display()),
+            false => undo_text::nothing_to_undo(&args.journal, &damaged(&args.journal)?),
         })?;
         return Ok(Exit::NothingWrong);
     };
@@ -39,7 +41,11 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::NothingWrong);
     }
     if let (Some(then), Some(now)) = (&found.machine_id, &here.machine_id) {
-        ensure!(then == now, "refused: run {} was made on another machine ({then})", found.number);
+        ensure!(
+            then == now,
+            "refused: run {} was made on machine {then}, and this is {now}: undo it there. Nothing was changed",
+            found.number
+        );
     }
     let bus = args.bus.clone().or_else(|| found.bus.clone());
     guards::may_act(&here, bus.as_deref()).map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -47,13 +53,17 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     let journal = Journal::open(&args.journal)?;
     let found = journal::read(journal.directory(), found.number)?;
     if found.damaged > 0 {
-        warn(&format!("{} lines of run {} cannot be read; undoing what the others tell", found.damaged, found.number));
+        warn(&format!(
+            "{} of {} cannot be read (cut off by a crash, or changed since); undoing what the others tell",
+            plural(found.damaged as u64, "line", "lines"),
+            journal::file_of(journal.directory(), found.number).display()
+        ));
     }
     let stop = stop_on_signals()?;
     let line = RefCell::new(StatusLine::new());
     let say = |words: &str| line.borrow_mut().show(words);
     let root = args.root.clone().or_else(|| found.root.clone());
-    let mut hands = Hands::new(bus.as_deref(), root, &stop, &say);
+    let mut hands = Hands::new(bus.as_deref(), root, &stop, &say).expecting(found.systemd_of.clone());
     let report = undo::run(&found, &journal, &here, &mut hands, args.force)?;
     print(&match args.json {
         true => format!("{:#}\n", fix_json::undone(&report)),
@@ -63,14 +73,36 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
 }
 
 fn find(args: &UndoArgs) -> anyhow::Result<Option<Run>> {
-    match args.number {
-        Some(number) => {
-            let run = journal::read(&args.journal, number)
-                .with_context(|| format!("there is no run {number} to undo (`coroner undo --list` lists them)"))?;
-            Ok(Some(run))
-        }
-        None => Ok(undo::newest_open(&args.journal)?),
-    }
+    let Some(number) = args.number else { return Ok(undo::newest_open(&args.journal)?) };
+    let there = journal::numbers(&args.journal)?;
+    ensure!(there.contains(&number), no_such_run(number, &there, &args.journal));
+    let run = journal::read(&args.journal, number).with_context(|| {
+        format!(
+            "run {number} cannot be undone from its journal. Nothing was changed. Its file is text, one line of JSON for each step with the state \
+             before: what it says can be restored by hand"
+        )
+    })?;
+    Ok(Some(run))
+}
+
+/// What was asked for, where it was looked for, and what there is instead.
+fn no_such_run(number: u64, there: &[u64], journal: &Path) -> String {
+    let which = match there {
+        [] => "it holds no run at all: nothing was done with this journal".to_owned(),
+        [one] => format!("it holds run {one} only"),
+        [first, .., last] => format!("it holds {} runs, from {first} to {last}", there.len()),
+    };
+    let next = match there {
+        [] => "If fix was told --journal DIR, tell undo the same",
+        _ => "`coroner undo --list` tells what each of them did",
+    };
+    format!("there is no run {number} in {}: {which}. {next}. Nothing was changed", journal.display())
+}
+
+/// The runs that nobody can read: they may hold what is looked for.
+fn damaged(journal: &Path) -> anyhow::Result<Vec<String>> {
+    let numbers = journal::numbers(journal)?.into_iter();
+    Ok(numbers.filter_map(|number| journal::read(journal, number).err().map(|error| error.to_string())).collect())
 }
 
 fn list(args: &UndoArgs) -> anyhow::Result<Exit> {

@@ -47,6 +47,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> serde_json::Result<Value> {
         "refused": plan.refused,
         "by_hand": plan.by_hand,
         "files": plan.files,
+        "other_dead": plan.other_dead,
         "reboot": plan.reboot,
     }))
 }

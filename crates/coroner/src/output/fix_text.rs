@@ -39,6 +39,10 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     }
     out.push_str(&files_text(plan, width));
     out.push_str(&reboot_text(plan, width, When::Before));
+    if let Some(other) = &plan.other_dead {
+        out.push('\n');
+        out.push_str(&wrap(&printable(other), width, 0));
+    }
     out.push_str(&others_text(plan, shown, width));
     out.push_str(&refused_text(plan, width));
     out.push_str(&by_hand_text(plan, width));

@@ -30,6 +30,20 @@ pub fn undone(report: &Report) -> String {
     out
 }
 
+/// Also that some of it cannot be read, if so: what is looked for may be there.
+pub fn nothing_to_undo(directory: &Path, damaged: &[String]) -> String {
+    let directory = directory.display();
+    let text = format!(
+        "There is nothing to undo: {directory} holds no run that is not undone. `coroner undo --list` tells what was done; if fix was told --journal DIR, tell \
+         undo the same."
+    );
+    let mut out = wrap_hanging(&printable(&text), width(), 0, 0);
+    for error in damaged {
+        out.push_str(&wrap_hanging(&printable(&format!("- not readable, and left alone: {error}")), width(), 0, 4));
+    }
+    out
+}
+
 pub fn would_undo(run: &Run) -> String {
     let mut out =
         format!("Nothing was changed. Of run {} `coroner undo {}` would take back:\n", run.number, run.number);

@@ -69,6 +69,10 @@ pub fn victim_fact(victim: &Victim) -> Fact {
 /// A core that was less busy than this takes on another thread or interrupt without harm.
 const TAKES_MORE: f64 = 0.5;
 
+/// Why a thread stays where it is: told by who advises and by who acts.
+pub const NO_ROOM: &str =
+    "no other core will do: each was at least half busy, or serves a NIC queue that would wait in its turn";
+
 /// The other cores that had room within a window, for smp_affinity_list; `None` if there were none.
 pub fn with_room(cores: &Cores, core: u32, window: Window) -> Option<String> {
     roomy(cores, core, window, |_| true)

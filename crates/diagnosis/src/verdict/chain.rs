@@ -4,6 +4,7 @@ use super::causes::{self, Needed, Root};
 use super::links::{self, Linked};
 use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
 use crate::code::Code;
+use crate::cores::cited::{NO_ROOM, with_room_for_thread};
 use crate::finding::{Finding, Severity};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +148,7 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
-        remedy: with_relief(&judged.remedy, &findings),
+        remedy: with_relief(case, &judged.remedy, &findings),
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),
     }
@@ -177,18 +178,33 @@ fn worst_of(case: &Case<'_>, reached: &[usize]) -> Option<usize> {
 /// Stands between what helps at once and what mends the cause.
 pub const THEN: &str = " Then the cause: ";
 
-/// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step.
-fn with_relief(remedy: &str, findings: &[&Finding]) -> String {
+/// The findings by which a thread keeps somebody else off a core: only then is it worth moving.
+pub const KEEPS_OTHERS_OFF: [Code; 2] = [Code::CoreMonopolised, Code::NicCoreStarved];
+
+/// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step. `coroner fix` plans a move by the
+/// same cores and the same room.
+fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
     let walk = findings.iter().skip(1).find(|finding| finding.code == Code::MemcgWalk);
     let Some(walker) = walk.and_then(|walk| walk.ties.culprits.first()) else { return remedy.to_owned() };
     if walker.comm.starts_with("kworker/") || walker.comm.starts_with("kswapd") {
         return remedy.to_owned();
     }
-    format!(
-        "To stop the harm at once: stop {0}, let it look less often, or keep it off the cores that others need (`taskset -pc CORES {1}`).{THEN}{remedy}",
-        walker.name(),
-        walker.pid
-    )
+    let keeps_off = |finding: &&&Finding| {
+        let is_walker = finding.ties.culprits.first().is_some_and(|culprit| culprit.tid == walker.tid);
+        KEEPS_OTHERS_OFF.contains(&finding.code) && is_walker
+    };
+    let core = findings.iter().find(keeps_off).and_then(|finding| finding.ties.cores.first().copied());
+    let room = |core| case.cores.window().and_then(|window| with_room_for_thread(&case.cores, core, window));
+    let name = walker.name();
+    let how = match core.map(room) {
+        None => format!("stop {name}, or let it look less often."),
+        Some(Some(cores)) => format!(
+            "stop {name}, let it look less often, or let it run where there is room (`taskset -pc {cores} {}`).",
+            walker.tid
+        ),
+        Some(None) => format!("stop {name}, or let it look less often. To move it does not help: {NO_ROOM}."),
+    };
+    format!("To stop the harm at once: {how}{THEN}{remedy}")
 }
 
 /// From the worst that came of it back to the cause, by the surest way; then what else came of it.

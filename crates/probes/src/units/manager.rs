@@ -26,6 +26,9 @@ const RELOAD: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// Units that would stop with another one are looked for so far.
 const MOST_DEPENDANTS: usize = 256;
+/// By these relations a stop goes on to another unit (UNIT_ATOM_PROPAGATE_STOP in systemd's unit-dependency-atom.c; PropagatesStopTo from
+/// version 249 on).
+const STOPS_ALONG: [&str; 5] = ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
@@ -40,6 +43,11 @@ pub enum ManagerError {
     TooSlow { what: String, after: Duration },
     #[error("{what}: systemd answered what we do not understand")]
     Garbled { what: String },
+    #[error(
+        "more than {most} units would stop with {unit}: coroner looks no further, so what the node needs may be among them. See \
+         `systemctl list-dependencies --reverse --all {unit}`, and stop it by hand if you must"
+    )]
+    TooMany { unit: String, most: usize },
 }
 
 impl ManagerError {
@@ -69,6 +77,8 @@ pub struct UnitNow {
     pub triggered_by: Vec<String>,
     /// Since when it is active, on the monotonic clock in µs; 0 if it is not.
     pub active_since_us: u64,
+    /// How it ended last, of a service: `success`, `exit-code`, `start-limit-hit`; empty if it is not known.
+    pub result: String,
     /// Automatic restarts, of a service.
     pub restarts: Option<u32>,
     /// Changes with every start.
@@ -138,6 +148,7 @@ impl Manager {
             })?
             .unwrap_or_default();
         if now.id.ends_with(".service") {
+            now.result = self.text(&object, SERVICE, "Result")?;
             now.restarts = self.number(&object, SERVICE, "NRestarts")?.and_then(|n| u32::try_from(n).ok());
             now.cgroup = self.text(&object, SERVICE, "ControlGroup")?;
         }
@@ -166,18 +177,23 @@ impl Manager {
         self.number(&object, if unit_property { UNIT } else { SERVICE }, property)
     }
 
-    /// What stops if this one stops: units that require it, are bound to it or part of it, and so on.
+    /// What stops if this one stops: units that require it, are bound to it or part of it, and so on. More than can be told are an error:
+    /// nobody knows who is among them.
     pub fn stops_with(&mut self, name: &str) -> Result<Vec<String>, ManagerError> {
         let mut found: Vec<String> = Vec::new();
         let mut queue = vec![name.to_owned()];
         while let Some(unit) = queue.pop() {
             let object = self.load(&unit)?;
-            for relation in ["RequiredBy", "BoundBy", "ConsistsOf"] {
+            for relation in STOPS_ALONG {
                 for other in self.texts(&object, UNIT, relation)? {
-                    if other != name && !found.contains(&other) && found.len() < MOST_DEPENDANTS {
-                        queue.push(other.clone());
-                        found.push(other);
+                    if other == name || found.contains(&other) {
+                        continue;
                     }
+                    if found.len() >= MOST_DEPENDANTS {
+                        return Err(ManagerError::TooMany { unit: name.to_owned(), most: MOST_DEPENDANTS });
+                    }
+                    queue.push(other.clone());
+                    found.push(other);
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::steps::{Action, FreeZombies, Kind};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::cited::with_room_for_thread;
 use coroner_diagnosis::units::paths::{UnitPaths, shell_word};
-use coroner_diagnosis::words::{bytes, count, list};
+use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_diagnosis::zombies::groups::join_path;
 use coroner_diagnosis::zombies::{Group, OtherwiseKind};
 use coroner_diagnosis::{Code, SubjectKind};
@@ -56,15 +56,57 @@ fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c
         SubjectKind::Unit => of_unit(case, &problem.root.subject.name),
         _ => Vec::new(),
     };
-    let is_about_dead = has(&[Code::MemcgWalk, Code::SlowMemcgStat]) || groups.is_empty() && has(&[Code::ZombieMemcgs]);
-    if is_about_dead {
+    // Whoever asks for the dead asks for all of them.
+    let is_asked = matches!(case.wishes.about, Some((Code::ZombieMemcgs, _)));
+    let all_hurt = has(&[Code::MemcgWalk, Code::SlowMemcgStat]) || groups.is_empty() && has(&[Code::ZombieMemcgs]);
+    if is_asked || all_hurt {
         let all: u64 = report.groups.iter().filter_map(|group| group.dead).sum();
         let is_new = |group: &&Group<'_>| !groups.iter().any(|known| std::ptr::eq(*known, *group));
-        let large = |group: &&Group<'_>| group.rest_of == 0 && group.dead.is_none_or(|dead| dead >= all / PART);
+        let large =
+            |group: &&Group<'_>| group.rest_of == 0 && (is_asked || group.dead.is_none_or(|dead| dead >= all / PART));
         let others: Vec<&Group<'c>> = report.groups.iter().filter(large).filter(is_new).collect();
         groups.extend(others);
     }
     groups
+}
+
+/// One line about the dead that no problem of a plan is about, if it is about dead ones at all.
+pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
+    let report = case.zombies.as_ref()?;
+    let planned: Vec<&Group<'_>> = problems.iter().flat_map(|problem| groups(case, problem)).collect();
+    if planned.is_empty() {
+        return None;
+    }
+    let is_planned = |group: &&Group<'_>| planned.iter().any(|known| std::ptr::eq(*known, *group));
+    let others: Vec<&Group<'_>> = report.groups.iter().filter(|group| !is_planned(group)).collect();
+    let dead: u64 = others.iter().filter_map(|group| group.dead).sum();
+    if dead == 0 {
+        return None;
+    }
+    let most = others.iter().filter(|group| group.rest_of == 0).max_by_key(|group| group.dead);
+    let place = most.map(|group| format!(" (most are {})", join_path(&group.parent, &group.pattern)));
+    let sum = |fits: &dyn Fn(&Group<'_>) -> bool| -> u64 {
+        others.iter().filter(|group| fits(group)).filter_map(|group| group.dead).sum()
+    };
+    let in_files = |group: &Group<'_>| group.pinned_in.iter().any(|file| file.filesystem == "tmpfs");
+    let mut ways = Vec::new();
+    let has_finding = case.diagnosis.findings.iter().any(|finding| finding.code == Code::ZombieMemcgs);
+    if sum(&reclaimable) > 0 {
+        ways.push(match has_finding {
+            true => "reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans for all of them)",
+            false => "reclaim, where page cache keeps them",
+        });
+    }
+    if sum(&in_files) > 0 {
+        ways.push("deleting the files in tmpfs that keep them (`coroner zombies --all` lists those)");
+    }
+    ways.push("a reboot");
+    Some(format!(
+        "{} more{} not of this cause, and no step here is about them. What would free them: {}.",
+        plural(dead, "dead cgroup", "dead cgroups"),
+        format_args!("{} {}", place.unwrap_or_default(), if dead == 1 { "is" } else { "are" }),
+        ways.join("; ")
+    ))
 }
 
 fn of_unit<'g, 'c>(case: &'g Case<'c>, unit: &str) -> Vec<&'g Group<'c>> {
@@ -184,6 +226,16 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
         None => format!("page cache of the living below {place} may go, too, and is read again when needed"),
     };
     risk_words.push_str("; while it runs it may keep one core busy in the kernel");
+    risk_words.push_str(match (facts.swap, version) {
+        (Some(false), _) => "",
+        (_, 1) => {
+            "; cgroup v1 cannot be told to take page cache alone: where there is swap, memory of running jobs below it may be swapped out, and is slow until it \
+             is read back"
+        }
+        (..) => {
+            "; memory of running jobs is left alone (swappiness=0) where the kernel can be told so; else, where there is swap, some may be swapped out"
+        }
+    });
     let cores = Cores::of(case.evidence);
     let room = cores.window().and_then(|window| with_room_for_thread(&cores, u32::MAX, window));
     let wanted = case.wishes.cores.as_ref().map(ToString::to_string);
@@ -203,7 +255,7 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
                 case.wishes.budget.as_secs().max(1),
                 shell_word(&format!("echo 1 > {file}"))
             ),
-            _ => format!("echo {most_bytes} > {file}   # coroner asks for it in bites, and stops when it hurts"),
+            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner asks for it in bites, and stops when it hurts"),
         }],
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
         risk_words,

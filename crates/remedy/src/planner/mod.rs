@@ -59,6 +59,7 @@ pub struct Targets {
     /// Of these, those whose empty children are to be counted.
     pub leaking: BTreeSet<String>,
     pub threads: BTreeSet<u32>,
+    pub interrupts: BTreeSet<u32>,
 }
 
 /// The case: what everybody here looks at.
@@ -105,16 +106,21 @@ impl<'c> Case<'c> {
         if found.is_empty() {
             return Err(self.not_found(*code, subject.as_deref()));
         }
-        Ok(found
-            .into_iter()
-            .map(|root| {
-                // With what follows from it, where a verdict says so.
-                let of_it =
-                    verdicts.iter().filter(|v| v.root_cause.code == root.code && v.root_cause.subject == root.subject);
-                let whole = of_it.filter_map(|verdict| self.problem(verdict)).next();
-                whole.unwrap_or(Problem { root, verdict: None, chain: Vec::new() })
-            })
-            .collect())
+        let mut problems: Vec<Problem<'c>> = Vec::new();
+        for root in found {
+            // It is mended where its cause is: what a verdict says of it is planned for as a whole.
+            let is_it = |of: &FindingRef| of.code == root.code && of.subject == root.subject;
+            let own = verdicts.iter().find(|verdict| is_it(&verdict.root_cause));
+            let part_of = |verdict: &&Verdict| {
+                verdict.chain.iter().any(|link| is_it(&link.to)) || verdict.context.iter().any(is_it)
+            };
+            let whole = own.or_else(|| verdicts.iter().find(part_of)).and_then(|verdict| self.problem(verdict));
+            let problem = whole.unwrap_or(Problem { root, verdict: None, chain: Vec::new() });
+            if !problems.iter().any(|known| std::ptr::eq(known.root, problem.root)) {
+                problems.push(problem);
+            }
+        }
+        Ok(problems)
     }
 
     fn not_found(&self, code: Code, subject: Option<&str>) -> String {
@@ -149,7 +155,7 @@ pub fn targets(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes) -> R
         units::targets(&case, &problem, &mut targets);
         dead::targets(&case, &problem, &mut targets);
         empty_cgroups::targets(&problem, &mut targets);
-        threads::targets(&problem, &mut targets);
+        threads::targets(&case, &problem, &mut targets);
     }
     Ok(targets)
 }
@@ -214,8 +220,9 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
         });
     }
     named_files_must_be_there(&draft, wishes)?;
+    let other_dead = dead::not_of(&case, &problems);
     let Draft { steps, alternatives, refused, by_hand, files, reboot } = draft;
-    Ok(Plan { node: diagnosis.node.clone(), causes, steps, alternatives, refused, by_hand, files, reboot })
+    Ok(Plan { node: diagnosis.node.clone(), causes, steps, alternatives, refused, by_hand, files, other_dead, reboot })
 }
 
 /// A file that keeps nobody is not ours to delete.

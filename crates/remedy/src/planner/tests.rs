@@ -147,11 +147,18 @@ fn what_reclaim_cannot_free_it_is_not_asked_to() {
     let plan = planned(&crashloop(UNIT, 4), &Wishes::default(), &facts);
     let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
     assert!(step.dangerous.is_none(), "v2 asks for little: {step:#?}");
+    assert!(step.risk_words.contains("swappiness=0"), "{}", step.risk_words);
+    assert!(step.commands[0].contains(" swappiness=0 > "), "{:?}", step.commands);
     let mut v1 = crashloop(UNIT, 4);
     v1.cgroup_mounts[0].version = 1;
     let plan = planned(&v1, &Wishes::default(), &facts);
     let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
     assert!(step.dangerous.as_ref().is_some_and(|why| why.contains("64")), "{step:#?}");
+    assert!(step.risk_words.contains("swapped out"), "v1 cannot be told to leave it alone: {}", step.risk_words);
+    facts.swap = Some(false);
+    let plan = planned(&v1, &Wishes::default(), &facts);
+    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
+    assert!(!step.risk_words.contains("swap"), "there is none: {}", step.risk_words);
 }
 
 #[test]

@@ -7,31 +7,35 @@ use crate::plan::{Risk, Step};
 use crate::steps::threads::ThreadRef;
 use crate::steps::{Action, Kind, LowerPriority, MoveInterrupt, MoveThread};
 use coroner_diagnosis::cores::Cores;
-use coroner_diagnosis::cores::cited::{with_room, with_room_for_thread};
+use coroner_diagnosis::cores::cited::{NO_ROOM, with_room, with_room_for_thread};
 use coroner_diagnosis::cores::threads::{OBSERVER, is_ksoftirqd_of, is_napi};
 use coroner_diagnosis::ties::Task;
+use coroner_diagnosis::verdict::chain::KEEPS_OTHERS_OFF;
 use coroner_diagnosis::{Code, Finding};
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{CoreSet, Evidence, Thread, Window};
 
 /// The findings that tell of a thread that has a core.
 const CODES: [Code; 4] = [Code::CoreMonopolised, Code::NicCoreStarved, Code::MemcgWalk, Code::CoreSaturated];
-/// Of these, those by which somebody else suffers.
-const HURTS: [Code; 2] = [Code::CoreMonopolised, Code::NicCoreStarved];
 
 fn all<'p, 'c>(problem: &'p Problem<'c>) -> impl Iterator<Item = &'c Finding> + 'p {
     std::iter::once(problem.root).chain(problem.chain.iter().copied()).filter(|finding| CODES.contains(&finding.code))
 }
 
-pub fn targets(problem: &Problem<'_>, targets: &mut Targets) {
+pub fn targets(case: &Case<'_>, problem: &Problem<'_>, targets: &mut Targets) {
     for finding in all(problem) {
+        if finding.code == Code::NicCoreStarved {
+            let nics = case.evidence.nics.iter().filter(|nic| nic.display_name() == finding.subject.name);
+            targets.interrupts.extend(nics.flat_map(|nic| &nic.queues).filter_map(|queue| queue.irq));
+        }
         targets.threads.extend(finding.ties.culprits.iter().chain(&finding.ties.victims).map(|task| task.tid));
     }
 }
 
 pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
     // The one that says most of it: who, where, and who suffers.
-    let Some(finding) = HURTS.iter().find_map(|code| all(problem).find(|finding| finding.code == *code)) else {
+    let Some(finding) = KEEPS_OTHERS_OFF.iter().find_map(|code| all(problem).find(|finding| finding.code == *code))
+    else {
         return;
     };
     let (Some(culprit), Some(&core)) = (finding.ties.culprits.first(), finding.ties.cores.first()) else { return };
@@ -110,9 +114,10 @@ impl Scene<'_> {
                 )),
             };
         }
-        let room = room.as_deref().and_then(CoreSet::parse_list).ok_or_else(|| {
-            "no other core will do: each was at least half busy, or serves a NIC queue that would wait in its turn (--cores LIST says where all the same)".to_owned()
-        })?;
+        let room = room
+            .as_deref()
+            .and_then(CoreSet::parse_list)
+            .ok_or_else(|| format!("{NO_ROOM} (--cores LIST says where all the same)"))?;
         let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
         if fit.is_empty() {
             return Err(format!("of the cores with room ({room}) its cpuset has none, or they are isolated"));
@@ -270,7 +275,11 @@ impl Scene<'_> {
                 not_fixed: format!("who has core {}: others that need it still wait", self.core),
                 measures: self.measures(),
                 details: Vec::new(),
-                action: Action::MoveInterrupt(MoveInterrupt { irq, cores }),
+                action: Action::MoveInterrupt(MoveInterrupt {
+                    irq,
+                    name: self.facts.interrupts.get(&irq).cloned(),
+                    cores,
+                }),
             });
         }
     }

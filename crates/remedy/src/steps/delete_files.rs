@@ -2,23 +2,24 @@
 
 use super::free_zombies::below;
 use super::{Done, Hands, StepError, Undone};
+use crate::tree::{Links, Tree};
 use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_evidence::Evidence;
 use coroner_probes::zombies::{LookOptions, look};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstatfs, major, minor, openat, openat2, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, fstatfs, major, minor, statat, unlinkat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// `statfs.f_type` of a tmpfs (include/uapi/linux/magic.h).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// For so many files a look at who has them open is relied on: to delete them takes some milliseconds.
+const LOOKED_AT: usize = 1_000;
 /// The kernel frees what they kept in the background.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -61,12 +62,11 @@ impl NamedFile {
             return Err(StepError::refused(format!("{} is no file", self.path)));
         };
         // The kernel told the path without any symbolic link: one in it was put there to lead us elsewhere.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(CWD, self.root(), flags, Mode::empty()).map_err(failed)?;
         let within = parent.strip_prefix(self.root()).unwrap_or(parent);
-        let within = if within.as_os_str().is_empty() { Path::new(".") } else { within };
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let directory = openat2(&root, within, flags, Mode::empty(), resolve).map_err(failed)?;
+        let within = within.to_str().ok_or_else(|| StepError::refused(format!("{} is no text", self.path)))?;
+        let directory = Tree::open(&self.root())
+            .and_then(|tree| tree.directory(within, Links::Refuse))
+            .map_err(|e| StepError::io(&place, e))?;
         let about = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         let is_it = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile
             && about.st_ino == self.inode
@@ -96,19 +96,7 @@ pub struct Before {
 
 impl DeleteFiles {
     pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
-        let mut ids = Vec::new();
-        for file in &self.files {
-            ids.push(Id { stat: file.check()?.stat, mapped: (file.device, file.inode) });
-        }
-        let users = users_of(&ids);
-        if let Some((i, who)) = users.first() {
-            return Err(StepError::refused(format!(
-                "{} is in use by {}{}: end that first (`fuser -v`)",
-                self.files[*i].path,
-                who,
-                if users.len() > 1 { format!(", and {} more are in use", users.len() - 1) } else { String::new() }
-            )));
-        }
+        nobody_uses(&self.files)?;
         Ok(Before { dead: self.dead(), files: self.files.len() as u64 })
     }
 
@@ -119,15 +107,23 @@ impl DeleteFiles {
 
     pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
         let (mut deleted, mut held) = (0u64, 0u64);
-        for file in &self.files {
-            if hands.is_stopped() {
-                return Err(StepError::failed(format!("stopped after {deleted} files were deleted")));
+        for chunk in self.files.chunks(LOOKED_AT) {
+            // Somebody may have opened one since, while the others were deleted.
+            nobody_uses(chunk).map_err(|error| match deleted {
+                0 => error,
+                _ => StepError::failed(format!("{error}; {deleted} files were deleted before")),
+            })?;
+            for file in chunk {
+                if hands.is_stopped() {
+                    return Err(StepError::failed(format!("stopped after {deleted} files were deleted")));
+                }
+                let held_file = file.check()?;
+                unlinkat(&held_file.directory, &held_file.name, AtFlags::empty()).map_err(|e| {
+                    StepError::failed(format!("{}: {e}; {deleted} files were deleted before", file.path))
+                })?;
+                deleted += 1;
+                held += file.bytes;
             }
-            let held_file = file.check()?;
-            unlinkat(&held_file.directory, &held_file.name, AtFlags::empty())
-                .map_err(|e| StepError::failed(format!("{}: {e}; {deleted} files were deleted before", file.path)))?;
-            deleted += 1;
-            held += file.bytes;
         }
         let until = Instant::now() + SETTLE;
         let mut dead = self.dead();
@@ -151,6 +147,18 @@ impl DeleteFiles {
         let names: Vec<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
         Ok(Undone::CannotBe(format!("deleted files are gone: {}", list(&names, 3))))
     }
+}
+
+/// They are still the same files, and nobody has one of them open or mapped.
+fn nobody_uses(files: &[NamedFile]) -> Result<(), StepError> {
+    let mut ids = Vec::new();
+    for file in files {
+        ids.push(Id { stat: file.check()?.stat, mapped: (file.device, file.inode) });
+    }
+    let users = users_of(&ids);
+    let Some((i, who)) = users.first() else { return Ok(()) };
+    let more = if users.len() > 1 { format!(", and {} more are in use", users.len() - 1) } else { String::new() };
+    Err(StepError::refused(format!("{} is in use by {who}{more}: end that first (`fuser -v`)", files[*i].path)))
 }
 
 /// A file, as stat tells it and as /proc/PID/maps does.

@@ -3,16 +3,25 @@
 use super::unit_links::{self, Link};
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
+use crate::tree::Tree;
 use coroner_diagnosis::units::protected::why_protected_by;
+use coroner_probes::units::{ManagerError, UnitNow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Where the links are.
+const LINKS: &str = "/etc/systemd/system";
 
 /// systemd itself gives a unit 90 s before it kills it.
 const STOP: Duration = Duration::from_secs(100);
 /// A unit that fails again does so soon; one that takes long is left to systemd.
 const START: Duration = Duration::from_secs(20);
+/// To start a service is done when its program runs, not when it works: for so long it must stay up.
+const STAYS_UP: Duration = Duration::from_secs(2);
+/// Between two starts of a loop it is down for a moment: that is not yet the end.
+const DOWN: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DisableUnit {
@@ -54,9 +63,8 @@ impl DisableUnit {
         // Without them it is enabled again as its own file says.
         let links = match hands.root.is_some() {
             true => {
-                let root = hands.checked_root()?;
-                let file = fs::read_to_string(root.join(now.fragment.trim_start_matches('/'))).unwrap_or_default();
-                let mut units = unit_links::also(&file);
+                let tree = hands.checked_root()?;
+                let mut units = unit_links::also(&fragment(&tree, &now.fragment)?);
                 for also in &units {
                     if let Some(why) = why_protected_by(hands.catalogue(), also) {
                         return Err(StepError::refused(format!(
@@ -67,8 +75,8 @@ impl DisableUnit {
                 }
                 units.extend(now.names.iter().cloned());
                 units.push(self.unit.clone());
-                let links = unit_links::of_units(&root, &units);
-                Some(links.map_err(|e| StepError::io(&root.join("etc/systemd/system"), e))?)
+                let links = unit_links::of_units(&tree, &units);
+                Some(links.map_err(|e| StepError::io(&tree.shown(LINKS), e))?)
             }
             false => None,
         };
@@ -76,6 +84,8 @@ impl DisableUnit {
     }
 
     pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        // Again: somebody may have come to depend on it since, or to sit in it.
+        guards::may_switch_off(&self.unit, hands)?;
         let manager = hands.manager()?;
         if before.was_enabled() {
             manager.disable(&self.unit)?;
@@ -99,6 +109,24 @@ impl DisableUnit {
         Ok(Done::new(format!("{} is {}{file}", self.unit, now.active_state), after))
     }
 
+    /// How it is a moment after it was started, or when it is down for good.
+    fn after_start(&self, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
+        let until = Instant::now() + STAYS_UP;
+        let mut down_since: Option<Instant> = None;
+        loop {
+            let now = hands.manager()?.unit(&self.unit)?;
+            match is_up(&now.active_state) {
+                true => down_since = None,
+                false => _ = down_since.get_or_insert_with(Instant::now),
+            }
+            let is_down = down_since.is_some_and(|since| since.elapsed() >= DOWN);
+            if is_down || (down_since.is_none() && Instant::now() >= until) {
+                return Ok(now);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
     pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let now = hands.manager()?.unit(&self.unit)?;
         if now.load_state == "not-found" {
@@ -116,9 +144,9 @@ impl DisableUnit {
         let mut did = Vec::new();
         match &before.links {
             Some(links) => {
-                let root = hands.checked_root()?;
-                let (made, in_the_way) = unit_links::restore(&root, links)
-                    .map_err(|e| StepError::io(&root.join("etc/systemd/system"), e))?;
+                let tree = hands.checked_root()?;
+                let (made, in_the_way) =
+                    unit_links::restore(&tree, links).map_err(|e| StepError::io(&tree.shown(LINKS), e))?;
                 if made > 0 {
                     hands.manager()?.reload()?;
                     did.push(format!("{made} of its links made again"));
@@ -133,15 +161,32 @@ impl DisableUnit {
             }
             None => {}
         }
-        if before.was_up() && !is_up(&now.active_state) {
+        let is_to_start = before.was_up() && !is_up(&now.active_state);
+        if is_to_start {
             match hands.manager()?.start(&self.unit, START) {
                 Ok(()) => did.push("started".to_owned()),
-                Err(coroner_probes::units::ManagerError::TooSlow { .. }) => did.push("is starting".to_owned()),
+                Err(ManagerError::TooSlow { .. }) => did.push("is starting".to_owned()),
                 Err(error) => return Err(error.into()),
             }
         }
-        let now = hands.manager()?.unit(&self.unit)?;
+        let now = match is_to_start {
+            true => self.after_start(hands)?,
+            false => hands.manager()?.unit(&self.unit)?,
+        };
         let state = format!("{} is {}, {}", self.unit, now.active_state, or_none(&now.file_state));
+        if is_to_start && !is_up(&now.active_state) {
+            // A job that does its work and ends is as it was; one that was up, or that failed, is not.
+            let ended_well = now.active_state == "inactive" && matches!(now.result.as_str(), "success" | "");
+            let how = if now.result.is_empty() { String::new() } else { format!(" ({})", now.result) };
+            if !ended_well || before.active_state != "activating" {
+                return Err(StepError::failed(format!(
+                    "{state}: it was started and did not stay up{how}; before it was {} ({}). See `journalctl -u {} -n 100`, then \
+                     `systemctl start` it",
+                    before.active_state, before.sub_state, self.unit
+                )));
+            }
+            did.push(format!("did its work and ended{how}"));
+        }
         if before.was_enabled() && !is_enabled(&now.file_state) {
             return Err(StepError::failed(format!("{state}; it was {} before", before.file_state)));
         }
@@ -149,6 +194,17 @@ impl DisableUnit {
             true => Undone::AlreadySo(format!("{state}, as before")),
             false => Undone::Restored(format!("{state}: {}", did.join(", "))),
         })
+    }
+}
+
+/// The text of the unit's own file; one that has none is nothing. What is there and cannot be read may name units that are protected.
+fn fragment(tree: &Tree, path: &str) -> Result<String, StepError> {
+    if path.is_empty() {
+        return Ok(String::new());
+    }
+    match tree.read_to_string(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        read => read.map_err(|e| StepError::io(&tree.shown(path), e)),
     }
 }
 

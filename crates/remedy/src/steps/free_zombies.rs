@@ -4,6 +4,7 @@
 //! on a thread of its own, with the least precedence, off the cores that others need, within a budget of time; it is stopped when it
 //! hurts somebody, and a signal ends it within one round of the kernel's.
 
+use super::harm::{BLIND, Baseline, Counted, LOOK};
 use super::threads::parse_cores;
 use super::{Done, Hands, StepError, Undone};
 use coroner_diagnosis::words::{bytes, count, list, plural};
@@ -22,12 +23,8 @@ use std::time::{Duration, Instant};
 const BITE: u64 = 8 << 20;
 /// After so many bites that freed no cgroup it is given up.
 const BITES_IN_VAIN: u32 = 8;
-/// How often we look whether it hurts.
-const LOOK: Duration = Duration::from_millis(100);
-/// Pages that had to be read again, a second: 8,000 are 32 MB/s of reads that nobody needed before.
-const REFAULTS: f64 = 8_000.0;
-/// Share of time that somebody waited for the disk, more than in the second before we began.
-const IO_PRESSURE: f64 = 0.2;
+/// The kernel's answer where memory.reclaim does not know `swappiness=` yet.
+const NOT_UNDERSTOOD: i32 = libc::EINVAL;
 /// The kernel frees what nobody holds any more in the background.
 const SETTLE: Duration = Duration::from_secs(3);
 /// The thread is told to stop by this signal: one that nobody else here uses.
@@ -95,8 +92,9 @@ impl FreeZombies {
     pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
         let file = self.file();
         let open = OpenOptions::new().write(true).open(&file).map_err(|e| StepError::io(&file, e))?;
+        let baseline = Baseline::measure(hands);
         let began = Instant::now();
-        let ended = self.reclaim(open, hands);
+        let ended = self.reclaim(open, &baseline, hands);
         let took = began.elapsed();
         let after = settled(before, &self.cgroup);
         let dead = after.as_ref().and_then(|scan| below(scan, &self.cgroup));
@@ -117,12 +115,20 @@ impl FreeZombies {
             }
             _ => format!("reclaimed for {:.1} s; how many dead cgroups are left cannot be told", took.as_secs_f64()),
         };
-        let words = format!("{words}. It ended because {}", ended.words);
+        let mut words = format!("{words}. It ended because {}", ended.words);
+        if let Some(blind) = baseline.blind() {
+            words.push_str(&format!(". {blind}"));
+        }
+        if ended.may_swap {
+            words.push_str(
+                ". This kernel cannot be told to leave anonymous memory alone: some may have been swapped out",
+            );
+        }
         let mut done = Done::new(
             words,
             json!({
                 "dead_before": before.dead.or(before.of_all), "dead_after": left, "freed": freed, "seconds": took.as_secs_f64(),
-                "asked_bytes": ended.asked, "ended": ended.words,
+                "asked_bytes": ended.asked, "ended": ended.words, "may_have_swapped": ended.may_swap,
             }),
         );
         match ended.error {
@@ -144,24 +150,25 @@ impl FreeZombies {
     }
 
     /// Lets a thread of its own do it, and stands by.
-    fn reclaim(&self, file: File, hands: &Hands<'_>) -> Ended {
+    fn reclaim(&self, file: File, baseline: &Baseline, hands: &Hands<'_>) -> Ended {
         let shared = Shared::default();
         let budget = Duration::from_millis(self.budget_ms);
+        let budget = if baseline.blind().is_some() { budget.min(BLIND) } else { budget };
         let _handler = WakeHandler::install();
         std::thread::scope(|scope| {
             let work = || {
                 // SAFETY: gettid has no arguments and cannot fail.
                 shared.tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+                // Also if it panics: whoever stands by waits for this.
+                let _done = SaysDone(&shared.done);
                 self.stand_back();
-                let ended = self.work(file, &shared);
-                shared.done.store(true, Ordering::SeqCst);
-                ended
+                self.work(file, &shared)
             };
             let worker = match std::thread::Builder::new().name("reclaim".to_owned()).spawn_scoped(scope, work) {
                 Ok(worker) => worker,
-                Err(e) => return Ended { words: "no thread could be started".into(), error: Some(e), asked: 0 },
+                Err(e) => return Ended::failed("no thread could be started", e),
             };
-            let reason = watch(&shared, budget, hands);
+            let reason = watch(&shared, budget, baseline, hands);
             if let Some(reason) = reason {
                 shared.stop.store(true, Ordering::SeqCst);
                 while !shared.done.load(Ordering::SeqCst) {
@@ -170,14 +177,12 @@ impl FreeZombies {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 let asked = shared.asked.load(Ordering::SeqCst);
-                let _ = worker.join();
-                return Ended { words: reason, error: None, asked };
+                let may_swap = worker.join().is_ok_and(|ended| ended.may_swap);
+                return Ended { words: reason, error: None, asked, may_swap };
             }
-            worker.join().unwrap_or_else(|_| Ended {
-                words: "the thread broke off".into(),
-                error: Some(io::Error::other("the thread broke off")),
-                asked: 0,
-            })
+            worker
+                .join()
+                .unwrap_or_else(|_| Ended::failed("the thread broke off", io::Error::other("the thread broke off")))
         })
     }
 
@@ -197,46 +202,49 @@ impl FreeZombies {
 
     fn work(&self, mut file: File, shared: &Shared) -> Ended {
         if self.version == 1 {
+            let may_swap = has_swap();
             // Not write_all: that would go on after the signal.
             return match file.write(b"1\n") {
-                Ok(_) => Ended { words: "the kernel found nothing more to reclaim".into(), error: None, asked: 0 },
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    Ended { words: "it was stopped".into(), error: None, asked: 0 }
-                }
-                Err(e) => Ended { words: e.to_string(), error: Some(e), asked: 0 },
+                Ok(_) => Ended::because("the kernel found nothing more to reclaim", 0, may_swap),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => Ended::because("it was stopped", 0, may_swap),
+                Err(e) => Ended::failed(e.to_string(), e),
             };
         }
         let (mut asked, mut in_vain) = (0u64, 0);
+        // Only page cache: what running jobs have in memory must not go to disk for this.
+        let mut spares_memory = true;
         let mut dying = dying(&self.directory);
         loop {
             if shared.stop.load(Ordering::SeqCst) {
-                return Ended { words: "it was stopped".into(), error: None, asked };
+                return Ended::because("it was stopped", asked, may_swap(spares_memory));
             }
             if asked >= self.most_bytes {
-                return Ended {
-                    words: format!("{} were asked for, and no more was planned", bytes(asked)),
-                    error: None,
-                    asked,
-                };
+                let words = format!("{} were asked for, and no more was planned", bytes(asked));
+                return Ended::because(words, asked, may_swap(spares_memory));
             }
             let bite = BITE.min(self.most_bytes - asked);
-            match file.write(bite.to_string().as_bytes()) {
+            let line = if spares_memory { format!("{bite} swappiness=0") } else { bite.to_string() };
+            match file.write(line.as_bytes()) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if spares_memory && e.raw_os_error() == Some(NOT_UNDERSTOOD) => {
+                    spares_memory = false;
+                    continue;
+                }
                 // What could be had was less than what was asked for.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => in_vain += 2,
-                Err(e) => return Ended { words: e.to_string(), error: Some(e), asked },
+                Err(e) => return Ended { asked, ..Ended::failed(e.to_string(), e) },
             }
             asked += bite;
             shared.asked.store(asked, Ordering::SeqCst);
             let now = self::dying(&self.directory);
             if now == Some(0) {
-                return Ended { words: "no dead cgroup is left below it".into(), error: None, asked };
+                return Ended::because("no dead cgroup is left below it", asked, may_swap(spares_memory));
             }
             in_vain = if now < dying { 0 } else { in_vain + 1 };
             dying = now;
             if in_vain >= BITES_IN_VAIN {
-                return Ended { words: "the last bites freed no cgroup".into(), error: None, asked };
+                return Ended::because("the last bites freed no cgroup", asked, may_swap(spares_memory));
             }
         }
     }
@@ -256,16 +264,45 @@ struct Shared {
     asked: AtomicU64,
 }
 
+/// Says that the work is over when it goes.
+struct SaysDone<'d>(&'d AtomicBool);
+
+impl Drop for SaysDone<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 struct Ended {
     words: String,
     error: Option<io::Error>,
     asked: u64,
+    /// Memory of running jobs may have gone to swap.
+    may_swap: bool,
+}
+
+impl Ended {
+    fn because(words: impl Into<String>, asked: u64, may_swap: bool) -> Ended {
+        Ended { words: words.into(), error: None, asked, may_swap }
+    }
+
+    fn failed(words: impl Into<String>, error: io::Error) -> Ended {
+        Ended { words: words.into(), error: Some(error), asked: 0, may_swap: false }
+    }
+}
+
+fn has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").map_or(true, |text| text.lines().count() > 1)
+}
+
+fn may_swap(spares_memory: bool) -> bool {
+    !spares_memory && has_swap()
 }
 
 /// Why it must end now; `None` if it ended by itself.
-fn watch(shared: &Shared, budget: Duration, hands: &Hands<'_>) -> Option<String> {
+fn watch(shared: &Shared, budget: Duration, baseline: &Baseline, hands: &Hands<'_>) -> Option<String> {
     let began = Instant::now();
-    let mut harm = Harm::begin();
+    let mut harm = Counted::now();
     while !shared.done.load(Ordering::SeqCst) {
         std::thread::sleep(LOOK);
         if hands.is_stopped() {
@@ -274,8 +311,12 @@ fn watch(shared: &Shared, budget: Duration, hands: &Hands<'_>) -> Option<String>
         if began.elapsed() >= budget {
             return Some(format!("its {:.0} s were over", budget.as_secs_f64()));
         }
-        if let Some(harm) = harm.look() {
-            return Some(harm);
+        if harm.at.elapsed() >= Duration::from_secs(1) {
+            let now = Counted::now();
+            if let Some(words) = baseline.exceeded_by(&now.since(&harm)) {
+                return Some(words);
+            }
+            harm = now;
         }
         hands.say(&format!(
             "reclaiming: {:.0} of at most {:.0} s",
@@ -284,52 +325,6 @@ fn watch(shared: &Shared, budget: Duration, hands: &Hands<'_>) -> Option<String>
         ));
     }
     None
-}
-
-/// Whether others suffer from it. Memory pressure would not tell: our own reclaim is counted there.
-struct Harm {
-    at: Instant,
-    refaults: Option<u64>,
-    io_us: Option<u64>,
-}
-
-impl Harm {
-    fn begin() -> Harm {
-        Harm { at: Instant::now(), refaults: refaults(), io_us: io_pressure_us() }
-    }
-
-    fn look(&mut self) -> Option<String> {
-        let over = self.at.elapsed();
-        if over < Duration::from_secs(1) {
-            return None;
-        }
-        let now = Harm::begin();
-        let rose =
-            |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?) as f64 / over.as_secs_f64());
-        let refaults = rose(self.refaults, now.refaults);
-        let io = rose(self.io_us, now.io_us).map(|us| us / 1e6);
-        *self = now;
-        if let Some(refaults) = refaults.filter(|n| *n > REFAULTS) {
-            return Some(format!("it hurt: others had to read {} pages a second again", count(refaults as u64)));
-        }
-        if let Some(io) = io.filter(|share| *share > IO_PRESSURE)
-            && refaults.is_some_and(|n| n > REFAULTS / 10.0)
-        {
-            return Some(format!("it hurt: somebody waited for the disk {:.0} % of the time", io * 100.0));
-        }
-        None
-    }
-}
-
-fn refaults() -> Option<u64> {
-    let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
-    vmstat.lines().find_map(|line| line.strip_prefix("workingset_refault_file "))?.trim().parse().ok()
-}
-
-fn io_pressure_us() -> Option<u64> {
-    let text = fs::read_to_string("/proc/pressure/io").ok()?;
-    let some = text.lines().find(|line| line.starts_with("some "))?;
-    some.rsplit_once("total=")?.1.trim().parse().ok()
 }
 
 /// A handler that does nothing: the signal only ends a system call.
@@ -409,6 +404,16 @@ pub fn why_they_stay(scan: &ZombieScan, cgroup: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_that_breaks_off_lets_nobody_wait() {
+        let done = AtomicBool::new(false);
+        let broken = std::panic::catch_unwind(|| {
+            let _done = SaysDone(&done);
+            panic!("as a worker would");
+        });
+        assert!(broken.is_err() && done.load(Ordering::SeqCst));
+    }
 
     #[test]
     fn a_signal_ends_a_write_that_blocks() {

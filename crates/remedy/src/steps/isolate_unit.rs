@@ -2,12 +2,12 @@
 
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
+use crate::tree::{self, Links, Tree};
+use rustix::fs::{AtFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 
 /// The file's name: after most drop-ins of packages, before what an administrator calls `override.conf` or `99-…`.
 const FILE: &str = "50-coroner-isolate.conf";
@@ -97,11 +97,38 @@ impl IsolateUnit {
         text
     }
 
-    fn place(&self, hands: &mut Hands<'_>) -> Result<PathBuf, StepError> {
+    /// The directory of the unit's drop-ins, as that systemd's node names it.
+    fn directory(&self) -> String {
+        self.path().rsplit_once('/').map_or_else(String::new, |(directory, _)| directory.to_owned())
+    }
+
+    /// The node's own files, with the drop-in's directory if it is there.
+    fn place(&self, hands: &mut Hands<'_>) -> Result<(Tree, Option<OwnedFd>), StepError> {
         if self.unit.contains('/') || !self.unit.ends_with(".service") {
             return Err(StepError::refused(format!("{} is no service: there is nothing to limit", self.unit)));
         }
-        Ok(hands.checked_root()?.join(self.path().trim_start_matches('/')))
+        let tree = hands.checked_root()?;
+        let directory = match tree.directory(&self.directory(), Links::Follow) {
+            Ok(directory) => Some(directory),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(StepError::io(&tree.shown(&self.directory()), e)),
+        };
+        Ok((tree, directory))
+    }
+
+    /// What stands in the drop-in; `None` if it is not there.
+    fn read(&self, tree: &Tree) -> Result<Option<String>, StepError> {
+        match tree.read_to_string(&self.path()) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(StepError::io(&tree.shown(&self.path()), e)),
+        }
+    }
+
+    fn write(&self, tree: &Tree, text: &str) -> Result<(), StepError> {
+        tree.make_directory(&self.directory())
+            .and_then(|directory| tree::write(&directory, FILE, text))
+            .map_err(|e| StepError::io(&tree.shown(&self.path()), e))
     }
 
     fn in_force(&self, hands: &mut Hands<'_>) -> Result<BTreeMap<String, u64>, StepError> {
@@ -119,25 +146,22 @@ impl IsolateUnit {
 
     pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Before, StepError> {
         guards::may_limit(&self.unit, hands)?;
-        let place = self.place(hands)?;
-        let text = match fs::read_to_string(&place) {
-            Ok(text) => Some(text),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(StepError::io(&place, e)),
-        };
-        let directory_was_there = place.parent().is_some_and(Path::is_dir);
-        Ok(Before { text, directory_was_there, in_force: self.in_force(hands)? })
+        let (tree, directory) = self.place(hands)?;
+        let text = self.read(&tree)?;
+        Ok(Before { text, directory_was_there: directory.is_some(), in_force: self.in_force(hands)? })
     }
 
     pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
-        let place = self.place(hands)?;
-        write(&place, &self.text()).map_err(|e| StepError::io(&place, e))?;
+        // Again: what was so a moment ago need not be so now.
+        guards::may_limit(&self.unit, hands)?;
+        let (tree, _) = self.place(hands)?;
+        self.write(&tree, &self.text())?;
         hands.manager()?.reload()?;
         let now = hands.manager()?.unit(&self.unit)?;
         if !now.drop_ins.iter().any(|path| *path == self.path()) {
             return Err(StepError::failed(format!(
                 "{} was written, but systemd does not read it for {}",
-                place.display(),
+                tree.shown(&self.path()).display(),
                 self.unit
             )));
         }
@@ -168,8 +192,8 @@ impl IsolateUnit {
     }
 
     pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
-        let place = self.place(hands)?;
-        let now = fs::read_to_string(&place).ok();
+        let (tree, directory) = self.place(hands)?;
+        let now = self.read(&tree)?;
         if now == before.text {
             return Ok(Undone::AlreadySo(match now {
                 None => format!("{} is not there", self.path()),
@@ -182,19 +206,23 @@ impl IsolateUnit {
                 self.path()
             )));
         }
-        match &before.text {
-            Some(text) => write(&place, text).map_err(|e| StepError::io(&place, e))?,
-            None => {
-                if let Err(e) = fs::remove_file(&place)
-                    && e.kind() != std::io::ErrorKind::NotFound
-                {
-                    return Err(StepError::io(&place, e));
+        match (&before.text, directory) {
+            (Some(text), _) => self.write(&tree, text)?,
+            (None, Some(directory)) => {
+                match unlinkat(&directory, FILE, AtFlags::empty()) {
+                    Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                    Err(e) => return Err(StepError::io(&tree.shown(&self.path()), e)),
                 }
                 // Others may have put something there since; then it stays.
-                if let Some(directory) = place.parent().filter(|_| !before.directory_was_there) {
-                    let _ = fs::remove_dir(directory);
+                let drop_ins = self.directory();
+                let (above, name) = drop_ins.rsplit_once("/").unwrap_or_default();
+                if let Ok(above) = tree.directory(above, Links::Follow)
+                    && !before.directory_was_there
+                {
+                    let _ = unlinkat(&above, name, AtFlags::REMOVEDIR);
                 }
             }
+            (None, None) => {}
         }
         hands.manager()?.reload()?;
         Ok(Undone::Restored(match before.text {
@@ -202,27 +230,6 @@ impl IsolateUnit {
             Some(_) => format!("{} is as before", self.path()),
         }))
     }
-}
-
-/// Beside it first: systemd may read it at any time.
-fn write(place: &Path, text: &str) -> std::io::Result<()> {
-    let directory = place.parent().ok_or_else(|| std::io::Error::other("no directory"))?;
-    fs::create_dir_all(directory)?;
-    if fs::symlink_metadata(directory)?.is_symlink() {
-        return Err(std::io::Error::other("the directory of its drop-ins is a symbolic link"));
-    }
-    let new = directory.join(".coroner-isolate.new");
-    // Whoever owns the node behind --root may have laid a link there that leads out of it.
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = File::create_new(&new)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, place));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
 }
 
 #[cfg(test)]

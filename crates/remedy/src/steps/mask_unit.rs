@@ -36,6 +36,8 @@ impl MaskUnit {
     }
 
     pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        // Again: somebody may have come to depend on it since.
+        guards::may_switch_off(&self.unit, hands)?;
         let manager = hands.manager()?;
         if !before.file_state.starts_with("masked") {
             manager.mask(&self.unit)?;

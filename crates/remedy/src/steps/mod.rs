@@ -6,6 +6,7 @@
 pub mod delete_files;
 pub mod disable_unit;
 pub mod free_zombies;
+mod harm;
 pub mod isolate_unit;
 pub mod lower_priority;
 pub mod mask_unit;
@@ -15,11 +16,14 @@ pub mod remove_cgroups;
 pub mod threads;
 pub mod unit_links;
 
+use crate::tree::{Links, Tree};
 use coroner_diagnosis::agents::Catalogue;
 use coroner_probes::Root;
 use coroner_probes::units::{Manager, ManagerError};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -176,12 +180,20 @@ pub struct Hands<'h> {
     say: &'h dyn Fn(&str),
     /// Agents that are known, also those that users added: some of them are the only way in.
     catalogue: Catalogue,
+    /// To take something back: the machine on which it was done.
+    expected_machine: Option<String>,
 }
 
 impl<'h> Hands<'h> {
     pub fn new(bus: Option<&str>, root: Option<PathBuf>, stop: &'h AtomicBool, say: &'h dyn Fn(&str)) -> Hands<'h> {
         let catalogue = Catalogue::built_in();
-        Hands { bus_address: bus.map(str::to_owned), root, manager: None, stop, say, catalogue }
+        Hands { bus_address: bus.map(str::to_owned), root, manager: None, stop, say, catalogue, expected_machine: None }
+    }
+
+    /// Only this machine's systemd is the right one.
+    pub fn expecting(mut self, machine: Option<String>) -> Hands<'h> {
+        self.expected_machine = machine;
+        self
     }
 
     pub fn with_catalogue(mut self, catalogue: Catalogue) -> Hands<'h> {
@@ -197,7 +209,16 @@ impl<'h> Hands<'h> {
     pub fn manager(&mut self) -> Result<&mut Manager, StepError> {
         let manager = match self.manager.take() {
             Some(manager) => manager,
-            None => Manager::connect(&Root::live(), self.bus_address.as_deref())?,
+            None => {
+                let (address, _held) = match &self.bus_address {
+                    Some(address) => {
+                        let (address, held) = address_within(address, self.root.as_deref())?;
+                        (Some(address), held)
+                    }
+                    None => (None, None),
+                };
+                Manager::connect(&Root::live(), address.as_deref())?
+            }
         };
         Ok(self.manager.insert(manager))
     }
@@ -216,32 +237,69 @@ impl<'h> Hands<'h> {
         (self.say)(words);
     }
 
-    /// A file of that systemd's node.
-    pub fn file(&self, absolute: &str) -> Option<PathBuf> {
-        Some(self.root.as_ref()?.join(absolute.trim_start_matches('/')))
+    /// The machine whose systemd we speak with, as it says itself.
+    pub fn machine_of_bus(&mut self) -> Result<String, StepError> {
+        Ok(self.manager()?.machine_id()?.trim().to_owned())
     }
 
     /// The node's files, which must be those of the systemd that we speak with: else we would write into another node.
-    pub fn checked_root(&mut self) -> Result<PathBuf, StepError> {
+    pub fn checked_root(&mut self) -> Result<Tree, StepError> {
         let Some(root) = self.root.clone() else {
             return Err(StepError::refused(
                 "where the files of the systemd behind --bus are is not known: name the top of its file system with --root \
                  (e.g. /proc/PID/root of its PID 1)",
             ));
         };
-        let file = root.join("etc/machine-id");
-        let here = std::fs::read_to_string(&file).map_err(|e| StepError::io(&file, e))?;
-        let told = self.manager()?.machine_id()?;
-        match here.trim() == told.trim() {
-            true => Ok(root),
+        let tree = Tree::open(&root).map_err(|e| StepError::io(&root, e))?;
+        let file = "/etc/machine-id";
+        let here = tree.read_to_string(file).map_err(|e| StepError::io(&tree.shown(file), e))?;
+        let told = self.machine_of_bus()?;
+        match here.trim() == told {
+            true => Ok(tree),
             false => Err(StepError::refused(format!(
-                "{} is the file system of machine {}, but the bus is that of machine {}",
+                "{} is the file system of machine {}, but the bus is that of machine {told}",
                 root.display(),
                 here.trim(),
-                told.trim()
             ))),
         }
     }
+
+    /// The systemd that is asked must be that of the node that was looked at, or of the file system that was named: a bus that somebody
+    /// forwarded from another machine has units of the same names.
+    fn must_be_that_machine(&mut self) -> Result<(), StepError> {
+        let told = self.machine_of_bus()?;
+        if let Some(expected) = self.expected_machine.as_ref().filter(|expected| **expected != told) {
+            return Err(StepError::refused(format!(
+                "this was done on machine {expected}, but the bus is that of machine {told} now: name the right one with --bus and --root"
+            )));
+        }
+        if self.root.is_some() {
+            return self.checked_root().map(drop);
+        }
+        let own = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        match own.trim() == told {
+            true => Ok(()),
+            false => Err(StepError::refused(format!(
+                "the bus is that of machine {told}, and this is machine {}: name the top of that machine's file system with --root (e.g. \
+                 /proc/PID/root of its PID 1), or run it there",
+                if own.trim().is_empty() { "unknown" } else { own.trim() }
+            ))),
+        }
+    }
+}
+
+/// A socket below the root is looked for below it, too: a link there would lead to our own bus. Gives what must be held meanwhile.
+fn address_within(address: &str, root: Option<&Path>) -> Result<(String, Option<OwnedFd>), StepError> {
+    let path = address.strip_prefix("unix:path=").filter(|path| !path.contains([',', ';']));
+    let within = path.zip(root).and_then(|(path, root)| Path::new(path).strip_prefix(root).ok()?.to_str());
+    // Of our own root every link is ours.
+    let (Some(within), Some(root)) = (within, root.filter(|root| *root != Path::new("/"))) else {
+        return Ok((address.to_owned(), None));
+    };
+    let socket = Tree::open(root)
+        .and_then(|tree| tree.open_file(within, OFlags::PATH, Links::Follow))
+        .map_err(|e| StepError::failed(format!("systemd cannot be reached: {address}: {e}")))?;
+    Ok((format!("unix:path=/proc/self/fd/{}", socket.as_raw_fd()), Some(socket)))
 }
 
 macro_rules! dispatch {
@@ -277,6 +335,9 @@ impl Action {
 
     /// The state before, to be restored; or why it must not be done. Changes nothing.
     pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Value, StepError> {
+        if self.is_about_unit() {
+            hands.must_be_that_machine()?;
+        }
         dispatch!(self, step => as_value(&step.prepare(hands)?))
     }
 
@@ -286,7 +347,15 @@ impl Action {
 
     /// Restores the state before. Idempotent: what is so already is left alone. With `force` also what somebody changed since.
     pub fn undo(&self, before: &Value, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+        if self.is_about_unit() {
+            hands.must_be_that_machine()?;
+        }
         dispatch!(self, step => step.undo(&of_value(before)?, hands, force))
+    }
+
+    /// It is systemd that does it.
+    pub fn is_about_unit(&self) -> bool {
+        matches!(self, Action::DisableUnit(_) | Action::MaskUnit(_) | Action::IsolateUnit(_))
     }
 
     /// A reboot takes it away by itself.
@@ -306,4 +375,37 @@ fn as_value<T: Serialize>(state: &T) -> Result<Value, StepError> {
 fn of_value<T: serde::de::DeserializeOwned>(state: &Value) -> Result<T, StepError> {
     serde_json::from_value(state.clone())
         .map_err(|e| StepError::failed(format!("the journal's state before is not understood: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    #[test]
+    fn a_bus_below_the_root_is_not_found_through_a_link_that_leads_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+        std::fs::create_dir_all(inside.join("run")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        let _theirs = UnixListener::bind(inside.join("run/own")).unwrap();
+        let _ours = UnixListener::bind(outside.join("ours")).unwrap();
+        symlink(outside.join("ours"), inside.join("run/bus")).unwrap();
+        symlink("/run", inside.join("var-run")).unwrap();
+        let address = |name: &str| format!("unix:path={}/{name}", inside.display());
+        let led_out = address_within(&address("run/bus"), Some(&inside));
+        assert!(matches!(&led_out, Err(StepError::Failed(why)) if why.contains("run/bus")), "{led_out:?}");
+        for name in ["run/own", "var-run/own"] {
+            let (held_at, held) = address_within(&address(name), Some(&inside)).unwrap();
+            assert!(
+                held.is_some() && UnixStream::connect(held_at.strip_prefix("unix:path=").unwrap()).is_ok(),
+                "{name}"
+            );
+        }
+        // Without a root, and of other addresses, it is the user's word.
+        for (text, root) in [(address("run/bus"), None), ("unix:abstract=x".to_owned(), Some(inside.as_path()))] {
+            assert_eq!(address_within(&text, root).unwrap().0, text);
+        }
+    }
 }

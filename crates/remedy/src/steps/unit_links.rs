@@ -1,10 +1,11 @@
 //! The links in /etc/systemd/system that enable units: what `systemctl disable` takes away, told exactly, so that it can be put back
 //! exactly.
 
+use crate::tree::{Links, Tree, entries, kind, link, make_link};
+use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 const DIRECTORY: &str = "etc/systemd/system";
@@ -19,8 +20,8 @@ pub struct Link {
 }
 
 /// The links that are of one of these units, in the directory itself and one below: by their own name, or by what they lead to.
-pub fn of_units(root: &Path, units: &[String]) -> io::Result<Vec<Link>> {
-    let mut links = all(root)?;
+pub fn of_units(tree: &Tree, units: &[String]) -> io::Result<Vec<Link>> {
+    let mut links = all(tree)?;
     let is_one = |path: &str| path.rsplit('/').next().is_some_and(|name| units.iter().any(|unit| unit == name));
     links.retain(|link| is_one(&link.name) || is_one(&link.to));
     Ok(links)
@@ -32,56 +33,57 @@ pub fn also(text: &str) -> Vec<String> {
     values.map(str::to_owned).collect()
 }
 
-fn all(root: &Path) -> io::Result<Vec<Link>> {
-    let top = root.join(DIRECTORY);
+fn all(tree: &Tree) -> io::Result<Vec<Link>> {
+    let top = tree.directory(DIRECTORY, Links::Follow)?;
     let mut links = Vec::new();
     collect(&top, "", &mut links)?;
-    for entry in fs::read_dir(&top)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            collect(&entry.path(), &format!("{name}/"), &mut links)?;
+    for (name, kind) in entries(top.as_fd())? {
+        if kind == FileType::Directory {
+            let below = tree.directory(&format!("{DIRECTORY}/{name}"), Links::Follow)?;
+            collect(&below, &format!("{name}/"), &mut links)?;
         }
     }
     links.sort_unstable();
     Ok(links)
 }
 
-fn collect(directory: &Path, prefix: &str, links: &mut Vec<Link>) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_symlink() {
-            if links.len() >= MOST {
-                return Err(io::Error::other(format!("more than {MOST} links in /{DIRECTORY}")));
-            }
-            // A name that is no text is not systemd's.
-            let (Ok(name), Ok(to)) = (entry.file_name().into_string(), fs::read_link(entry.path())) else { continue };
-            let Some(to) = to.to_str() else { continue };
-            links.push(Link { name: format!("{prefix}{name}"), to: to.to_owned() });
+fn collect(directory: &OwnedFd, prefix: &str, links: &mut Vec<Link>) -> io::Result<()> {
+    for (name, kind) in entries(directory.as_fd())? {
+        if kind != FileType::Symlink {
+            continue;
         }
+        if links.len() >= MOST {
+            return Err(io::Error::other(format!("more than {MOST} links in /{DIRECTORY}")));
+        }
+        let Ok(to) = link(directory, name.as_ref()) else { continue };
+        // One that is no text is not systemd's.
+        let Some(to) = to.to_str() else { continue };
+        links.push(Link { name: format!("{prefix}{name}"), to: to.to_owned() });
     }
     Ok(())
 }
 
 /// Those of `before` that are missing now are made again. Gives how many, and what stands in the way of others.
-pub fn restore(root: &Path, before: &[Link]) -> io::Result<(usize, Vec<String>)> {
-    let top = root.join(DIRECTORY);
+pub fn restore(tree: &Tree, before: &[Link]) -> io::Result<(usize, Vec<String>)> {
     let (mut made, mut in_the_way) = (0, Vec::new());
-    for link in before {
+    for wanted in before {
         // Never out of the directory, whatever a damaged journal says.
-        if link.name.split('/').any(|part| part == ".." || part.is_empty()) || link.name.split('/').count() > 2 {
-            in_the_way.push(format!("{}: not a link of systemd's", link.name));
-            continue;
-        }
-        let place = top.join(&link.name);
-        match fs::symlink_metadata(&place) {
-            Ok(_) if fs::read_link(&place).is_ok_and(|to| to == Path::new(&link.to)) => {}
-            Ok(_) => in_the_way.push(format!("/{DIRECTORY}/{} is something else now", link.name)),
-            Err(_) => {
-                if let Some(directory) = place.parent() {
-                    fs::create_dir_all(directory)?;
-                }
-                symlink(&link.to, &place)?;
+        let parts: Vec<&str> = wanted.name.split('/').collect();
+        let is_plain = |part: &&str| !part.is_empty() && *part != "." && *part != "..";
+        let (below, name) = match parts.as_slice() {
+            [name] if is_plain(name) => (String::new(), *name),
+            [below, name] if is_plain(below) && is_plain(name) => (format!("/{below}"), *name),
+            _ => {
+                in_the_way.push(format!("{}: not a link of systemd's", wanted.name));
+                continue;
+            }
+        };
+        let directory = tree.make_directory(&format!("{DIRECTORY}{below}"))?;
+        match kind(&directory, name)? {
+            Some(_) if link(&directory, name.as_ref()).is_ok_and(|to| to == Path::new(&wanted.to)) => {}
+            Some(_) => in_the_way.push(format!("/{DIRECTORY}/{} is something else now", wanted.name)),
+            None => {
+                make_link(&directory, name, &wanted.to)?;
                 made += 1;
             }
         }
@@ -92,6 +94,8 @@ pub fn restore(root: &Path, before: &[Link]) -> io::Result<(usize, Vec<String>)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn what_was_taken_away_comes_back_and_nothing_else_changes() {
@@ -102,21 +106,40 @@ mod tests {
         symlink("/usr/lib/systemd/system/ecs.service", &wants).unwrap();
         symlink("/usr/lib/systemd/system/ssh.service", top.join("sshd.service")).unwrap();
         fs::write(top.join("own.service"), "[Unit]\n").unwrap();
-        let before = of_units(dir.path(), &["ecs.service".into(), "ssh.service".into()]).unwrap();
+        let tree = Tree::open(dir.path()).unwrap();
+        let before = of_units(&tree, &["ecs.service".into(), "ssh.service".into()]).unwrap();
         assert_eq!(before.len(), 2, "{before:?}");
-        assert_eq!(
-            of_units(dir.path(), &["ecs.service".into()]).unwrap().len(),
-            1,
-            "others' links are not ours to restore"
-        );
+        assert_eq!(of_units(&tree, &["ecs.service".into()]).unwrap().len(), 1, "others' links are not ours to restore");
         assert_eq!(also("[Install]\nWantedBy=a.target\nAlso=b.socket c.timer\n"), ["b.socket", "c.timer"]);
         fs::remove_file(&wants).unwrap();
         fs::remove_dir(top.join("multi-user.target.wants")).unwrap();
-        assert_eq!(restore(dir.path(), &before).unwrap(), (1, vec![]));
-        assert_eq!(all(dir.path()).unwrap(), before);
-        assert_eq!(restore(dir.path(), &before).unwrap(), (0, vec![]), "again: nothing to do");
+        assert_eq!(restore(&tree, &before).unwrap(), (1, vec![]));
+        assert_eq!(all(&tree).unwrap(), before);
+        assert_eq!(restore(&tree, &before).unwrap(), (0, vec![]), "again: nothing to do");
         let hostile = [Link { name: "../../passwd".into(), to: "/dev/null".into() }];
-        assert_eq!(restore(dir.path(), &hostile).unwrap().0, 0);
+        assert_eq!(restore(&tree, &hostile).unwrap().0, 0);
         assert!(!dir.path().join("etc/passwd").exists());
+    }
+
+    #[test]
+    fn a_planted_link_leads_nobody_out_of_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+        fs::create_dir_all(inside.join(DIRECTORY)).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        let before = [Link { name: "multi-user.target.wants/ecs.service".into(), to: "/usr/lib/ecs.service".into() }];
+        symlink(&outside, inside.join(DIRECTORY).join("multi-user.target.wants")).unwrap();
+        let restored = restore(&Tree::open(&inside).unwrap(), &before);
+        assert!(restored.is_err(), "{restored:?}");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "a link was made outside of the root");
+        // Nor does the directory itself, and nobody reads there.
+        fs::remove_dir_all(inside.join("etc/systemd")).unwrap();
+        symlink("../../outside", inside.join("etc/systemd")).unwrap();
+        fs::create_dir(outside.join("system")).unwrap();
+        symlink("/usr/lib/ecs.service", outside.join("system/ecs.service")).unwrap();
+        let tree = Tree::open(&inside).unwrap();
+        assert!(of_units(&tree, &["ecs.service".into()]).is_err());
+        assert!(restore(&tree, &before).is_err());
+        assert_eq!(fs::read_dir(outside.join("system")).unwrap().count(), 1);
     }
 }

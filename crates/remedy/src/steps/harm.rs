@@ -1,0 +1,126 @@
+//! Whether reclaim hurts others: pages that they have to read again, and the time they wait for the disk, held against how it was before.
+
+use super::Hands;
+use coroner_diagnosis::words::count;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Pages that had to be read again, a second: 8,000 are 32 MB/s of reads that nobody needed before.
+const REFAULTS: f64 = 8_000.0;
+/// Share of time that somebody waited for the disk, more than in the second before we began.
+const IO_PRESSURE: f64 = 0.2;
+/// How long we look how it is without us.
+const BASELINE: Duration = Duration::from_secs(1);
+/// Where nobody can tell whether it hurts, it gets so long at most.
+pub const BLIND: Duration = Duration::from_secs(2);
+/// How often we look whether it hurts.
+pub const LOOK: Duration = Duration::from_millis(100);
+
+/// What tells whether others suffer from it. Memory pressure would not: our own reclaim is counted there.
+pub struct Counted {
+    pub at: Instant,
+    refaults: Option<u64>,
+    io_us: Option<u64>,
+}
+
+/// The same, of each second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Rates {
+    /// Pages that had to be read again.
+    refaults: Option<f64>,
+    /// Share of the time that somebody waited for the disk.
+    io: Option<f64>,
+}
+
+impl Counted {
+    pub fn now() -> Counted {
+        Counted { at: Instant::now(), refaults: refaults(), io_us: io_pressure_us() }
+    }
+
+    pub fn since(&self, before: &Counted) -> Rates {
+        let over = self.at.duration_since(before.at).as_secs_f64().max(0.001);
+        let rose = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?) as f64 / over);
+        Rates { refaults: rose(before.refaults, self.refaults), io: rose(before.io_us, self.io_us).map(|us| us / 1e6) }
+    }
+}
+
+/// How it is without us: a node that reads much anyway is not hurt by us.
+pub struct Baseline(Rates);
+
+impl Baseline {
+    pub fn measure(hands: &Hands<'_>) -> Baseline {
+        let before = Counted::now();
+        while before.at.elapsed() < BASELINE && !hands.is_stopped() {
+            std::thread::sleep(LOOK);
+        }
+        Baseline(Counted::now().since(&before))
+    }
+
+    /// Nothing that could tell whether it hurts can be read here.
+    pub fn blind(&self) -> Option<String> {
+        (self.0.refaults.is_none() && self.0.io.is_none()).then(|| {
+            format!(
+                "Whether it hurt others could not be measured here (neither /proc/vmstat nor /proc/pressure/io tells), so it got {:.0} s at most",
+                BLIND.as_secs_f64()
+            )
+        })
+    }
+
+    /// Why it must end, if it hurts. Where only one of the two can be seen, that one alone decides.
+    pub fn exceeded_by(&self, now: &Rates) -> Option<String> {
+        let more = |now: Option<f64>, before: Option<f64>| Some((now? - before?).max(0.0));
+        let (refaults, io) = (more(now.refaults, self.0.refaults), more(now.io, self.0.io));
+        if let Some(refaults) = refaults.filter(|n| *n > REFAULTS) {
+            return Some(format!("it hurt: others had to read {} pages a second again", count(refaults as u64)));
+        }
+        // Others may wait for the disk for reasons of their own; if pages have to be read again as well, it is us.
+        if let Some(io) = io.filter(|share| *share > IO_PRESSURE)
+            && refaults.is_none_or(|n| n > REFAULTS / 10.0)
+        {
+            return Some(format!(
+                "it hurt: somebody waited for the disk {:.0} % of the time more than before",
+                io * 100.0
+            ));
+        }
+        None
+    }
+}
+
+fn refaults() -> Option<u64> {
+    let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
+    // Before Linux 5.9 one number for all.
+    let names = ["workingset_refault_file ", "workingset_refault "];
+    names.iter().find_map(|name| vmstat.lines().find_map(|line| line.strip_prefix(name)))?.trim().parse().ok()
+}
+
+fn io_pressure_us() -> Option<u64> {
+    let text = fs::read_to_string("/proc/pressure/io").ok()?;
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    some.rsplit_once("total=")?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harm_is_what_is_more_than_without_us() {
+        let rates = |refaults, io| Rates { refaults, io };
+        let calm = Baseline(rates(Some(0.0), Some(0.0)));
+        assert!(calm.exceeded_by(&rates(Some(9_000.0), Some(0.0))).unwrap().contains("9,000 pages"));
+        assert_eq!(
+            calm.exceeded_by(&rates(Some(100.0), Some(0.9))),
+            None,
+            "others wait for the disk, and read nothing again"
+        );
+        assert!(calm.exceeded_by(&rates(Some(1_000.0), Some(0.9))).unwrap().contains("90 %"));
+        let busy = Baseline(rates(Some(50_000.0), Some(0.8)));
+        assert_eq!(busy.exceeded_by(&rates(Some(51_000.0), Some(0.9))), None, "it was so before");
+        // Only one of the two is seen: that one decides alone.
+        let no_vmstat = Baseline(rates(None, Some(0.0)));
+        assert!(no_vmstat.exceeded_by(&rates(None, Some(0.5))).is_some());
+        assert_eq!((calm.blind(), no_vmstat.blind()), (None, None));
+        let blind = Baseline(Rates::default()).blind().unwrap();
+        assert!(blind.contains("2 s at most"), "{blind}");
+    }
+}
