@@ -108,11 +108,14 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let inverted = ask.is_set("invert");
-    let (side, tree) = read_together(shown, &source, &selection, ask.is_set("idle"), inverted).map_err(refused)?;
+    let min_share = share(ask, "min", MIN_SHARE)?;
+    let is_whole = ask.is_set("exact") || ask.get("shape") == Some("tree");
+    let least = if is_whole { 0.0 } else { min_share };
+    let read = read_together(shown, &source, &selection, ask.is_set("idle"), (inverted, least));
+    let (side, tree) = read.map_err(refused)?;
     if ask.get("shape") == Some("tree") {
         return Ok(Answer::text(flame_json::flame(&side, &tree, inverted)));
     }
-    let min_share = share(ask, "min", MIN_SHARE)?;
     let least = (min_share * tree.total() as f64).ceil() as u64;
     let places = kept(|at| &tree.nodes[at].children, tree.nodes.len(), |at| tree.nodes[at].total >= least.max(1));
     let mut names = Names::of(&tree.labels);
@@ -135,7 +138,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         total: tree.total(),
         idle: side.idle,
         part,
-        pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() },
+        pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() + tree.left_out },
         names: names.names,
         nodes,
     }))
@@ -149,7 +152,7 @@ fn read_together(
     source: &SourceArgs,
     selection: &SelectionArgs,
     with_idle: bool,
-    inverted: bool,
+    (inverted, least): (bool, f64),
 ) -> anyhow::Result<(Side, FlameTree)> {
     let turns = if shown.is_directory() { THREADS } else { 1 };
     let turn: Vec<u32> = (0..turns).collect();
@@ -157,7 +160,7 @@ fn read_together(
         let picked = Picked { turn: *turn, turns, in_any_order: true, ..source.picked };
         let source = SourceArgs { picked, ..source.clone() };
         let side = read_part(&source, selection, with_idle, false)?;
-        let tree = side.tree(inverted);
+        let tree = side.large(inverted, least);
         Ok((side, tree))
     });
     let parts = parts.into_iter().collect::<anyhow::Result<Vec<_>>>()?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::{Owner, StackSums};
+use super::{Owner, StackSums, Sum};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Place, StackId, StrId, Strings, label};
 
@@ -36,6 +36,8 @@ pub struct FlameTree {
     pub labels: Strings,
     pub nodes: Vec<Node>,
     pub samples: u64,
+    /// Frames that were too small to be built; their time is in the totals below them.
+    pub left_out: usize,
 }
 
 impl Default for FlameTree {
@@ -46,6 +48,7 @@ impl Default for FlameTree {
             labels,
             nodes: vec![Node { label, place: None, inlined: false, total: 0, own: 0, children: Vec::new() }],
             samples: 0,
+            left_out: 0,
         }
     }
 }
@@ -79,9 +82,12 @@ struct Label {
 }
 
 /// Builds trees.
+#[derive(Default)]
 struct Grower {
     tree: FlameTree,
     children: HashMap<(u32, u32), u32, Seeded>,
+    /// What the frames above a node have that are left out.
+    hidden: HashMap<u32, u64, Seeded>,
 }
 
 impl Grower {
@@ -132,12 +138,20 @@ impl Grower {
         at
     }
 
+    fn hide(&mut self, at: u32, weight: u64) {
+        if weight > 0 {
+            let hidden = self.hidden.entry(at).or_default();
+            *hidden = hidden.saturating_add(weight);
+        }
+    }
+
     fn finish(mut self) -> FlameTree {
         for at in (0..self.tree.nodes.len()).rev() {
             let node = &self.tree.nodes[at];
             let above: u64 =
                 node.children.iter().map(|child| self.tree.nodes[*child as usize].total).fold(0, u64::saturating_add);
-            let total = node.own.saturating_add(above);
+            let hidden = self.hidden.get(&(at as u32)).copied().unwrap_or(0);
+            let total = node.own.saturating_add(above).saturating_add(hidden);
             let mut children = std::mem::take(&mut self.tree.nodes[at].children);
             children.sort_by(|a, b| self.tree.name(*a).cmp(self.tree.name(*b)));
             let node = &mut self.tree.nodes[at];
@@ -150,7 +164,7 @@ impl Grower {
 
 /// The flame graph of one event's stacks, weighted by their periods.
 pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Options) -> FlameTree {
-    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
+    let mut grower = Grower::default();
     let mut frames = FrameLabels { names, known: HashMap::default() };
     let mut path = Vec::new();
     // Stacks that begin alike share their nodes: of each only what is new is walked.
@@ -180,17 +194,112 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
     grower.finish()
 }
 
+/// The same without the frames that have less than `least` of all. Who draws it would leave them out, and they are most of the work.
+/// Inverted graphs are whole.
+pub fn tree_of_large(names: &Dictionary, sums: &StackSums, event: EventId, options: &Options, least: f64) -> FlameTree {
+    if options.invert || least <= 0.0 {
+        return tree(names, sums, event, options);
+    }
+    let sums: Vec<Sum> = sums.sorted().into_iter().filter(|sum| sum.event == event).collect();
+    let all = sums.iter().fold(0u64, |all, sum| all.saturating_add(sum.weight));
+    // Frames of one name may be those of several stacks, which are large only together.
+    let least = (all as f64 * least / 4.0) as u64;
+    let mut grower = Grower::default();
+    let mut frames = FrameLabels { names, known: HashMap::default() };
+    let mut totals = Totals::default();
+    for of_owner in sums.chunk_by(|a, b| a.owner == b.owner) {
+        let mut known: HashMap<StackId, u32, Seeded> = HashMap::default();
+        let label = grower.tree.labels.intern(command(names, of_owner[0].owner));
+        known.insert(StackId::EMPTY, grower.child(0, Label { label, place: None, inlined: false }));
+        totals.add_up(names, of_owner);
+        for sum in of_owner {
+            grower.tree.samples += sum.samples;
+            let large = totals.large(names, sum.stack, least);
+            let at = grower.stack(names, &mut frames, &mut known, large);
+            if large == sum.stack {
+                let own = &mut grower.tree.nodes[at as usize].own;
+                *own = own.saturating_add(sum.weight);
+            } else {
+                grower.hide(at, sum.weight);
+            }
+        }
+        grower.tree.left_out += totals.stacks.iter().filter(|stack| totals.of(**stack) < least).count();
+    }
+    grower.finish()
+}
+
+/// What the stacks of one owner have, with all that stand on them.
+#[derive(Default)]
+struct Totals {
+    /// By stack; `None` for those of others.
+    weights: Vec<Option<u64>>,
+    stacks: Vec<StackId>,
+}
+
+impl Totals {
+    fn of(&self, stack: StackId) -> u64 {
+        self.weights.get(stack.0 as usize).copied().flatten().unwrap_or(0)
+    }
+
+    fn add(&mut self, stack: StackId, weight: u64) {
+        if let Some(Some(total)) = self.weights.get_mut(stack.0 as usize) {
+            *total = total.saturating_add(weight);
+        }
+    }
+
+    fn add_up(&mut self, names: &Dictionary, sums: &[Sum]) {
+        for stack in self.stacks.drain(..) {
+            self.weights[stack.0 as usize] = None;
+        }
+        self.weights.resize(names.stacks.len(), None);
+        for sum in sums {
+            let mut at = sum.stack;
+            while let Some((below, _)) = names.stacks.split(at)
+                && self.weights[at.0 as usize].is_none()
+            {
+                self.weights[at.0 as usize] = Some(0);
+                self.stacks.push(at);
+                at = below;
+            }
+            self.add(sum.stack, sum.weight);
+        }
+        // What stands on a stack has a larger number than it.
+        self.stacks.sort_unstable_by_key(|stack| std::cmp::Reverse(*stack));
+        for place in 0..self.stacks.len() {
+            let stack = self.stacks[place];
+            if let Some((below, _)) = names.stacks.split(stack) {
+                self.add(below, self.of(stack));
+            }
+        }
+    }
+
+    /// The stack itself if it is large enough, else the next below it that is.
+    fn large(&self, names: &Dictionary, stack: StackId, least: u64) -> StackId {
+        let mut at = stack;
+        while self.of(at) < least
+            && let Some((below, _)) = names.stacks.split(at)
+        {
+            at = below;
+        }
+        at
+    }
+}
+
 /// The graph of all that several graphs are of.
 pub fn merged(trees: &[FlameTree]) -> FlameTree {
-    let mut grower = Grower { tree: FlameTree::default(), children: HashMap::default() };
+    let mut grower = Grower::default();
     for tree in trees {
         grower.tree.samples += tree.samples;
+        grower.tree.left_out += tree.left_out;
         // Where each node of this graph is in the new one; a child's position is behind its parent's.
         let mut places = vec![0u32; tree.nodes.len()];
         let mut labels: HashMap<StrId, StrId, Seeded> = HashMap::default();
         for (at, node) in tree.nodes.iter().enumerate() {
             let own = &mut grower.tree.nodes[places[at] as usize].own;
             *own = own.saturating_add(node.own);
+            let above = node.children.iter().map(|child| tree.nodes[*child as usize].total);
+            let told = above.fold(node.own, u64::saturating_add);
+            grower.hide(places[at], node.total.saturating_sub(told));
             for child in &node.children {
                 let Node { label, place, inlined, .. } = &tree.nodes[*child as usize];
                 let new = &mut grower.tree.labels;

@@ -73,6 +73,39 @@ fn graphs_of_parts_are_the_graph_of_the_whole() {
     }
 }
 
+#[test]
+fn large_frames_are_the_same_without_the_small_ones() {
+    let profile = example();
+    let mut sums = StackSums::by_command();
+    each(&profile, Filter::default(), |names, sample| sums.add(names, sample));
+    let options = flame::Options::default();
+    let whole = flame::tree(&profile.names, &sums, EventId(0), &options);
+    let told = |tree: &flame::FlameTree, least: u64| {
+        let mut open = vec![(0u32, String::new())];
+        let mut lines = Vec::new();
+        while let Some((at, below)) = open.pop() {
+            let node = &tree.nodes[at as usize];
+            let path = format!("{below};{}", tree.name(at));
+            open.extend(node.children.iter().map(|child| (*child, path.clone())));
+            if node.total >= least {
+                lines.push((path, node.total, node.own));
+            }
+        }
+        lines.sort();
+        lines
+    };
+    for share in [0.0005, 0.01, 0.1, 0.5] {
+        let large = flame::tree_of_large(&profile.names, &sums, EventId(0), &options, share);
+        let least = (whole.total() as f64 * share) as u64;
+        assert_eq!(told(&large, least), told(&whole, least), "{share}");
+        assert_eq!((large.samples, large.total()), (whole.samples, whole.total()));
+        let merged = flame::merged(&[large.clone(), flame::FlameTree::default()]);
+        assert_eq!(told(&merged, 0), told(&large, 0));
+    }
+    let large = flame::tree_of_large(&profile.names, &sums, EventId(0), &options, 0.5);
+    assert!(large.left_out > 0 && large.nodes.len() < whole.nodes.len(), "{}", large.left_out);
+}
+
 fn monopolies(profile: &Profile, options: monopolies::Options) -> Vec<monopolies::Monopoly> {
     let mut finder = monopolies::Finder::new(options);
     each(profile, Filter::default(), |names, sample| finder.add(names, sample));

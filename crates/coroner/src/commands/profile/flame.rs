@@ -84,6 +84,14 @@ impl Side {
         Some((whole, tree))
     }
 
+    /// Without frames that have less than `least` of all.
+    pub fn large(&self, invert: bool, least: f64) -> FlameTree {
+        match self.event {
+            Some(event) => flame::tree_of_large(&self.read.names, &self.sums, event, &flame::Options { invert }, least),
+            None => FlameTree::default(),
+        }
+    }
+
     pub fn tree(&self, invert: bool) -> FlameTree {
         match self.event {
             Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::Options { invert }),
