@@ -5,10 +5,11 @@
 //! a directory that we hold, so that nobody can put another one in its place between the look and the deed.
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, renameat, statat,
-    symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, readlinkat, renameat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,6 +19,9 @@ use std::path::{Component, Path, PathBuf};
 
 /// No file of systemd's, and no machine id, is larger.
 const MOST: u64 = 1 << 20;
+
+/// As the kernel's own MAXSYMLINKS.
+const MOST_LINKS: usize = 40;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -69,34 +73,53 @@ impl Tree {
         }
         match openat2(&self.top, within, flags, Mode::empty(), how) {
             // Before Linux 5.6, or a filter that does not know it.
-            Err(Errno::NOSYS) => self.walk(within, flags),
+            Err(Errno::NOSYS | Errno::PERM) => self.walk(within, flags, links),
             // Somebody renamed something on the way while we looked: the kernel asks to try again.
             Err(Errno::AGAIN) => openat2(&self.top, within, flags, Mode::empty(), how),
             other => other,
         }
     }
 
-    /// Part by part, and each of them no link: without the kernel's help none can be followed safely.
-    fn walk(&self, within: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut at = openat(&self.top, ".", DIRECTORY, Mode::empty())?;
-        let parts: Vec<&OsStr> = Path::new(within)
-            .components()
-            .filter_map(|part| match part {
-                Component::Normal(name) => Some(Ok(name)),
-                Component::ParentDir => Some(Err(Errno::XDEV)),
-                _ => None,
-            })
-            .collect::<Result<_, _>>()?;
-        let Some((last, above)) = parts.split_last() else { return openat(&at, ".", flags, Mode::empty()) };
-        for part in above {
-            at = openat(&at, *part, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    /// The same without the kernel's help: part by part, each of them held, and `..` is the one that was held before.
+    fn walk(&self, within: &str, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
+        let mut held = vec![openat(&self.top, ".", DIRECTORY, Mode::empty())?];
+        let mut parts = parts_of(Path::new(within));
+        let mut followed = 0;
+        while let Some(part) = parts.pop_front() {
+            if part == ".." {
+                // Above the root is the root.
+                held.truncate((held.len() - 1).max(1));
+                continue;
+            }
+            let at = held.last().ok_or(Errno::NOENT)?;
+            let next = openat(at, &part, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            match FileType::from_raw_mode(fstat(&next)?.st_mode) {
+                FileType::Symlink => {
+                    followed += 1;
+                    if links == Links::Refuse || followed > MOST_LINKS {
+                        return Err(Errno::LOOP);
+                    }
+                    let to = PathBuf::from(OsString::from_vec(readlinkat(&next, "", Vec::new())?.into_bytes()));
+                    if to.is_absolute() {
+                        held.truncate(1);
+                    }
+                    let mut there = parts_of(&to);
+                    there.append(&mut parts);
+                    parts = there;
+                }
+                FileType::Directory => held.push(next),
+                _ if parts.is_empty() => {
+                    let found = openat(at, &part, flags | OFlags::NOFOLLOW, Mode::empty())?;
+                    // Somebody may have put a link there since; O_PATH opens that itself.
+                    return match FileType::from_raw_mode(fstat(&found)?.st_mode) {
+                        FileType::Symlink => Err(Errno::LOOP),
+                        _ => Ok(found),
+                    };
+                }
+                _ => return Err(Errno::NOTDIR),
+            }
         }
-        let found = openat(&at, *last, flags | OFlags::NOFOLLOW, Mode::empty())?;
-        // With O_PATH the link itself would be opened.
-        match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
-            FileType::Symlink => Err(Errno::LOOP),
-            _ => Ok(found),
-        }
+        openat(held.last().ok_or(Errno::NOENT)?, ".", flags, Mode::empty())
     }
 
     /// The text of a file; an error if it is not there.
@@ -123,6 +146,16 @@ impl Tree {
         }
         self.directory(within, Links::Follow)
     }
+}
+
+/// Names and `..`; what leads nowhere is left out.
+fn parts_of(path: &Path) -> VecDeque<OsString> {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    };
+    path.components().filter_map(part).collect()
 }
 
 /// What stands under a name in a directory: `None` if there is nothing.
@@ -219,11 +252,24 @@ mod tests {
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "something was made outside");
         assert_eq!(tree.read_to_string("/config/own").unwrap(), "theirs", "an absolute link is one of its own root");
         assert!(tree.directory("config", Links::Refuse).is_err());
-        // Without openat2 no link is followed at all, and nothing leads out either.
-        for way in ["etc/absolute", "etc/relative", "config", "etc/../etc"] {
-            assert!(tree.walk(way, DIRECTORY).is_err(), "{way}");
+        symlink("again", tree.shown("etc/again")).unwrap();
+        // Without openat2 it is the same.
+        for way in ["etc/absolute", "etc/relative", "etc/magic/etc", "../outside", "etc/own/x", "etc/again", "nowhere"]
+        {
+            let (walked, kernels) = (tree.walk(way, DIRECTORY, Links::Follow), tree.directory(way, Links::Follow));
+            assert!(walked.is_err() && kernels.is_err(), "{way}: {walked:?} {kernels:?}");
         }
-        assert!(tree.walk("etc/own", OFlags::PATH).is_ok() && tree.walk("etc/file", OFlags::PATH).is_err());
+        let same = |way: &str, flags: OFlags| {
+            let inode = |fd: OwnedFd| fstat(&fd).unwrap().st_ino;
+            let walked = tree.walk(way, flags, Links::Follow).unwrap_or_else(|e| panic!("{way}: {e}"));
+            assert_eq!(inode(walked), inode(tree.resolve(way, flags, Links::Follow).unwrap()), "{way}");
+        };
+        for way in [".", "etc", "config", "..", "../../etc", "config/../config"] {
+            same(way, DIRECTORY);
+        }
+        same("config/own", OFlags::PATH);
+        assert!(tree.walk("config/own", OFlags::PATH, Links::Refuse).is_err());
+        assert!(tree.walk("etc/file", OFlags::PATH, Links::Follow).is_err(), "led out");
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
             ),
             false => format!(
                 "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. Until they are gone, let {name} ask \
-                 less often; `coroner fix` says whether another core has room for it."
+                 less often; where it keeps others off a core, `coroner fix` says whether another one has room for it."
             ),
         },
         ties: walker.ties(),

@@ -141,7 +141,7 @@ impl DisableUnit {
                 self.unit
             )));
         }
-        let mut did = Vec::new();
+        let (mut did, mut left_alone) = (Vec::new(), Vec::new());
         match &before.links {
             Some(links) => {
                 let tree = hands.checked_root()?;
@@ -151,7 +151,7 @@ impl DisableUnit {
                     hands.manager()?.reload()?;
                     did.push(format!("{made} of its links made again"));
                 }
-                did.extend(in_the_way);
+                left_alone = in_the_way;
             }
             None if before.was_enabled() && !is_enabled(&now.file_state) => {
                 let manager = hands.manager()?;
@@ -189,6 +189,9 @@ impl DisableUnit {
         }
         if before.was_enabled() && !is_enabled(&now.file_state) {
             return Err(StepError::failed(format!("{state}; it was {} before", before.file_state)));
+        }
+        if !left_alone.is_empty() {
+            return Ok(Undone::ChangedSince(format!("{state}; not touched: {}", left_alone.join(", "))));
         }
         Ok(match did.is_empty() {
             true => Undone::AlreadySo(format!("{state}, as before")),
