@@ -91,18 +91,20 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
 }
 
-/// A profile of another tool is no recording, but there are commands for it.
+/// A CPU profile has no evidence of a node, but there are commands for it.
 fn or_profile(path: &Path, error: RecordingError) -> anyhow::Error {
-    let is_profile = matches!(error, RecordingError::NotSqlite { .. })
+    let is_foreign = matches!(error, RecordingError::NotSqlite { .. })
         && matches!(profile_format(path), Ok(Format::PerfData | Format::PerfScript));
-    match is_profile || matches!(error, RecordingError::OnlyProfile { .. }) {
-        true => anyhow::anyhow!(
-            "{0}: this is a CPU profile; it holds no evidence about units, memory and network. \
-             `coroner monopolies {0}` tells who had a core for itself, `coroner view {0}` shows all of it",
-            path.display()
-        ),
-        false => error.into(),
-    }
+    let what = match error {
+        RecordingError::OnlyProfile { .. } => "this recording holds a CPU profile only",
+        _ if is_foreign => "this is a CPU profile, no coroner recording",
+        error => return error.into(),
+    };
+    anyhow::anyhow!(
+        "{0}: {what}; it tells nothing of units, memory and network. `coroner monopolies {0}` tells who had a core for \
+         itself, `coroner flame {0}` where the time went, `coroner view {0}` shows all of it",
+        path.display()
+    )
 }
 
 fn read_running(directory: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
