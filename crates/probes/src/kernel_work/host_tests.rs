@@ -246,7 +246,7 @@ fn processes_that_begin_are_known_by_name_after_their_end() {
 #[test]
 fn user_time_and_sleep_are_no_work_of_the_kernel() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let (spinner, sleeper) = (shell("while :; do :; done", &[]), shell("sleep 600", &[]));
+    let (spinner, sleeper) = (shell("while :; do :; done", &[]), shell("exec sleep 600", &[]));
     let spun = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", spinner.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();

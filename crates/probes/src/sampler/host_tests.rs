@@ -94,7 +94,7 @@ fn births_and_names_of_short_processes_are_told() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(49);
     let mut command = Command::new("sh");
-    let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; sleep 600"])).unwrap();
+    let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; exec sleep 600"])).unwrap();
     let (mut forks, mut names) = (Vec::new(), Vec::new());
     let began = Instant::now();
     while names.iter().filter(|name: &&Vec<u8>| name.starts_with(b"true\0")).count() < 3 {
