@@ -133,6 +133,11 @@ fn a_crashloop_is_mended_and_taken_back_on_cgroup_v2() {
             let off = steps.iter().find(|s| s["kind"] == "disable-unit").unwrap_or_else(|| panic!("{fix:#}"));
             println!("{} disable-unit: {}", machine.name, off["words"].as_str().unwrap_or("?"));
             assert_eq!((&off["outcome"], &off["effect"]), (&"done".into(), &"worked".into()), "{fix:#}");
+            // cgroup v2's own reclaim: those that page cache kept go, those that files in a tmpfs keep stay.
+            let freed = steps.iter().find(|s| s["kind"] == "free-zombies").unwrap_or_else(|| panic!("{fix:#}"));
+            println!("{} free-zombies: {}", machine.name, freed["words"].as_str().unwrap_or("?"));
+            let number = |what: &str| freed["after"][what].as_u64().unwrap_or_else(|| panic!("{freed:#}"));
+            assert!(number("freed") >= 5 && number("dead_after") >= 5, "{freed:#}");
             assert_eq!(undo["whole"], true, "{undo:#}");
             let last = undo["steps"].as_array().unwrap().last().unwrap();
             assert!(last["words"].as_str().unwrap().contains("enabled"), "{undo:#}");

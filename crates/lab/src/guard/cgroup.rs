@@ -129,6 +129,12 @@ impl Visit {
         Ok(Visit { home: if home.is_dir() { home } else { cgroup.hierarchy.mount_point.clone() } })
     }
 
+    /// Another process comes to where this one is at home.
+    pub fn take_home(&self, pid: u32) -> Result<()> {
+        let file = self.home.join("cgroup.procs");
+        fs::write(&file, pid.to_string()).with_context(|| format!("cannot move {pid} to {}", self.home.display()))
+    }
+
     pub fn go(&self, dir: &Path) -> Result<()> {
         let file = dir.join("cgroup.procs");
         fs::write(&file, "0").with_context(|| format!("cannot join {}", dir.display()))

@@ -3,7 +3,7 @@
 use super::furniture::Furniture;
 use super::{Need, PATIENCE, systemd_root};
 use crate::actors;
-use crate::guard::{Cgroup, Child, TmpfsMount};
+use crate::guard::{Cgroup, Child, TmpfsMount, Visit};
 use crate::hierarchy::Hierarchy;
 use crate::live::lab_binary;
 use crate::node;
@@ -66,6 +66,9 @@ impl SystemdNode {
         let leader = stage.until("systemd has become PID 1", PATIENCE, || {
             outer.expect_running()?;
             let child = node::children_of(outer.pid()).into_iter().next();
+            if child.is_some() {
+                leave_to_systemd(&groups, &outer)?;
+            }
             Ok(child.filter(|&p| node::comm_of(p).as_deref() == Some("systemd")))
         })?;
         let address = format!("unix:path=/proc/{leader}/root/run/dbus/system_bus_socket");
@@ -233,6 +236,16 @@ fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str, binds:
         command.arg("--bind").arg(format!("{}:{path}", host.display()));
     }
     Child::spawn("systemd", &mut command)
+}
+
+/// On v2 systemd can hand the memory controller on to its units only if no process is in the node's own cgroup: who waits for it goes back
+/// to where the lab is.
+fn leave_to_systemd(groups: &[Cgroup], outer: &Child) -> Result<()> {
+    let memory = memory_group(groups)?;
+    if memory.hierarchy().version == 2 {
+        Visit::from_home(memory)?.take_home(outer.pid())?;
+    }
+    Ok(())
 }
 
 fn group_in(hierarchy: &Hierarchy, what: &str) -> Result<Cgroup> {
