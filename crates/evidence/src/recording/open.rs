@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 pub struct Opened {
     pub db: Connection,
@@ -43,6 +44,35 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
         }
         Ok(_) => {}
     }
+    let (mut opened, mut missing) = log_of(path);
+    // Between the moment when the log is gone and the one when the file says so, a file that is just being sealed looks like one
+    // whose log was lost.
+    let until = Instant::now() + SEALING;
+    while !missing.is_empty() && was_written_lately(path) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+        (opened, missing) = log_of(path);
+    }
+    match opened.or_else(|_| file_alone(path)) {
+        Ok((db, None)) => Ok(Opened { db, missing }),
+        Ok((db, Some(damage))) => {
+            missing.push(("what stood in the damaged parts of the recording".to_owned(), damage));
+            Ok(Opened { db, missing })
+        }
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+            Err(RecordingError::NotSqlite { path: owned() })
+        }
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+            Err(RecordingError::Damaged { path: owned(), why: e.to_string() })
+        }
+        Err(e) => match std::fs::File::open(path) {
+            Err(source) => Err(RecordingError::Unreadable { path: owned(), source }),
+            Ok(_) => Err(RecordingError::Other { path: owned(), why: e.to_string() }),
+        },
+    }
+}
+
+/// The recording with its log, and what of the log cannot be reached. Without a log there is an error to go on from.
+fn log_of(path: &Path) -> (rusqlite::Result<Readable>, Vec<(String, String)>) {
     let mut missing = Vec::new();
     let mut opened = Err(rusqlite::Error::InvalidQuery);
     if beside(path, "-wal").exists() {
@@ -68,23 +98,15 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
             "FILE-wal, which belongs to this recording, is not beside it".to_owned(),
         ));
     }
-    match opened.or_else(|_| file_alone(path)) {
-        Ok((db, None)) => Ok(Opened { db, missing }),
-        Ok((db, Some(damage))) => {
-            missing.push(("what stood in the damaged parts of the recording".to_owned(), damage));
-            Ok(Opened { db, missing })
-        }
-        Err(e) if e.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
-            Err(RecordingError::NotSqlite { path: owned() })
-        }
-        Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
-            Err(RecordingError::Damaged { path: owned(), why: e.to_string() })
-        }
-        Err(e) => match std::fs::File::open(path) {
-            Err(source) => Err(RecordingError::Unreadable { path: owned(), source }),
-            Ok(_) => Err(RecordingError::Other { path: owned(), why: e.to_string() }),
-        },
-    }
+    (opened, missing)
+}
+
+/// How long a writer may take between two steps of sealing a file, also on a node where nothing gets its turn.
+const SEALING: Duration = Duration::from_secs(1);
+
+fn was_written_lately(path: &Path) -> bool {
+    let written = std::fs::metadata(path).and_then(|meta| meta.modified());
+    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < 10 * SEALING))
 }
 
 /// Whether the file says that its youngest rows are in a log (https://sqlite.org/fileformat2.html, offset 18). Only asked where
@@ -132,7 +154,7 @@ fn uri(path: &Path, parameters: &str) -> rusqlite::Result<String> {
 }
 
 fn made_readable(db: Connection) -> rusqlite::Result<Readable> {
-    db.busy_timeout(std::time::Duration::from_secs(2))?;
+    db.busy_timeout(Duration::from_secs(2))?;
     // A log that we can read we leave as it is.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // The file may come from anybody: nothing in its schema may run anything.

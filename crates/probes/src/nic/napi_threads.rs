@@ -7,6 +7,8 @@ use crate::root::Root;
 pub struct NapiThread {
     pub tid: u32,
     pub comm: String,
+    /// Whether this kernel tells names whole, however long.
+    pub is_whole: bool,
 }
 
 /// Before 5.17 a kernel thread's name ends after 15 bytes (TASK_COMM_LEN is 16).
@@ -22,22 +24,23 @@ impl NapiThread {
         let rest = self.comm.strip_prefix("napi/")?;
         let id = rest.strip_prefix(device).and_then(|r| r.strip_prefix('-'));
         if let Some(id) = id.and_then(|id| id.parse::<u32>().ok()) {
-            return Some((self.comm.len() != COMM_LENGTH).then_some(id));
+            return Some((self.is_whole || self.comm.len() != COMM_LENGTH).then_some(id));
         }
-        let cut = self.comm.len() == COMM_LENGTH && format!("{device}-").starts_with(rest);
+        let cut = !self.is_whole && self.comm.len() == COMM_LENGTH && format!("{device}-").starts_with(rest);
         cut.then_some(None)
     }
 }
 
 /// All NAPI threads of the node. Empty where the pid namespace has no kernel threads.
 pub fn scan(root: &Root) -> Vec<NapiThread> {
-    kernel_threads(root)
+    let names: Vec<(u32, String)> = kernel_threads(root)
         .into_iter()
-        .filter_map(|tid| {
-            let comm = root.read_line(&format!("/proc/{tid}/comm"))?;
-            comm.starts_with("napi/").then_some(NapiThread { tid, comm })
-        })
-        .collect()
+        .filter_map(|tid| Some((tid, root.read_line(&format!("/proc/{tid}/comm"))?)))
+        .collect();
+    // Workers had long names before the others.
+    let is_whole = names.iter().any(|(_, comm)| comm.len() > COMM_LENGTH && !comm.starts_with("kworker/"));
+    let polling = names.into_iter().filter(|(_, comm)| comm.starts_with("napi/"));
+    polling.map(|(tid, comm)| NapiThread { tid, comm, is_whole }).collect()
 }
 
 /// The children of kthreadd, in one read where the kernel has CONFIG_PROC_CHILDREN, else every process.
@@ -57,7 +60,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn of(comm: &str, device: &str) -> Option<Option<u32>> {
-        NapiThread { tid: 1, comm: comm.to_owned() }.of_device(device)
+        NapiThread { tid: 1, comm: comm.to_owned(), is_whole: false }.of_device(device)
     }
 
     #[test]
@@ -72,6 +75,21 @@ mod tests {
         assert_eq!(of("napi/enp0s31f6n", "enp0s31f6np0"), Some(None));
         assert_eq!(of("napi/enp0s31f6n", "enp0s31f6"), None);
         assert_eq!(of("ksoftirqd/0", "eth0"), None);
+    }
+
+    #[test]
+    fn a_kernel_that_tells_long_names_tells_them_whole() {
+        let threads = |names: &[&str]| {
+            let dir = tempfile::tempdir().unwrap();
+            for (tid, name) in names.iter().enumerate() {
+                std::fs::create_dir_all(dir.path().join(format!("proc/{}", tid + 3))).unwrap();
+                std::fs::write(dir.path().join(format!("proc/{}/comm", tid + 3)), format!("{name}\n")).unwrap();
+            }
+            scan(&Root::at(dir.path())).iter().map(|t| t.of_device("ens33")).collect::<Vec<_>>()
+        };
+        // As on 5.15 and on 6.1: there the id of a name of 15 bytes may go on, here it does not.
+        assert_eq!(threads(&["napi/ens33-8193", "rcu_tasks_rude_", "kworker/u16:0-flush-8:0"]), [Some(None)]);
+        assert_eq!(threads(&["napi/ens33-8193", "rcu_tasks_rude_kthread"]), [Some(Some(8193))]);
     }
 
     proptest! {

@@ -18,7 +18,7 @@ impl VethPair {
     fn threaded(queues: u32) -> VethPair {
         let unique = format!("{}-{}", std::process::id(), now().0 % 1_000_000);
         let names = [format!("coroner-a-{unique}"), format!("coroner-b-{unique}")];
-        let pair = VethPair { names, device: format!("vb{}", now().0 % 1_000_000) };
+        let pair = VethPair { names, device: format!("vb{:06}", now().0 % 1_000_000) };
         let ([a, b], vb) = (&pair.names, &pair.device);
         let run = |line: String| run(&line);
         run(format!("ip netns add {a}"));
