@@ -9,6 +9,7 @@ use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
 use crate::{CoreTimes, Evidence};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -55,7 +56,12 @@ impl Drop for Folding {
     fn drop(&mut self) {
         // Whoever is in the way gets what they see, and the log stays.
         let _ = self.0.busy_timeout(Duration::ZERO);
-        let _ = self.0.execute_batch("PRAGMA synchronous=FULL; PRAGMA journal_mode=DELETE;");
+        let _ = self.0.execute_batch("PRAGMA synchronous=FULL");
+        let mode = self.0.query_row("PRAGMA journal_mode=DELETE", [], |row| row.get::<_, String>(0));
+        if mode.as_deref() != Ok("delete") {
+            // Should they leave just now, closing would take the log away, and a file that says that it has one would stay behind.
+            let _ = self.0.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
     }
 }
 
@@ -252,11 +258,11 @@ impl Writer {
 /// Makes one file of a recording whose writer was killed. It stays unsealed: what the writer still had in memory is lost.
 pub fn fold_log(path: &Path) -> Result<(), RecordingError> {
     let doing = "cannot bring its log into it";
-    let db = open_to_write(path).map_err(|e| error(path, doing, e))?;
-    db.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(path, doing, e))?;
-    copy_log(&db, "TRUNCATE").map_err(|e| error(path, doing, e))?;
+    let db = Folding(open_to_write(path).map_err(|e| error(path, doing, e))?);
+    db.0.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(path, doing, e))?;
+    copy_log(&db.0, "TRUNCATE").map_err(|e| error(path, doing, e))?;
     let mode: String =
-        db.query_row("PRAGMA journal_mode=DELETE", [], |row| row.get(0)).map_err(|e| error(path, doing, e))?;
+        db.0.query_row("PRAGMA journal_mode=DELETE", [], |row| row.get(0)).map_err(|e| error(path, doing, e))?;
     drop(db);
     forget_pages(path);
     if mode == "delete" { Ok(()) } else { Err(RecordingError::NotAlone { path: path.to_owned() }) }

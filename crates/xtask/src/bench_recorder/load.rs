@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// `stress-ng --cpu 2`; ends when dropped.
 pub struct Stress(Child);
@@ -60,45 +60,4 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         terminate(&mut self.runner);
     }
-}
-
-/// What a thread on each core could not use, in per cent of each second: it looks at the clock without a pause and adds up the gaps. Work done
-/// in a time would tell the same, but on a shared machine that differs by a tenth from one run to the next.
-pub fn time_lost(seconds: u32) -> anyhow::Result<Vec<f64>> {
-    let cores = std::thread::available_parallelism()?.get();
-    let watchers: Vec<_> = (0..cores).map(|core| std::thread::spawn(move || watch_clock(core, seconds))).collect();
-    let mut lost = Vec::new();
-    for watcher in watchers {
-        lost.extend(watcher.join().map_err(|_| anyhow::anyhow!("a watcher of the clock panicked"))??);
-    }
-    Ok(lost)
-}
-
-/// Reading the clock takes some ten nanoseconds: a longer gap is an interrupt, another thread, or another machine.
-const GAP: Duration = Duration::from_micros(2);
-
-fn watch_clock(core: usize, seconds: u32) -> anyhow::Result<Vec<f64>> {
-    // SAFETY: a cpu_set_t is plain bits, and the call only reads it.
-    let pinned = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    if pinned != 0 {
-        bail!("cannot stay on core {core}: {}", std::io::Error::last_os_error());
-    }
-    let mut lost = Vec::new();
-    for _ in 0..seconds {
-        let began = Instant::now();
-        let (mut last, mut gaps) = (began, Duration::ZERO);
-        while last - began < Duration::from_secs(1) {
-            let now = Instant::now();
-            if now - last > GAP {
-                gaps += now - last;
-            }
-            last = now;
-        }
-        lost.push(gaps.as_secs_f64() * 100.0);
-    }
-    Ok(lost)
 }

@@ -1,32 +1,29 @@
 //! What the flight recorder costs, beside `perf record -F 97 -a -g` under the same load, in one run.
 //!
-//! CPU is the kernel's account of the process. "Reading, interning and storing" is the recorder with samples less the recorder
-//! without (`--rate 0`), in turns, so that what the probes cost is not in it.
+//! CPU is the kernel's account of the process and its threads. "Reading, interning and storing" is what the threads `rings` and `store`
+//! of a recorder with samples use, less those of one without (`--rate 0`), in turns, so that what the probes cost is not in it.
 
+mod interrupts;
 mod load;
 mod on_disk;
 mod process;
 
 use anyhow::{Context, bail};
 use load::{Crowd, Stress};
-use process::{Measured, Recorder, perf_record};
+use process::{Measured, Recorder};
 use std::path::Path;
 use std::time::Duration;
 
 const TURN: Duration = Duration::from_secs(60);
 /// What the recorder's start costs is not what running costs.
-const SETTLE: Duration = Duration::from_secs(4);
-/// For what the cores lose: the seconds of a turn, and turns.
-const LOST_SECONDS: u32 = 6;
-const LOST_TURNS: u32 = 5;
+const SETTLE: Duration = Duration::from_secs(10);
+/// So long samples are traced.
+const TRACED: Duration = Duration::from_secs(10);
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     let coroner = binaries.join("coroner");
     if part.is_empty() || part == "perf" {
         beside_perf(&coroner, runs)?;
-    }
-    if part.is_empty() || part == "cores" {
-        cores_lose(&coroner, runs)?;
     }
     if part.is_empty() || part == "whole" {
         whole(&coroner, runs)?;
@@ -43,72 +40,55 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Own CPU at the same rate: whole recordings of the same length, from the start to a file that can be read.
+/// At the same rate: own CPU of whole recordings of the same length, from the start to a file that can be read, and what the sampled
+/// cores lose by it.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
+    let length = SETTLE + TURN + TRACED;
+    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {} s:\n", length.as_secs());
     println!(
-        "\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {} s:\n",
-        (SETTLE + TURN).as_secs()
+        "| run | | a sample, µs in the interrupt | samples, ms a second | own CPU, ms a second | own CPU in all, ms |"
     );
-    println!(
-        "| run | perf, CPU ms in all (a second, while it records) | recorder, CPU ms in all (a second, settled) | recorder without samples | what samples add, in all (a second) | of perf | met |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    let per_second = |ms: f64| ms / (SETTLE + TURN).as_secs_f64();
+    println!("|---|---|---|---|---|---|");
+    let mut sums = Vec::new();
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let (perf, perf_steady) = perf_record(97, &dir.path().join("perf.data"), SETTLE + TURN)?;
-        let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
-        let without = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN)?;
+        let perf = process::perf_record(97, &dir.path().join("perf.data"), SETTLE, TURN, TRACED)?;
+        let (with, samples) = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN, TRACED)?;
+        let (without, _) = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN, Duration::ZERO)?;
         drop(stress);
-        let own = (with.whole_cpu_ms - without.whole_cpu_ms).max(0.0);
-        let steady = (with.cpu_ms_per_s - without.cpu_ms_per_s).max(0.0);
-        println!(
-            "| {run} | {perf:.0} ({:.1}) | {:.0} ({:.1}) | {:.0} ({:.1}) | {own:.0} ({steady:.1}) | {:.2} | {} |",
-            per_second(perf_steady),
-            with.whole_cpu_ms,
-            with.cpu_ms_per_s,
-            without.whole_cpu_ms,
-            without.cpu_ms_per_s,
-            own / perf,
-            yes(own <= perf)
-        );
+        let samples = samples.context("no trace")?;
+        let own = (with.storing_ms_per_s - without.storing_ms_per_s).max(0.0);
+        // The recorder without stack samples looks at the kernel's work by itself, in its first thread.
+        let instead = (without.first_thread_ms_per_s - with.first_thread_ms_per_s).max(0.0);
+        let without_in_all = without.whole_cpu_ms + TRACED.as_secs_f64() * without.cpu_ms_per_s;
+        let in_all = (with.whole_cpu_ms - without_in_all + instead * length.as_secs_f64()).max(0.0);
+        let row = |who: &str, us: f64, samples: f64, second: f64, all: f64| {
+            println!("| {run} | {who} | {us:.1} | {samples:.2} | {second:.2} | {all:.0} |");
+        };
+        let (of_perf, of_us) = (perf.samples.ms_per_s(TRACED), samples.ms_per_s(TRACED));
+        row("perf", perf.samples.mean_us(), of_perf, perf.cpu_ms_per_s, perf.whole_cpu_ms);
+        row("recorder: what samples add", samples.mean_us(), of_us, own, in_all);
+        row("recorder, all of it", samples.mean_us(), of_us, with.cpu_ms_per_s, with.whole_cpu_ms);
+        let seconds = length.as_secs_f64();
+        sums.push([
+            (of_us, of_perf),
+            (of_us + own, of_perf + perf.cpu_ms_per_s),
+            (in_all / seconds, perf.whole_cpu_ms / seconds),
+            (of_us + in_all / seconds, of_perf + perf.whole_cpu_ms / seconds),
+        ]);
     }
-    Ok(())
-}
-
-/// What a thread on each core cannot use, in turns: nobody records, perf does, the recorder does without samples, and with them.
-fn cores_lose(coroner: &Path, runs: u32) -> anyhow::Result<()> {
-    println!(
-        "\nWhat the sampled cores lose at 97 Hz, % of a core that its threads cannot use (median of the seconds):\n"
-    );
-    println!(
-        "| run | nobody | perf | recorder without samples | recorder | perf's samples | recorder's samples | met: samples, all |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
-    for run in 1..=runs {
-        let dir = tempfile::tempdir()?;
-        let (mut nobody, mut under_perf, mut bare, mut sampled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..LOST_TURNS {
-            nobody.extend(load::time_lost(LOST_SECONDS)?);
-            let perf = process::Perf::start(97, &dir.path().join(format!("{turn}.data")))?;
-            std::thread::sleep(SETTLE);
-            under_perf.extend(load::time_lost(LOST_SECONDS)?);
-            drop(perf);
-            for (rate, lost) in [(0, &mut bare), (97, &mut sampled)] {
-                let recorder = Recorder::start(coroner, &dir.path().join(format!("{turn}-{rate}")), rate)?;
-                std::thread::sleep(SETTLE);
-                lost.extend(load::time_lost(LOST_SECONDS)?);
-                recorder.stop()?;
-            }
-        }
-        let [nobody, under_perf, bare, sampled] = [nobody, under_perf, bare, sampled].map(median);
-        let (of_perf, of_us) = (under_perf - nobody, sampled - bare);
-        println!(
-            "| {run} | {nobody:.2} | {under_perf:.2} | {bare:.2} | {sampled:.2} | {of_perf:.2} | {of_us:.2} | {}, {} |",
-            yes(of_us <= of_perf),
-            yes(sampled <= under_perf)
-        );
+    let names = [
+        "the cores lose to samples",
+        "to samples and to reading and storing, while it records",
+        "own CPU, start and end included",
+        "the cores lose in all, start and end included",
+    ];
+    println!("\nMedians, ms a second of all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|");
+    for (index, name) in names.iter().enumerate() {
+        let ours = median(sums.iter().map(|sums| sums[index].0).collect());
+        let perfs = median(sums.iter().map(|sums| sums[index].1).collect());
+        println!("| {name} | {perfs:.2} | {ours:.2} | {:.2} | {} |", ours / perfs, yes(ours <= perfs));
     }
     Ok(())
 }
@@ -122,7 +102,8 @@ fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, Duration::from_secs(60))?;
+        let (measured, _) =
+            Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN, Duration::ZERO)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 1.0)?;
     }
@@ -139,7 +120,8 @@ fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, Duration::from_secs(60))?;
+        let (measured, _) =
+            Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN, Duration::ZERO)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 3.0)?;
     }

@@ -1,5 +1,6 @@
 //! The processes that are measured.
 
+use super::interrupts::{self, Samples};
 use super::load::terminate;
 use crate::bench::children_cpu_ms;
 use anyhow::{Context, bail};
@@ -19,6 +20,9 @@ pub struct Recorder {
 pub struct Measured {
     /// Once it has settled.
     pub cpu_ms_per_s: f64,
+    /// Of it: the threads that read the rings, and that bring what was seen into the file.
+    pub storing_ms_per_s: f64,
+    pub first_thread_ms_per_s: f64,
     /// Start and end included.
     pub whole_cpu_ms: f64,
     pub rss_mb: f64,
@@ -49,19 +53,42 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Its CPU over `turn`, once it has settled; then it ends.
-    pub fn measure(self, settle: Duration, turn: Duration) -> anyhow::Result<Measured> {
+    /// Its CPU over `turn`, once it has settled; then its samples are traced for a while, and it ends.
+    pub fn measure(
+        self,
+        settle: Duration,
+        turn: Duration,
+        traced: Duration,
+    ) -> anyhow::Result<(Measured, Option<Samples>)> {
         let began = Instant::now();
         let earlier = children_cpu_ms();
         std::thread::sleep(settle);
-        let (from, before) = (Instant::now(), self.cpu_ms()?);
+        let (from, before) = (Instant::now(), threads_ms(self.child.id())?);
         std::thread::sleep(turn);
-        let (took, cpu) = (from.elapsed(), self.cpu_ms()? - before);
+        let (took, after) = (from.elapsed().as_secs_f64(), threads_ms(self.child.id())?);
+        let samples = if traced.is_zero() { None } else { Some(interrupts::watch(traced)?) };
         let (rss_mb, peak_rss_mb) = (self.memory_mb("VmRSS:")?, self.memory_mb("VmHWM:")?);
         let seconds = began.elapsed().as_secs_f64();
         self.stop()?;
-        let whole_cpu_ms = children_cpu_ms() - earlier;
-        Ok(Measured { cpu_ms_per_s: cpu / took.as_secs_f64(), whole_cpu_ms, rss_mb, peak_rss_mb, seconds })
+        let of = |names: &[&str]| {
+            let sum = |all: &[(String, f64)]| -> f64 {
+                all.iter()
+                    .filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()))
+                    .map(|(_, ms)| ms)
+                    .sum()
+            };
+            (sum(&after) - sum(&before)) / took
+        };
+        let measured = Measured {
+            cpu_ms_per_s: of(&[]),
+            storing_ms_per_s: of(&["rings", "store", "recording-sync"]),
+            first_thread_ms_per_s: of(&["coroner"]),
+            whole_cpu_ms: children_cpu_ms() - earlier,
+            rss_mb,
+            peak_rss_mb,
+            seconds,
+        };
+        Ok((measured, samples))
     }
 
     /// What it says of itself after it ran for so long.
@@ -92,10 +119,6 @@ impl Recorder {
         Ok(())
     }
 
-    fn cpu_ms(&self) -> anyhow::Result<f64> {
-        cpu_ms(self.child.id())
-    }
-
     fn memory_mb(&self, field: &str) -> anyhow::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let kib =
@@ -112,13 +135,18 @@ impl Drop for Recorder {
     }
 }
 
-/// All threads of a process and its ended children, by the kernel's account.
-fn cpu_ms(pid: u32) -> anyhow::Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = stat.rsplit_once(')').context("stat")?.1.split_whitespace().collect();
-    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5); the first here is the third.
-    let ticks: f64 = fields.get(11..15).context("stat")?.iter().filter_map(|field| field.parse::<f64>().ok()).sum();
-    Ok(ticks * 10.0)
+/// The CPU of each thread of a process until now, by the scheduler's account.
+fn threads_ms(pid: u32) -> anyhow::Result<Vec<(String, f64)>> {
+    let mut threads = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?.path();
+        let read = |file: &str| fs::read_to_string(thread.join(file));
+        // One that ends just now is of no account.
+        let (Ok(name), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
+        let ns = stat.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).context("schedstat")?;
+        threads.push((name.trim_end().to_owned(), ns / 1e6));
+    }
+    Ok(threads)
 }
 
 /// `perf record`; ends when dropped.
@@ -147,14 +175,31 @@ impl Drop for Perf {
     }
 }
 
-/// perf's CPU in ms for a recording of so long: all of it, and the part while it records, without its start and its end. It hands
-/// on what is in the rings only when they are half full, and looks up build ids at the end.
-pub fn perf_record(rate: u32, file: &Path, time: Duration) -> anyhow::Result<(f64, f64)> {
+pub struct OfPerf {
+    /// While it records, without its start and its end. It hands on what is in the rings only when they are half full, and looks up
+    /// build ids at the end.
+    pub cpu_ms_per_s: f64,
+    /// All of it.
+    pub whole_cpu_ms: f64,
+    pub samples: Samples,
+}
+
+/// As long as a recorder is measured.
+pub fn perf_record(
+    rate: u32,
+    file: &Path,
+    settle: Duration,
+    turn: Duration,
+    traced: Duration,
+) -> anyhow::Result<OfPerf> {
     let earlier = children_cpu_ms();
     let perf = Perf::start(rate, file)?;
-    let before = cpu_ms(perf.0.id())?;
-    std::thread::sleep(time);
-    let steady = cpu_ms(perf.0.id())? - before;
+    let all = |perf: &Perf| anyhow::Ok(threads_ms(perf.0.id())?.iter().map(|(_, ms)| ms).sum::<f64>());
+    std::thread::sleep(settle);
+    let (from, before) = (Instant::now(), all(&perf)?);
+    std::thread::sleep(turn);
+    let cpu_ms_per_s = (all(&perf)? - before) / from.elapsed().as_secs_f64();
+    let samples = interrupts::watch(traced)?;
     drop(perf);
-    Ok((children_cpu_ms() - earlier, steady))
+    Ok(OfPerf { cpu_ms_per_s, whole_cpu_ms: children_cpu_ms() - earlier, samples })
 }

@@ -1,0 +1,118 @@
+//! How long the kernel is busy with samples on the cores that it samples, by its own trace of the timers that take them.
+//!
+//! A thread that watches the clock would tell more (also what caches and the hypervisor do), but on a shared machine the gaps that
+//! others make differ by a whole per cent of a core from minute to minute, and the samples take a twentieth of one.
+
+use anyhow::{Context, bail};
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Takes the sample of an event that ticks by the kernel's clock (kernel/events/core.c).
+const HANDLER: &str = "perf_swevent_hrtimer";
+
+pub struct Samples {
+    pub count: usize,
+    pub us: f64,
+}
+
+impl Samples {
+    pub fn mean_us(&self) -> f64 {
+        self.us / self.count.max(1) as f64
+    }
+
+    /// Of all samples, in ms a second.
+    pub fn ms_per_s(&self, time: Duration) -> f64 {
+        self.us / 1e3 / time.as_secs_f64()
+    }
+}
+
+/// A trace of our own beside the node's; ends when dropped.
+struct Trace(PathBuf);
+
+impl Trace {
+    fn start() -> anyhow::Result<Trace> {
+        let symbols = fs::read_to_string("/proc/kallsyms")?;
+        let handler = symbols.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            let address = words.next()?;
+            (words.nth(1)? == HANDLER).then_some(address)
+        });
+        let handler = handler.with_context(|| format!("/proc/kallsyms has no {HANDLER}"))?;
+        let dir = PathBuf::from(format!("/sys/kernel/tracing/instances/coroner-bench-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("{} (is this root? is tracefs mounted?)", dir.display()))?;
+        let trace = Trace(dir);
+        trace.set("buffer_size_kb", "16384")?;
+        trace.set("events/timer/hrtimer_expire_entry/filter", &format!("function == 0x{handler}"))?;
+        trace.set("events/timer/hrtimer_expire_entry/enable", "1")?;
+        trace.set("events/timer/hrtimer_expire_exit/enable", "1")?;
+        Ok(trace)
+    }
+
+    fn set(&self, file: &str, value: &str) -> anyhow::Result<()> {
+        let path = self.0.join(file);
+        fs::write(&path, value).with_context(|| path.display().to_string())
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = self.set("tracing_on", "0");
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// All samples that are taken on this machine within the next `time`.
+pub fn watch(time: Duration) -> anyhow::Result<Samples> {
+    let trace = Trace::start()?;
+    std::thread::sleep(time);
+    trace.set("tracing_on", "0")?;
+    let samples = add_up(&fs::read_to_string(trace.0.join("trace"))?);
+    if samples.count == 0 {
+        bail!("nothing was sampled by the kernel's clock: where cycles can be counted, this cannot be measured");
+    }
+    Ok(samples)
+}
+
+/// `comm-pid [core] flags seconds: hrtimer_expire_entry: hrtimer=ADDRESS …`, and the same with `exit`. Times are cut to
+/// microseconds, which evens out over many.
+fn add_up(trace: &str) -> Samples {
+    let mut begun = HashMap::new();
+    let mut samples = Samples { count: 0, us: 0.0 };
+    for line in trace.lines().filter(|line| !line.starts_with('#')) {
+        let Some((head, event)) = line.split_once(": hrtimer_expire_") else { continue };
+        let core = head.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(core, _)| core.to_owned());
+        let at = head.split_whitespace().last().and_then(|at| at.parse::<f64>().ok());
+        let timer = event.split_once("hrtimer=").and_then(|(_, rest)| rest.split_whitespace().next());
+        let (Some(core), Some(at), Some(timer)) = (core, at, timer) else { continue };
+        if event.starts_with("entry") {
+            begun.insert(core, (timer, at));
+        } else if begun.get(&core).is_some_and(|(entered, _)| *entered == timer)
+            && let Some((_, from)) = begun.remove(&core)
+        {
+            samples.count += 1;
+            samples.us += (at - from) * 1e6;
+        }
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_added_up_by_core() {
+        let trace = "# tracer: nop\n\
+                     stress ng-11 [000] d.h1. 10.000100: hrtimer_expire_entry: hrtimer=a1 function=perf_swevent_hrtimer now=1\n\
+                     swapper-0 [001] d.h1. 10.000101: hrtimer_expire_entry: hrtimer=b2 function=perf_swevent_hrtimer now=1\n\
+                     swapper-0 [001] d.h1. 10.000102: hrtimer_expire_exit: hrtimer=c3\n\
+                     stress ng-11 [000] d.h1. 10.000105: hrtimer_expire_exit: hrtimer=a1\n\
+                     swapper-0 [001] d.h1. 10.000108: hrtimer_expire_exit: hrtimer=b2\n\
+                     swapper-0 [001] d.h1. 10.000109: hrtimer_expire_exit: hrtimer=b2\n";
+        let samples = add_up(trace);
+        assert_eq!(samples.count, 2);
+        assert!((samples.us - 12.0).abs() < 0.01, "{}", samples.us);
+    }
+}
