@@ -137,18 +137,8 @@ pub struct SourceArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// What FILE is, where it is not found out by itself.
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub input: Option<InputFormat>,
-
-    /// Take the names of functions from the files below this directory: a copy of the recorded machine's root.
-    /// [default: /, this machine's]
-    #[arg(long, value_name = "DIR", conflicts_with = "no_symbols")]
-    pub symbols: Option<PathBuf>,
-
-    /// Look up no names of functions: addresses in perf.data stay `[module]`.
-    #[arg(long)]
-    pub no_symbols: bool,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
 
     /// The samples of FILE, where they are in memory already.
     #[arg(skip)]
@@ -161,6 +151,23 @@ pub struct SourceArgs {
     /// Becomes true when nobody wants the answer any more.
     #[arg(skip)]
     pub stop: Option<Arc<AtomicBool>>,
+}
+
+/// How FILE is read.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct ReadingArgs {
+    /// What FILE is, where it is not found out by itself.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub input: Option<InputFormat>,
+
+    /// Take the names of functions from the files below this directory: a copy of the recorded machine's root.
+    /// [default: /, this machine's]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_symbols")]
+    pub symbols: Option<PathBuf>,
+
+    /// Look up no names of functions: addresses in perf.data stay `[module]`.
+    #[arg(long)]
+    pub no_symbols: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,6 @@
 //! The command line of the page.
 
-use super::profile::InputFormat;
+use super::profile::ReadingArgs;
 use clap::Args as ClapArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,18 +29,8 @@ pub struct ViewArgs {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// What FILE is, where it is not found out by itself.
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub input: Option<InputFormat>,
-
-    /// Take the names of functions from the files below this directory: a copy of the recorded machine's root.
-    /// [default: /, this machine's]
-    #[arg(long, value_name = "DIR", conflicts_with = "no_symbols")]
-    pub symbols: Option<PathBuf>,
-
-    /// Look up no names of functions: addresses in perf.data stay `[module]`.
-    #[arg(long)]
-    pub no_symbols: bool,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {

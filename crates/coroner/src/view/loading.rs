@@ -2,7 +2,7 @@
 
 use super::shown::{MOST_KEPT, Shown};
 use super::temporary::Temporary;
-use crate::args::profile::{SelectionArgs, SourceArgs};
+use crate::args::profile::{ReadingArgs, SelectionArgs, SourceArgs};
 use crate::commands::profile::import;
 use crate::commands::profile::kept::Kept;
 use anyhow::Context;
@@ -97,7 +97,8 @@ impl Loading {
         self.read.store(0, Ordering::Relaxed);
         let path = self.make_temporary()?;
         import::write_until(&source, &SelectionArgs::default(), &path, &self.stop)?;
-        Shown::open(SourceArgs { file: path, input: None, ..source }, name)
+        let reading = ReadingArgs { input: None, ..source.reading };
+        Shown::open(SourceArgs { file: path, reading, ..source }, name)
     }
 
     fn temporary(&self) -> MutexGuard<'_, Option<Temporary>> {
@@ -132,15 +133,8 @@ mod tests {
     fn folded(directory: &std::path::Path) -> SourceArgs {
         let file = directory.join("a.folded");
         std::fs::write(&file, "web;main;parse 3\nweb;main;serve 2\nweb;main 1\n").unwrap();
-        SourceArgs {
-            file,
-            input: None,
-            symbols: None,
-            no_symbols: true,
-            kept: None,
-            picked: Default::default(),
-            stop: None,
-        }
+        let reading = ReadingArgs { no_symbols: true, ..ReadingArgs::default() };
+        SourceArgs { file, reading, kept: None, picked: Default::default(), stop: None }
     }
 
     fn wait(loading: &Loading) {

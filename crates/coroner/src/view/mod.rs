@@ -47,15 +47,8 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
         token => token,
     };
     let stop = stop_on_signals()?;
-    let source = SourceArgs {
-        file,
-        input: args.input,
-        symbols: args.symbols.clone(),
-        no_symbols: args.no_symbols,
-        kept: None,
-        picked: Default::default(),
-        stop: None,
-    };
+    let reading = args.reading.clone();
+    let source = SourceArgs { file, reading, kept: None, picked: Default::default(), stop: None };
     temporary::remove_stale();
     let page = Arc::new(api::Page::open(source)?);
     let served = serve_until(&stop, &args, listener, Arc::clone(&page), token);

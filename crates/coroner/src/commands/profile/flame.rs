@@ -184,7 +184,8 @@ fn baseline(args: &FlameArgs) -> (SourceArgs, SelectionArgs) {
     let mut source = args.source.clone();
     let mut selection = args.selection.clone();
     if let Some(file) = diff {
-        source = SourceArgs { file, input: None, ..source };
+        source.file = file;
+        source.reading.input = None;
     }
     // The times of one file say nothing of another, nor of the baseline.
     selection.last = None;

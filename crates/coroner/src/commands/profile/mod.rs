@@ -123,15 +123,15 @@ impl ReadProfile {
 }
 
 pub fn symbols(source: &SourceArgs) -> Symbols {
-    match &source.symbols {
-        _ if source.no_symbols => Symbols::none(),
+    match &source.reading.symbols {
+        _ if source.reading.no_symbols => Symbols::none(),
         Some(root) => Symbols::below(root),
         None => Symbols::of_this_machine(),
     }
 }
 
 fn format(source: &SourceArgs) -> Option<Format> {
-    source.input.map(|input| match input {
+    source.reading.input.map(|input| match input {
         InputFormat::PerfData => Format::PerfData,
         InputFormat::PerfScript => Format::PerfScript,
         InputFormat::Folded => Format::Folded,
@@ -186,7 +186,7 @@ fn read_until(
     stacks: Stacks,
     view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
 ) -> anyhow::Result<ReadProfile> {
-    if let Some(root) = source.symbols.as_deref().filter(|root| !root.is_dir()) {
+    if let Some(root) = source.reading.symbols.as_deref().filter(|root| !root.is_dir()) {
         bail!("--symbols {}: there is no such directory", root.display());
     }
     if let Some(kept) = &source.kept {
