@@ -7,6 +7,7 @@ mod bench_units;
 mod bench_view;
 mod bench_zombies;
 mod big_node;
+mod flamescope;
 
 use clap::{Parser, Subcommand};
 

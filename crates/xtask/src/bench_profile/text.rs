@@ -1,11 +1,11 @@
 //! The text of perf script.
 //!
 //! `PROFILE_BENCH_TEXT` names a text of `perf script --header` to vary; without it a recording of 30 seconds is made here.
-//! `FLAMESCOPE_DIR` is a checkout of Netflix/flamescope, which no package manager has.
 
 use super::peers::{self, Cost, by_turns, cost_of};
 use super::same_lines;
 use super::{Row, perf, vary};
+use crate::flamescope;
 use anyhow::bail;
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -116,7 +116,7 @@ impl Bench {
         ours.arg("heatmap").arg(&self.text).args(["--by", "offset", "--json"]).stdout(Stdio::null());
         ours.stderr(Stdio::null());
         let work = "text → heatmap by offset".to_owned();
-        let Some(directory) = std::env::var_os("FLAMESCOPE_DIR") else {
+        let Some(mut theirs) = flamescope::command(include_str!("flamescope.py"), &self.text) else {
             let ours = by_turns(self.runs, &mut [ours])?[0];
             let rate = self.size as f64 / 1e6 / ours.cpu.as_secs_f64();
             return Ok(Row {
@@ -128,8 +128,7 @@ impl Bench {
                 met: false,
             });
         };
-        let mut theirs = Command::new("python3");
-        theirs.args(["-c", include_str!("flamescope.py")]).arg(directory).arg(&self.text).stdout(Stdio::null());
+        theirs.stdout(Stdio::null());
         // It takes seconds: fewer turns are enough, as many for both.
         let costs = by_turns(self.runs.min(3), &mut [ours, theirs])?;
         Ok(against(work, costs[0], "FlameScope", costs[1], 40.0))

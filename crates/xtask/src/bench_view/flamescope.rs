@@ -1,16 +1,17 @@
 //! Beside FlameScope on the same text of perf script: from opening the file to the heatmap, and to the flame graph of one second.
 //!
-//! `FLAMESCOPE_DIR` is a checkout of Netflix/flamescope, which no package manager has. Of its side only its own functions are
-//! timed: no start of Python, no web server, no browser. Of ours everything is, from the start of the process to the last byte.
+//! Of its side ([`crate::flamescope`]) only its own functions are timed: no start of Python, no web server, no browser. Of ours
+//! everything is, from the start of the process to the last byte.
 
 use super::server::Server;
 use super::{Row, SECOND, ms};
 use crate::bench_profile::{text, vary};
+use crate::flamescope;
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 200_000_000;
@@ -65,11 +66,8 @@ fn ours(coroner: &Path, text: &Path, path: &str) -> anyhow::Result<Duration> {
 
 /// Its two steps, as it says itself. `None` if it is not there.
 fn theirs(text: &Path) -> anyhow::Result<Option<(Duration, Duration)>> {
-    let Some(directory) = std::env::var_os("FLAMESCOPE_DIR") else { return Ok(None) };
-    let script = include_str!("flamescope.py");
-    let output =
-        Command::new("python3").args(["-c", script]).arg(directory).arg(text).stderr(Stdio::inherit()).output();
-    let output = output.context("python3 cannot be started")?;
+    let Some(mut command) = flamescope::command(include_str!("flamescope.py"), text) else { return Ok(None) };
+    let output = command.stderr(Stdio::inherit()).output().context("python3 cannot be started")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut times = said.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
     match (times.next(), times.next(), output.status.success()) {
