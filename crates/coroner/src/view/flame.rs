@@ -6,7 +6,8 @@ use super::question::{rest, selection, share};
 use super::shown::Shown;
 use crate::args::profile::{SelectionArgs, SourceArgs};
 use crate::commands::profile::flame::{Side, find_risers, read_part, read_side};
-use crate::output::profile::{SourceJson, flame_json, source_json};
+use crate::output::profile::flame_json::{self, FlameHead};
+use crate::output::profile::{SourceJson, source_json};
 use anyhow::Context;
 use coroner_profile::import::Picked;
 use coroner_profile::model::{Place, StrId, Strings};
@@ -22,13 +23,8 @@ const MIN_SHARE: f64 = 0.0005;
 
 #[derive(Serialize)]
 struct Flame<'a> {
-    schema: &'static str,
-    source: SourceJson<'a>,
-    event: &'a str,
-    unit: &'static str,
-    inverted: bool,
-    samples: u64,
-    total: u64,
+    #[serde(flatten)]
+    head: FlameHead<'a>,
     /// Samples of idle cores that were left out.
     idle: u64,
     /// The part of the selected samples that was read.
@@ -129,13 +125,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         nodes.own.push(node.own);
     }
     Ok(Answer::json(&Flame {
-        schema: "coroner.flame-columns/1",
-        source: source_json(&side.read),
-        event: side.event_name(),
-        unit: unit(&side),
-        inverted,
-        samples: tree.samples,
-        total: tree.total(),
+        head: flame_json::head("coroner.flame-columns/1", &side, &tree, inverted),
         idle: side.idle,
         part,
         pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() + tree.left_out },
@@ -166,10 +156,6 @@ fn read_together(
     let parts = parts.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let (side, tree) = Side::joined(parts, inverted).context("nothing was read")?;
     Ok((side.must_have_samples(selection)?, tree))
-}
-
-fn unit(side: &Side) -> &'static str {
-    if side.is_clock() { "ns" } else { "count" }
 }
 
 #[derive(Serialize)]
@@ -276,7 +262,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         baseline: source_json(&before.read),
         event: after.event_name(),
         baseline_event: before.event_name(),
-        unit: unit(&after),
+        unit: after.unit(),
         inverted,
         total: tree.total_after,
         baseline_total: tree.total_before,

@@ -42,6 +42,11 @@ impl Side {
         self.event().is_some_and(Event::is_clock)
     }
 
+    /// What the weights count, in documents.
+    pub fn unit(&self) -> &'static str {
+        if self.is_clock() { "ns" } else { "count" }
+    }
+
     pub fn must_have_samples(self, selection: &SelectionArgs) -> anyhow::Result<Side> {
         match self.read.selected {
             0 => bail!("{}", super::select::nothing(&self.read, selection)),

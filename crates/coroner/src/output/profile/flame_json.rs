@@ -8,8 +8,9 @@ use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
 use serde::Serialize;
 
+/// What every document of one flame graph begins with, whatever shape its nodes have.
 #[derive(Serialize)]
-struct Flame<'a> {
+pub struct FlameHead<'a> {
     schema: &'static str,
     source: SourceJson<'a>,
     event: &'a str,
@@ -17,6 +18,24 @@ struct Flame<'a> {
     inverted: bool,
     samples: u64,
     total: u64,
+}
+
+pub fn head<'a>(schema: &'static str, side: &'a Side, tree: &FlameTree, inverted: bool) -> FlameHead<'a> {
+    FlameHead {
+        schema,
+        source: source_json(&side.read),
+        event: side.event_name(),
+        unit: side.unit(),
+        inverted,
+        samples: tree.samples,
+        total: tree.total(),
+    }
+}
+
+#[derive(Serialize)]
+struct Flame<'a> {
+    #[serde(flatten)]
+    head: FlameHead<'a>,
     nodes: Vec<Node<'a>>,
 }
 
@@ -43,16 +62,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool) -> String {
             nodes[*child as usize].parent = Some(at as u32);
         }
     }
-    super::long_document(&Flame {
-        schema: "coroner.flame/1",
-        source: source_json(&side.read),
-        event: side.event_name(),
-        unit: unit(side),
-        inverted,
-        samples: tree.samples,
-        total: tree.total(),
-        nodes,
-    })
+    super::long_document(&Flame { head: head("coroner.flame/1", side, tree, inverted), nodes })
 }
 
 #[derive(Serialize)]
@@ -104,14 +114,10 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
         source: source_json(&after.read),
         baseline: source_json(&before.read),
         event: after.event_name(),
-        unit: unit(after),
+        unit: after.unit(),
         total: tree.total_after,
         baseline_total: tree.total_before,
         risers,
         nodes,
     })
-}
-
-fn unit(side: &Side) -> &'static str {
-    if side.is_clock() { "ns" } else { "count" }
 }
