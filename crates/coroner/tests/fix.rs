@@ -4,6 +4,8 @@
 mod support;
 
 use coroner_lab::{HostLock, LiveScenario};
+use coroner_probes::Root;
+use coroner_probes::units::Manager;
 use coroner_remedy::steps::{Action, DisableUnit, Hands, IsolateUnit, MaskUnit, StepError};
 use serde_json::Value;
 use std::fs;
@@ -584,6 +586,60 @@ fn without_room_for_the_journal_or_a_second_fix_nothing_is_changed() {
     // A dangerous step needs its name.
     let out = coroner(&node.args(&["--apply", "--yes", "--allow", "reboot"]));
     refused(&out, "no such step");
+}
+
+#[test]
+fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let node = Node::start("agent-unused");
+    let units = node.root.join("run/systemd/system");
+    fs::create_dir_all(units.join("ecs.service.d")).unwrap();
+    let write = |name: &str, text: String| fs::write(units.join(name), text).unwrap();
+    let service = "[Service]\nExecStart=/bin/sleep 1000\n";
+    let unneeded = "[Unit]\nStopWhenUnneeded=yes\n";
+    // ecs pulls in near, near far, and far the kubelet; far is needed by beside as well, which is part of ecs. shared and the kubelet are
+    // needed by another one that stays.
+    write("ecs.service.d/x.conf", "[Unit]\nWants=near.service shared.service beside.service plain.service\n".into());
+    write("beside.service", format!("[Unit]\nPartOf=ecs.service\nWants=far.service\n{service}"));
+    write("near.service", format!("{unneeded}Requires=far.service\n{service}"));
+    write("far.service", format!("{unneeded}Wants=kubelet.service\n{service}"));
+    write("kubelet.service", format!("{unneeded}{service}"));
+    write("shared.service", format!("{unneeded}{service}"));
+    write("plain.service", service.to_owned());
+    write("other.service", format!("[Unit]\nWants=shared.service kubelet.service\n{service}"));
+    node.systemctl(&["daemon-reload"]);
+    node.systemctl(&["start", "other.service"]);
+    node.systemctl(&["restart", "ecs.service"]);
+    let states = |units: &[&str]| -> Vec<String> { units.iter().map(|u| node.systemctl(&["is-active", u])).collect() };
+    let stopping = ["ecs.service", "near.service", "far.service", "beside.service"];
+    let staying = ["shared.service", "plain.service", "other.service"];
+    wait_until("all are up", || states(&[&stopping[..], &staying, &["kubelet.service"]].concat()) == ["active"; 8]);
+
+    let mut with_it = Manager::connect(&Root::live(), Some(&node.bus))
+        .and_then(|mut manager| manager.stops_with("ecs.service"))
+        .unwrap();
+    with_it.sort();
+    assert_eq!(with_it, ["beside.service", "far.service", "near.service"]);
+    let plan = node.plan(&["agent-unused", "ecs.service"]);
+    let risk = step(&plan, "disable-unit")["risk_words"].as_str().unwrap();
+    assert!(with_it.iter().all(|unit| risk.contains(unit)), "{with_it:?} are not told of: {risk}");
+
+    // With what is protected among them it is refused, but not as long as something else needs that.
+    let (stop, say) = (AtomicBool::new(false), |_: &str| {});
+    let mut hands = Hands::new(Some(&node.bus), Some(node.root.clone()), &stop, &say);
+    let off = Action::DisableUnit(DisableUnit { unit: "ecs.service".into(), has_links: true });
+    assert!(off.prepare(&mut hands).is_ok(), "the kubelet would stay");
+    write("other.service", format!("[Unit]\nWants=shared.service\n{service}"));
+    node.systemctl(&["daemon-reload"]);
+    let refused = off.prepare(&mut hands);
+    let stops = "kubelet.service stops with ecs.service";
+    assert!(matches!(&refused, Err(StepError::Refused(why)) if why.contains(stops)), "{refused:?}");
+
+    // And so it is.
+    node.systemctl(&["stop", "ecs.service"]);
+    let gone = [&stopping[..], &["kubelet.service"]].concat();
+    wait_until("they stop", || states(&gone).iter().all(|state| state != "active" && state != "deactivating"));
+    assert_eq!(states(&staying), ["active"; 3]);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //!
 //! Nothing in diagnosis or recording uses this; `coroner fix --apply` and `coroner undo` do.
 
+mod stops_with;
+
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,11 +26,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const RELOAD: Duration = Duration::from_secs(60);
 /// How often we look whether a job is done.
 const LOOK: Duration = Duration::from_millis(50);
-/// Units that would stop with another one are looked for so far.
-const MOST_DEPENDANTS: usize = 256;
-/// By these relations a stop goes on to another unit (UNIT_ATOM_PROPAGATE_STOP in systemd's unit-dependency-atom.c; PropagatesStopTo from
-/// version 249 on).
-const STOPS_ALONG: [&str; 5] = ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
@@ -44,7 +41,7 @@ pub enum ManagerError {
     #[error("{what}: systemd answered what we do not understand")]
     Garbled { what: String },
     #[error(
-        "more than {most} units would stop with {unit}: coroner looks no further, so what the node needs may be among them. See \
+        "more than {most} units may stop with {unit}: coroner looks no further, so what the node needs may be among them. See \
          `systemctl list-dependencies --reverse --all {unit}`, and stop it by hand if you must"
     )]
     TooMany { unit: String, most: usize },
@@ -175,29 +172,6 @@ impl Manager {
         let object = self.load(name)?;
         let unit_property = property.starts_with("StartLimit");
         self.number(&object, if unit_property { UNIT } else { SERVICE }, property)
-    }
-
-    /// What stops if this one stops: units that require it, are bound to it or part of it, and so on. More than can be told are an error:
-    /// nobody knows who is among them.
-    pub fn stops_with(&mut self, name: &str) -> Result<Vec<String>, ManagerError> {
-        let mut found: Vec<String> = Vec::new();
-        let mut queue = vec![name.to_owned()];
-        while let Some(unit) = queue.pop() {
-            let object = self.load(&unit)?;
-            for relation in STOPS_ALONG {
-                for other in self.texts(&object, UNIT, relation)? {
-                    if other == name || found.contains(&other) {
-                        continue;
-                    }
-                    if found.len() >= MOST_DEPENDANTS {
-                        return Err(ManagerError::TooMany { unit: name.to_owned(), most: MOST_DEPENDANTS });
-                    }
-                    queue.push(other.clone());
-                    found.push(other);
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// As `systemctl stop`; returns when it is done.

@@ -1,0 +1,135 @@
+//! What stops if a unit stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Manager, ManagerError, UNIT, Value};
+
+/// Units that would stop with another one are looked for so far.
+const MOST_DEPENDANTS: usize = 256;
+/// So many are asked whether they stop when nobody needs them, and whether they are up.
+const MOST_ASKED: usize = 4096;
+
+// The relations are those of systemd's unit-dependency-atom.c; PropagatesStopTo, Upholds and UpheldBy from version 249 on.
+/// By these a stop goes on to another unit (UNIT_ATOM_PROPAGATE_STOP).
+const STOPS_ALONG: [&str; 5] = ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"];
+/// By these a unit pulls in others, which it may leave unneeded when it stops (UNIT_ATOM_ADD_STOP_WHEN_UNNEEDED_QUEUE).
+const PULLS_IN: [&str; 5] = ["Requires", "Requisite", "Wants", "BindsTo", "Upholds"];
+/// The same from the other side: who keeps a unit needed while it is up (UNIT_ATOM_PINS_STOP_WHEN_UNNEEDED).
+const NEEDED_BY: [&str; 5] = ["RequiredBy", "RequisiteOf", "WantedBy", "BoundBy", "UpheldBy"];
+
+struct Search<'m> {
+    manager: &'m mut Manager,
+    name: &'m str,
+    found: Vec<String>,
+    /// Of those found, the ones whose relations are still to be read.
+    queue: Vec<String>,
+    /// Who was asked whether it stops when nobody needs it.
+    asked: BTreeSet<String>,
+    /// Those that are up and do (StopWhenUnneeded), with who keeps them up now.
+    kept_up_by: BTreeMap<String, Vec<String>>,
+    /// How these are.
+    states: BTreeMap<String, String>,
+}
+
+impl Manager {
+    /// What stops if this one stops: units that require it, are bound to it or part of it, and so on; and those that stop when nobody
+    /// needs them (StopWhenUnneeded), if nobody else does. More than can be told are an error: nobody knows who is among them.
+    pub fn stops_with(&mut self, name: &str) -> Result<Vec<String>, ManagerError> {
+        let mut search = Search {
+            manager: self,
+            name,
+            found: Vec::new(),
+            queue: vec![name.to_owned()],
+            asked: BTreeSet::new(),
+            kept_up_by: BTreeMap::new(),
+            states: BTreeMap::new(),
+        };
+        while let Some(unit) = search.queue.pop() {
+            search.follow(&unit)?;
+            if search.queue.is_empty()
+                && let Some(unneeded) = search.unneeded()
+            {
+                search.add(unneeded)?;
+            }
+        }
+        Ok(search.found)
+    }
+}
+
+impl Search<'_> {
+    fn follow(&mut self, unit: &str) -> Result<(), ManagerError> {
+        let object = self.manager.load(unit)?;
+        for other in self.related(&object, &STOPS_ALONG)? {
+            self.add(other)?;
+        }
+        for other in self.related(&object, &PULLS_IN)? {
+            if other != self.name && self.asked.insert(other.clone()) {
+                self.bounded(self.asked.len() + self.states.len(), MOST_ASKED)?;
+                self.ask(other)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, other: String) -> Result<(), ManagerError> {
+        if self.stops(&other) {
+            return Ok(());
+        }
+        self.found.push(other.clone());
+        self.queue.push(other);
+        self.bounded(self.found.len(), MOST_DEPENDANTS)
+    }
+
+    /// Notes who keeps it up, if it stops without them.
+    fn ask(&mut self, unit: String) -> Result<(), ManagerError> {
+        let object = self.manager.load(&unit)?;
+        let flag = |value: Value<'_>| if let Value::Flag(flag) = value { Some(flag) } else { None };
+        if self.manager.property(&object, UNIT, "StopWhenUnneeded", flag)? != Some(true)
+            || matches!(self.state(&unit)?, "inactive" | "failed")
+        {
+            return Ok(());
+        }
+        let mut keepers = Vec::new();
+        for other in self.related(&object, &NEEDED_BY)? {
+            self.bounded(self.asked.len() + self.states.len(), MOST_ASKED)?;
+            // One that is about to stop, or of which nothing is known, keeps nobody up.
+            if matches!(self.state(&other)?, "active" | "activating" | "reloading" | "refreshing") {
+                keepers.push(other);
+            }
+        }
+        self.kept_up_by.insert(unit, keepers);
+        Ok(())
+    }
+
+    /// One that nobody needs any more, as far as is known by now who stops.
+    fn unneeded(&self) -> Option<String> {
+        let mut candidates = self.kept_up_by.iter().filter(|(unit, _)| !self.stops(unit));
+        let (unit, _) = candidates.find(|(_, keepers)| keepers.iter().all(|keeper| self.stops(keeper)))?;
+        Some(unit.clone())
+    }
+
+    fn stops(&self, unit: &str) -> bool {
+        unit == self.name || self.found.iter().any(|found| found == unit)
+    }
+
+    fn state(&mut self, unit: &str) -> Result<&str, ManagerError> {
+        if !self.states.contains_key(unit) {
+            let object = self.manager.load(unit)?;
+            let state = self.manager.text(&object, UNIT, "ActiveState")?;
+            self.states.insert(unit.to_owned(), state);
+        }
+        Ok(self.states.get(unit).map_or("", String::as_str))
+    }
+
+    fn related(&mut self, object: &str, relations: &[&str]) -> Result<Vec<String>, ManagerError> {
+        let mut all = Vec::new();
+        for relation in relations {
+            all.extend(self.manager.texts(object, UNIT, relation)?);
+        }
+        Ok(all)
+    }
+
+    fn bounded(&self, number: usize, most: usize) -> Result<(), ManagerError> {
+        if number <= most { Ok(()) } else { Err(ManagerError::TooMany { unit: self.name.to_owned(), most }) }
+    }
+}
