@@ -13,7 +13,7 @@ use std::io;
 
 use coroner_evidence::{Package, UnitFile, Unseen, probe};
 
-use crate::tree::{Tree, base_name, is_absent};
+use crate::tree::{Kind, Place, Tree, base_name, is_absent};
 
 /// Databases larger than this are not read.
 const MAX_DATABASE: u64 = 1 << 30;
@@ -105,6 +105,23 @@ pub fn find(tree: &Tree, paths: &[String]) -> Owners {
         });
     }
     owners
+}
+
+/// Reads each of these databases that is there, once if several paths lead to it.
+fn each_database(tree: &Tree, paths: &[&str], mut read: impl FnMut(&Place) -> io::Result<()>) -> io::Result<()> {
+    let mut done = Vec::new();
+    for path in paths {
+        let Ok(place) = tree.find(path) else { continue };
+        if place.kind != Kind::File || done.contains(&place.path) {
+            continue;
+        }
+        if place.bytes > MAX_DATABASE {
+            return Err(invalid(format!("{path} is larger than 1 GiB")));
+        }
+        read(&place).map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
+        done.push(place.path);
+    }
+    Ok(())
 }
 
 fn unseen(database: &str, why: &str) -> Unseen {

@@ -7,8 +7,8 @@ use std::io;
 use coroner_evidence::Package;
 
 use super::rpm_ndb::ReadAt;
-use super::{MAX_DATABASE, Wanted, invalid, rpm_header};
-use crate::tree::{Kind, Tree};
+use super::{Wanted, each_database, invalid, rpm_header};
+use crate::tree::Tree;
 
 pub const PATHS: &[&str] = &["/var/lib/rpm/Packages", "/usr/lib/sysimage/rpm/Packages"];
 
@@ -24,20 +24,7 @@ const OFF_PAGE: u8 = 3;
 const MAX_BLOB: u32 = 256 << 20;
 
 pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
-    let mut read = Vec::new();
-    for path in PATHS {
-        let Ok(place) = tree.find(path) else { continue };
-        if place.kind != Kind::File || read.contains(&place.path) {
-            continue;
-        }
-        if place.bytes > MAX_DATABASE {
-            return Err(invalid(format!("{path} is larger than 1 GiB")));
-        }
-        let file = tree.open_place(&place)?;
-        find_in(&file, place.bytes, wanted, owners).map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
-        read.push(place.path);
-    }
-    Ok(())
+    each_database(tree, PATHS, |place| find_in(&tree.open_place(place)?, place.bytes, wanted, owners))
 }
 
 /// Numbers have the byte order of the machine that wrote them.

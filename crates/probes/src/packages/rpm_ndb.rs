@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use coroner_evidence::Package;
 
-use super::{MAX_DATABASE, Wanted, invalid, rpm_header};
-use crate::tree::{Kind, Tree};
+use super::{Wanted, each_database, invalid, rpm_header};
+use crate::tree::Tree;
 
 pub const PATHS: &[&str] = &["/usr/lib/sysimage/rpm/Packages.db", "/var/lib/rpm/Packages.db"];
 
@@ -26,20 +26,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 }
 
 pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
-    let mut read = Vec::new();
-    for path in PATHS {
-        let Ok(place) = tree.find(path) else { continue };
-        if place.kind != Kind::File || read.contains(&place.path) {
-            continue;
-        }
-        if place.bytes > MAX_DATABASE {
-            return Err(invalid(format!("{path} is larger than 1 GiB")));
-        }
-        let file = tree.open_place(&place)?;
-        find_in(&file, wanted, owners).map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
-        read.push(place.path);
-    }
-    Ok(())
+    each_database(tree, PATHS, |place| find_in(&tree.open_place(place)?, wanted, owners))
 }
 
 fn find_in(file: &impl ReadAt, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {

@@ -9,8 +9,8 @@ use coroner_evidence::Package;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{MAX_DATABASE, Wanted, invalid, rpm_header};
-use crate::tree::{Kind, Tree, base_name};
+use super::{Wanted, each_database, invalid, rpm_header};
+use crate::tree::{Tree, base_name};
 
 pub const PATHS: &[&str] = &["/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"];
 
@@ -19,18 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_BLOB: i32 = 256 << 20;
 
 pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
-    let mut read = BTreeSet::new();
-    for path in PATHS {
-        let Ok(place) = tree.find(path) else { continue };
-        if place.kind != Kind::File || !read.insert(place.path.clone()) {
-            continue;
-        }
-        if place.bytes > MAX_DATABASE {
-            return Err(invalid(format!("{path} is larger than 1 GiB")));
-        }
-        find_in(tree, &place.path, wanted, owners).map_err(|e| invalid(format!("{path}: {e}")))?;
-    }
-    Ok(())
+    each_database(tree, PATHS, |place| find_in(tree, &place.path, wanted, owners).map_err(|e| invalid(e.to_string())))
 }
 
 fn find_in(
