@@ -30,6 +30,8 @@ pub mod slab;
 pub mod softirqs;
 pub mod softnet;
 pub mod tasks;
+#[cfg(test)]
+mod test_tree;
 pub mod tree;
 pub mod unit_files;
 pub mod unit_sockets;

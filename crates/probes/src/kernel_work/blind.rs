@@ -50,16 +50,7 @@ pub(super) fn refused(root: &Root, refused: &Refused, evidence: &mut Evidence) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        dir
-    }
+    use crate::test_tree::tree;
 
     #[test]
     fn only_some_cores_are_blind() {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_tree;
 use proptest::prelude::*;
 
 /// Shortened from cloud-init's documentation (explanation/instancedata.rst).
@@ -25,12 +26,7 @@ const GCE: &str = r#"{
  "v1": {"availability_zone": "us-central1-a", "cloud_name": "gce", "instance_id": "4235678901234567890"}}"#;
 
 fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, text) in files {
-        let path = dir.path().join(path.trim_start_matches('/'));
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
+    let dir = test_tree::tree(files);
     let root = Root::at(dir.path());
     (dir, root)
 }
