@@ -9,6 +9,7 @@ pub mod monopolies_text;
 
 use crate::commands::profile::ReadProfile;
 use crate::output::terminal::{dim, printable, wrap};
+pub use coroner_diagnosis::words::count as thousands;
 use coroner_profile::import::{Format, Oddity, OddityKind, Report};
 use coroner_profile::model::{Dictionary, TaskId};
 use serde::Serialize;
@@ -32,19 +33,6 @@ pub fn cores(cores: &[u32]) -> String {
     }
     let part = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
     parts.iter().map(part).collect::<Vec<_>>().join(",")
-}
-
-/// `60,394`.
-pub fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// What samples stand for, in nanoseconds if it is a clock's.
