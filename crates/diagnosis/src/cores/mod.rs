@@ -13,7 +13,8 @@ pub mod traffic;
 pub mod waits;
 pub mod words;
 
-use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window};
+use crate::finding::Answer;
+use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window, probe};
 use made::shared;
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
@@ -140,6 +141,15 @@ pub struct CoreSummary {
 }
 
 impl<'a> Cores<'a> {
+    /// What a rule answers that needs a second of them ([`Timeline::lasts`]) where there is none.
+    pub fn not_watched(&self) -> Answer {
+        let unseen = self.evidence.why_unseen(probe::CORES);
+        Answer::CannotTell {
+            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
+            how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
+        }
+    }
+
     /// `, from 10:22:24.0Z on`, where so much was watched that one must ask.
     pub fn when(&self, at: Time) -> String {
         let long = self.evidence.window().is_some_and(|window| window.length() > LONG_WATCH);

@@ -47,9 +47,9 @@ fn the_reign_of_one_thread_is_found_on_a_core_that_is_always_busy() {
         let throttled = Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 };
         scene = scene.with(spin.until(1.0, Doing::Sleep).until(4.0, throttled).until(99.0, Doing::Sleep));
         let evidence = scene.evidence();
-        let crate::Answer::Findings(found) = rules::core_monopolised::examine(&evidence) else { panic!() };
+        let Answer::Findings(found) = rules::core_monopolised::examine(&evidence) else { panic!() };
         assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "spin[50]"));
-        let crate::Answer::Findings(found) = rules::core_saturated::examine(&evidence) else { panic!() };
+        let Answer::Findings(found) = rules::core_saturated::examine(&evidence) else { panic!() };
         assert!(found[0].title.starts_with("core 1 was 100 % busy for 3.0 s, owned by spin[50]"), "{}", found[0].title);
     }
 }

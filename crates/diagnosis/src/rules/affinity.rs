@@ -13,10 +13,7 @@ const NAMED: usize = 4;
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     if !cores.timeline.lasts() {
-        return Answer::CannotTell {
-            because: "the cores were not watched for a second".to_owned(),
-            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
-        };
+        return cores.not_watched();
     }
     let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned);
     // Pinned to all cores alike is a full node, not a crowded core.

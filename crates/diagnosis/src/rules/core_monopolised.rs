@@ -15,7 +15,7 @@ use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
 use crate::words::plural;
-use coroner_evidence::{Evidence, probe};
+use coroner_evidence::Evidence;
 
 /// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
 const REAL_TIME_SHARE: f64 = 0.5;
@@ -25,11 +25,7 @@ const ORDINARY_SHARE: f64 = 0.8;
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     if !cores.timeline.lasts() {
-        let unseen = evidence.why_unseen(probe::CORES);
-        return Answer::CannotTell {
-            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
-        };
+        return cores.not_watched();
     }
     let mut full = cores.full(Saturation::Busy, |f| monopolist(f).is_some());
     full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));

@@ -15,7 +15,7 @@ use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
-use coroner_evidence::{Evidence, probe};
+use coroner_evidence::Evidence;
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
 const MOST_FINDINGS: usize = 8;
@@ -29,11 +29,7 @@ const MOST_SHARERS: usize = 4;
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     if !cores.timeline.lasts() {
-        let unseen = evidence.why_unseen(probe::CORES);
-        return Answer::CannotTell {
-            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
-        };
+        return cores.not_watched();
     }
     let mut full = cores.full(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
     let kernel: Vec<u32> = full.iter().map(|f| f.core).collect();

@@ -24,10 +24,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     let seen = cores.window().and_then(|window| Some((window, cores.timeline.average(window)?)));
     let Some((window, average)) = seen.filter(|_| cores.timeline.lasts()) else {
-        return Answer::CannotTell {
-            because: "the cores were not watched for a second".to_owned(),
-            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
-        };
+        return cores.not_watched();
     };
     let busy = average.busy();
     if busy < FULL {

@@ -26,10 +26,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     let average = cores.window().and_then(|window| Some((window, cores.timeline.average(window)?)));
     let Some((window, average)) = average.filter(|_| cores.timeline.lasts()) else {
-        return Answer::CannotTell {
-            because: "the cores were not watched for a second".to_owned(),
-            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
-        };
+        return cores.not_watched();
     };
     let Some(stolen) = stolen_at_work(&cores.timeline, window) else {
         return Answer::Fine(format!(

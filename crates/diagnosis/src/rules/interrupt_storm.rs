@@ -29,10 +29,7 @@ const MOST_SENDERS: usize = 4;
 pub fn examine(evidence: &Evidence) -> Answer {
     let cores = Cores::of(evidence);
     if !cores.timeline.lasts() {
-        return Answer::CannotTell {
-            because: "the cores were not watched for a second".to_owned(),
-            how_to_see: "watch for at least 2 s: --for 5s".to_owned(),
-        };
+        return cores.not_watched();
     }
     let storms = cores.full(Saturation::Busy, |full| share(&cores, full) >= STORM);
     Answer::from_findings(storms.iter().map(|full| finding(&cores, full)).collect(), || {

@@ -424,7 +424,7 @@ fn a_full_core_without_sight_of_waits_is_not_called_fine() {
 fn nothing_seen_is_not_fine() {
     let mut evidence = Evidence::default();
     assert!(matches!(examine(&evidence), Answer::CannotTell { .. }));
-    evidence.unseen(probe::CORES, "cores", "/proc/stat: Permission denied", "run as root");
+    evidence.unseen(coroner_evidence::probe::CORES, "cores", "/proc/stat: Permission denied", "run as root");
     let Answer::CannotTell { because, .. } = examine(&evidence) else { panic!() };
     assert!(because.contains("Permission denied"));
 }
