@@ -105,6 +105,42 @@ fn a_warning_in_a_control_is_below_the_bar_and_is_kept() {
     assert!(kept("truth")["truth"]["comm"].as_str().unwrap().starts_with("train-"));
 }
 
+/// Keeps every core busy with what nobody else minds; ends with the test.
+struct Others(Vec<Child>);
+
+impl Others {
+    fn start() -> Others {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let burn = || Command::new("nice").args(["-n", "19", "sh", "-c", "while :; do :; done"]).spawn().unwrap();
+        Others((0..cores).map(|_| burn()).collect())
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_others_keep_busy_is_told_and_excuses_nothing() {
+    let fake = Fake::new("busy", "", &alarmed(), 1);
+    let _others = Others::start();
+    let out = fake.score(&[]);
+    let (text, said) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(1), "{text}{said}");
+    assert!(said.contains("waiting up to"), "{said}");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("one-busy-thread ")).collect();
+    let told = |row: &&&str| row.contains("(the machine was busy: ") && row.contains(" % by others before this run)");
+    assert_eq!(rows.iter().filter(told).count(), 2, "{text}");
+    let end: Vec<&str> = text.trim_end().lines().rev().take(2).collect();
+    assert_eq!(end[0], "FAIL", "{text}");
+    assert!(end[1].contains("% by others before 2 of 2 runs, 2 of them with faults"), "{text}");
+}
+
 #[test]
 fn what_cannot_be_run_is_not_called_reached() {
     let fails = Fake::new("fails", "", &quiet(), 2);

@@ -54,9 +54,16 @@ pub struct Run {
     pub seed: u64,
     /// From the start of `coroner diagnose` to its end.
     pub seconds: f64,
-    /// How busy the cores were before there was any trouble, in percent: what is judged should be the scenario's.
+    /// How busy others kept the machine before there was any trouble, in percent of all cores: what is judged should be the scenario's.
     pub busy_before: u64,
     pub judgement: Judgement,
+}
+
+impl Run {
+    /// What it shows may be the trouble of others.
+    pub fn was_disturbed(&self) -> bool {
+        self.busy_before >= run::BUSY
+    }
 }
 
 /// What stood in the way of a run.
@@ -111,11 +118,12 @@ pub fn score(score: &Score, seed: u64) -> Result<Outcome> {
             "schema": "coroner-lab.score/1", "seed": seed, "runs_each": score.runs, "coroner": question.coroner,
             "no_bpf": score.no_bpf, "watch": score.watch, "scenarios": sums.scenarios, "precision": sums.precision,
             "recall": sums.recall, "culprit_accuracy": sums.culprit_accuracy, "time_to_verdict": sums.time_to_verdict,
-            "bars": sums.bars, "pass": sums.pass() && not_run.is_empty(), "runs": runs, "not_run": not_run,
+            "bars": sums.bars, "pass": sums.pass() && not_run.is_empty(),
+            "disturbed": runs.iter().filter(|run| run.was_disturbed()).count(), "runs": runs, "not_run": not_run,
         });
         println!("{document}");
     } else {
-        print!("{}", text::table(&sums, &not_run));
+        print!("{}", text::table(&sums, &runs, &not_run));
     }
     Ok(match (sums.pass(), not_run.is_empty()) {
         (false, _) => Outcome::Below,

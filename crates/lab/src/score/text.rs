@@ -5,9 +5,6 @@ use super::sums::{ScenarioSums, Sums, Times};
 use super::{NotRun, Run};
 use std::fmt::Write;
 
-/// A node that is this busy before there is any trouble has troubles of its own.
-const BUSY: u64 = 20;
-
 /// One run: `nic-starved 2 (seed 4711): right, 6.1 s`
 pub fn line(run: &Run) -> String {
     let Judgement { asked, faults, unexplained, .. } = &run.judgement;
@@ -19,14 +16,27 @@ pub fn line(run: &Run) -> String {
         faults => format!("WRONG: {}", faults.join("; ")),
     };
     let hard = if run.judgement.proven_wrong.is_empty() { "" } else { " (a wrong culprit was called proven)" };
-    let noise = match run.busy_before {
-        busy if busy >= BUSY => format!(" (the node was {busy} % busy before)"),
-        _ => String::new(),
+    let noise = match run.was_disturbed() {
+        true => format!(" (the machine was busy: {} % by others before this run)", run.busy_before),
+        false => String::new(),
     };
     format!("{} {} (seed {}): {word}{hard}, {:.1} s{noise}", run.scenario, run.run, run.seed, run.seconds)
 }
 
-pub fn table(sums: &Sums, not_run: &[NotRun]) -> String {
+/// What the whole score says beside its bars if others were at work, too.
+fn disturbed(runs: &[Run]) -> Option<String> {
+    let busy: Vec<u64> = runs.iter().filter(|run| run.was_disturbed()).map(|run| run.busy_before).collect();
+    let wrong = runs.iter().filter(|run| run.was_disturbed() && !run.judgement.faults.is_empty()).count();
+    Some(format!(
+        "the machine was busy: up to {} % by others before {} of {} runs, {wrong} of them with faults. True lack of CPU counts as a \
+         fault: run these again on an idle machine before you believe them",
+        busy.iter().max()?,
+        busy.len(),
+        runs.len()
+    ))
+}
+
+pub fn table(sums: &Sums, runs: &[Run], not_run: &[NotRun]) -> String {
     let header = ["scenario", "runs", "root cause", "culprit", "chain", "extra", "median s", "worst s"];
     let rows: Vec<[String; 8]> =
         std::iter::once(header.map(str::to_owned)).chain(sums.scenarios.iter().map(row)).collect();
@@ -57,6 +67,9 @@ pub fn table(sums: &Sums, not_run: &[NotRun]) -> String {
     }
     for not_run in not_run {
         let _ = writeln!(text, "could not be run: {} {} ({})", not_run.scenario, not_run.run, not_run.why);
+    }
+    if let Some(words) = disturbed(runs) {
+        let _ = writeln!(text, "{words}");
     }
     let _ = writeln!(text, "{}", pass(sums.pass() && not_run.is_empty()));
     text
