@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch } from "./browser.mjs";
-import { ask, coroner, golden, look, recorded, serve, settled, until } from "./view.mjs";
+import { ask, coroner, golden, recorded, serve, settled, until, visit as visitIn } from "./view.mjs";
 
 const dir = mkdtempSync(join(tmpdir(), "coroner-page-"));
 // A text as `perf script` writes it: two cores, 100 samples a second each; from second 4 to 5 one thread has core 1.
@@ -28,17 +28,7 @@ after(async () => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-// Opens the page, and in the end wants no complaint: no error, no word on the console, nothing refused by the policy, nothing asked elsewhere.
-async function visit(server, hash, use) {
-  const { page, complaints } = await look(browser.context, server.url, hash);
-  try {
-    await settled(page);
-    await use(page);
-    assert.deepEqual(complaints, []);
-  } finally {
-    await page.close();
-  }
-}
+const visit = (server, hash, use) => visitIn(browser.context, server.url, hash, use);
 const said = (...options) => {
   try { return JSON.parse(execFileSync(coroner, [...options, "--json"], { maxBuffer: 1 << 28 })); } catch (error) { return JSON.parse(error.stdout); }
 };

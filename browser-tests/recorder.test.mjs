@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch } from "./browser.mjs";
-import { ask, coroner, look, serve, settled, until } from "./view.mjs";
+import { ask, coroner, serve, settled, until, visit as visitIn } from "./view.mjs";
 
 // Samples of all cores need root.
 const skip = process.getuid() === 0 ? false : "needs root";
@@ -59,16 +59,7 @@ after(async () => {
   end();
 });
 
-async function visit(hash, use) {
-  const { page, complaints } = await look(browser.context, server.url, hash);
-  try {
-    await settled(page);
-    await use(page);
-    assert.deepEqual(complaints, []);
-  } finally {
-    await page.close();
-  }
-}
+const visit = (hash, use) => visitIn(browser.context, server.url, hash, use);
 const tab = page => page.getByRole("tab", { name: /^Incidents/ });
 
 test("an incident is listed, told, and leads to its time", { skip }, () => visit("", async page => {

@@ -1,4 +1,5 @@
 // The real `coroner view`, and its page in Chromium.
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { request } from "node:http";
 import { dirname, join } from "node:path";
@@ -69,4 +70,17 @@ export async function settled(page) {
   await page.waitForLoadState("networkidle");
   await until(page, () => !document.querySelector('[aria-busy="true"], .waiting, .stale'));
   await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
+}
+
+// Opens the page for `use`, and in the end wants no complaint: no error, no word on the console, nothing refused by the policy, nothing
+// asked elsewhere.
+export async function visit(context, url, hash, use) {
+  const { page, complaints } = await look(context, url, hash);
+  try {
+    await settled(page);
+    await use(page);
+    assert.deepEqual(complaints, []);
+  } finally {
+    await page.close();
+  }
 }
