@@ -131,3 +131,25 @@ fn what_does_not_fit_is_named() {
     assert_eq!(CoreTimes::unpack(&join([vec![0]])), Err(ChunkError::Column("count")));
     assert!(matches!(ThreadSample::unpack(&CoreTimes::pack(&looks)), Err(ChunkError::Column("run"))));
 }
+
+#[test]
+fn what_another_zstd_packed_is_unpacked_and_no_size_is_believed() {
+    let payload = CoreTimes::pack(&[CoreTimes { at: Time(7), cores: vec![CoreTicks::default(); 300] }]);
+    let known = compress(&payload, ZSTD_LEVEL).unwrap();
+    let told = |data: &[u8]| zstd::zstd_safe::get_frame_content_size(data).unwrap();
+    assert_eq!(told(&known), Some(payload.len() as u64));
+    assert_eq!(decompress(&known).unwrap(), payload);
+    // Streamed: nothing says beforehand how much it is.
+    let streamed = zstd::stream::encode_all(payload.as_slice(), 3).unwrap();
+    assert_eq!(told(&streamed), None);
+    assert_eq!(decompress(&streamed).unwrap(), payload);
+    // Two frames, of which the first one tells its size only.
+    assert_eq!(decompress(&[known.as_slice(), &known].concat()).unwrap(), [payload.as_slice(), &payload].concat());
+    let zeros = vec![0; MAX_PAYLOAD + 1];
+    assert_eq!(decompress(&zstd::bulk::compress(&zeros, 1).unwrap()), Err(ChunkError::TooLarge));
+    assert_eq!(decompress(&zstd::stream::encode_all(zeros.as_slice(), 1).unwrap()), Err(ChunkError::TooLarge));
+    assert_eq!(decompress(&zstd::bulk::compress(&zeros[1..], 1).unwrap()).unwrap().len(), MAX_PAYLOAD);
+    for cut in [1, 5, known.len() - 1] {
+        assert!(matches!(decompress(&known[..cut]), Err(ChunkError::Zstd(_))), "{cut}");
+    }
+}
