@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use support::*;
 
 const INCIDENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/the-incident.coroner");
+/// With stacks.
+const STACKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../browser-tests/testdata/zombie-reclaim.coroner");
 const SECOND: u64 = 1_000_000_000;
 
 struct Server {
@@ -330,6 +332,47 @@ fn what_comes_into_a_directory_is_shown() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis stays where it is");
+}
+
+#[test]
+fn a_segment_that_is_replaced_or_removed_gives_no_names_of_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let segment = dir.path().join("2026-11-16T22-23-42Z.coroner");
+    fs::copy(STACKS, &segment).unwrap();
+    let server = Server::start(dir.path(), "127.0.0.1:0", &["--no-symbols"]);
+    let names = || {
+        let got = server.ask("/api/v1/flame?min=0", &[]);
+        let document = got.json();
+        let has = |name: &str| {
+            document["names"].as_array().is_some_and(|names| names.iter().any(|known| known.as_str() == Some(name)))
+        };
+        (got.status, has("walCheckpoint"), has("walCheckpoint_of_another"))
+    };
+    let becomes = |wanted: (u16, bool, bool), before: (u16, bool, bool)| {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            match names() {
+                now if now == wanted => return,
+                // Either the one or the other, never some of both.
+                now => assert_eq!(now, before),
+            }
+            assert!(Instant::now() < until, "it is not noticed");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let (first, second, none) = ((200, true, false), (200, false, true), (404, false, false));
+    assert_eq!(names(), first);
+    let other = dir.path().join("unfinished");
+    fs::copy(STACKS, &other).unwrap();
+    let rename = "UPDATE profile_frames SET symbol = 'walCheckpoint_of_another' WHERE symbol = 'walCheckpoint'";
+    assert!(Command::new("sqlite3").arg(&other).arg(rename).status().expect("sqlite3").success());
+    fs::rename(&other, &segment).unwrap();
+    becomes(second, first);
+    fs::remove_file(&segment).unwrap();
+    becomes(none, second);
+    fs::copy(STACKS, &other).unwrap();
+    fs::rename(&other, &segment).unwrap();
+    becomes(first, none);
 }
 
 #[test]

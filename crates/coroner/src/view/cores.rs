@@ -12,8 +12,9 @@ use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
 use crate::commands::profile;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::{SATURATED, Shares, Timeline};
-use coroner_evidence::recording::{self, CoreLooks};
+use coroner_evidence::recording::{self, Beside, CoreLooks};
 use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
+use coroner_profile::import::Picked;
 use coroner_profile::model::{Dictionary, Sample, TaskId};
 use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
 use coroner_web::{Answer, Ask, Refusal};
@@ -254,14 +255,22 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
     let apart = if columns.step >= CHUNK { Duration::from_nanos(columns.step) } else { Duration::ZERO };
     let touched: Vec<(&Part, Window)> =
         parts.iter().filter_map(|part| Some((part, part.window(range, axis)?))).collect();
-    let read = parallel::each(&touched, |(part, window)| {
+    let places: Vec<usize> = (0..touched.len()).collect();
+    let read = parallel::each(&places, |place| {
+        let (part, window) = touched[*place];
+        let (before, after) = (place.checked_sub(1).map(|before| touched[before].0), touched.get(place + 1));
+        let beside = Beside {
+            cores: part.outline.cores.len(),
+            before: before.is_some_and(|before| part.goes_on_after(before)),
+            after: after.is_some_and(|(after, _)| after.goes_on_after(part)),
+        };
         let clocks = part.clocks();
         let at = |time: Time| axis.of_time(time, clocks);
         let column = |time: Time| at(time).map_or(0, |at| at.saturating_sub(columns.from) / columns.step);
         // A segment that was evicted just now, or is damaged, has no looks.
         let found = match ask.is_cancelled() {
             true => CoreLooks::default(),
-            false => recording::core_looks(&part.path, *window, apart, &column).unwrap_or_default(),
+            false => recording::core_looks(&part.path, window, beside, apart, &column).unwrap_or_default(),
         };
         let covered = found.covered.iter().filter_map(|window| Some(at(window.from)?..at(window.to)?));
         let looks = found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: Time(at(look.at)?), ..look }));
@@ -332,7 +341,9 @@ struct Counted {
 fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
     let selection = all_of(columns);
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
-    let source = SourceArgs { stop: Some(ask.stop()), ..source };
+    // Within a chunk the samples of each core are in order, which is enough to count them.
+    let picked = Picked { in_any_order: true, ..source.picked };
+    let source = SourceArgs { stop: Some(ask.stop()), picked, ..source };
     let mut counter = CoreCounter::new(columns.step);
     let read = profile::read_any(&source, &selection, &mut |names, sample| {
         let time = sample.time.map(|time| time.saturating_sub(columns.from));

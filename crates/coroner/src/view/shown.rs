@@ -122,6 +122,13 @@ impl Part {
         Some(Window { from: axis.to_time(from, self.clocks())?, to: axis.to_time(to, self.clocks())? })
     }
 
+    /// Whether the same recorder wrote it right after `before`: looks at the cores go on without a gap.
+    pub fn goes_on_after(&self, before: &Part) -> bool {
+        // One boot has one clock.
+        let (Some(ours), Some(theirs)) = (self.outline.looks, before.outline.looks) else { return false };
+        self.outline.boot_id == before.outline.boot_id && ours.from.since(theirs.to) <= recording::TOGETHER
+    }
+
     /// How many samples of `range` it has, about.
     pub fn samples_in(&self, range: &Range) -> u64 {
         let Some(samples) = &self.outline.samples else { return 0 };

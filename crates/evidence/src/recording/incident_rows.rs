@@ -1,10 +1,10 @@
 //! What the recorder adds of its own: which incident a file is, who rose in it, and one row for each minute.
 
 use super::open::{self, Opened};
-use super::read::{self, is_table};
+use super::read::{self, are_tables};
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
 use super::schema::INCIDENTS_SINCE;
-use super::{RecordingError, Writer};
+use super::{About, RecordingError, Writer};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -220,26 +220,40 @@ fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<(
 
 /// The incident that a file holds, and who rose in it; `None` if it holds none.
 pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
-    let Some(db) = open_with(path, &["incident", "risers"])? else { return Ok(None) };
+    let Opened { db, .. } = open::open(path)?;
+    let (about, _) = read::about(&db, path)?;
+    incident_in(&db, &about, path)
+}
+
+/// The same of a file that was opened.
+pub(super) fn incident_in(
+    db: &Connection,
+    about: &About,
+    path: &Path,
+) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
+    if !has(db, about, &["incident", "risers"]) {
+        return Ok(None);
+    }
     let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() };
     let sql = "SELECT number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns FROM incident
                WHERE id = 1";
     let Some(incident) = db.query_row(sql, [], incident_row).optional().map_err(damaged)? else { return Ok(None) };
-    Ok(Some((incident, all(&db, RISERS, riser).map_err(damaged)?)))
+    Ok(Some((incident, all(db, RISERS, riser).map_err(damaged)?)))
 }
 
 /// The minutes that a file has roll-ups of, in the order in which they were stored.
 pub fn rollups(path: &Path) -> Result<Vec<RollupRow>, RecordingError> {
-    let Some(db) = open_with(path, &["rollups"])? else { return Ok(Vec::new()) };
+    let Opened { db, .. } = open::open(path)?;
+    let (about, _) = read::about(&db, path)?;
+    if !has(&db, &about, &["rollups"]) {
+        return Ok(Vec::new());
+    }
     all(&db, ROLLUPS, rollup).map_err(|e| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() })
 }
 
-/// `None` if the file is older than these tables.
-fn open_with(path: &Path, tables: &[&str]) -> Result<Option<Connection>, RecordingError> {
-    let Opened { db, .. } = open::open(path)?;
-    let (about, _) = read::about(&db, path)?;
-    let there = about.format >= INCIDENTS_SINCE && tables.iter().all(|table| is_table(&db, table).is_ok());
-    Ok(there.then_some(db))
+/// Not if the file is older than these tables.
+fn has(db: &Connection, about: &About, tables: &[&str]) -> bool {
+    about.format >= INCIDENTS_SINCE && are_tables(db, tables)
 }
 
 fn all<T>(db: &Connection, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<Vec<T>> {

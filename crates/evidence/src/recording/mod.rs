@@ -34,7 +34,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use incident_rows::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
-pub use outline::{CoreLooks, Logs, Outline, SamplesOutline, core_looks, logs, nics, outline};
+pub use outline::{Beside, CoreLooks, Logs, Outline, SamplesOutline, TOGETHER, core_looks, logs, nics, outline};
 pub use read::read;
 pub use schema::FORMAT;
 pub use span::{Span, newest_real_ns, read_span};

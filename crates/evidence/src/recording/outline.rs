@@ -2,11 +2,12 @@
 //! recording, or a directory of them, at once.
 
 use super::chunk::{self, ChunkError, Streamed};
+use super::incident_rows::incident_in;
 use super::open::{self, Opened};
 use super::profile::SourceRow;
 use super::read::{self, Reader, is_table};
 use super::rows::U64;
-use super::{About, IncidentRow, RecordingError, incident};
+use super::{About, IncidentRow, RecordingError};
 use crate::time::{Clocks, Time, Window};
 use crate::{CoreTimes, LogLine, Nic, Node, UnitLogLine};
 use rusqlite::Connection;
@@ -41,9 +42,13 @@ pub struct SamplesOutline {
 }
 
 pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
-    let (about, samples) = samples(path)?;
+    // Opened once for all of it: that costs more than what is asked.
+    let reader = super::profile::Reader::open(path)?;
+    let (about, samples) = (reader.about.clone(), samples(&reader));
+    let opened = reader.into_opened();
+    let incident = incident_in(&opened.db, &about, path).ok().flatten().map(|(incident, _)| incident);
     let (mut boot_id, mut node, mut clocks, mut looks, mut cores) = (None, None, None, None, Vec::new());
-    match Reader::open(path) {
+    match Reader::of(opened, path) {
         Ok(reader) => {
             (boot_id, clocks, looks) = (reader.boot_id(), reader.clocks(), reader.looks());
             cores = reader.first_cores();
@@ -52,19 +57,16 @@ pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
         Err(RecordingError::OnlyProfile { .. }) => {}
         Err(error) => return Err(error),
     }
-    let incident = incident(path).ok().flatten().map(|(incident, _)| incident);
     Ok(Outline { about, boot_id, node, clocks, looks, cores, samples, incident })
 }
 
-fn samples(path: &Path) -> Result<(About, Option<SamplesOutline>), RecordingError> {
-    let reader = super::profile::Reader::open(path)?;
-    let samples = reader.has_profile().then(|| SamplesOutline {
+fn samples(reader: &super::profile::Reader) -> Option<SamplesOutline> {
+    reader.has_profile().then(|| SamplesOutline {
         count: reader.count(),
         span: reader.span(),
         source: reader.source().unwrap_or_default(),
         events: reader.events(),
-    });
-    Ok((reader.about, samples))
+    })
 }
 
 /// The network devices, each as last seen.
@@ -100,12 +102,23 @@ struct ChunkAt {
     rows: u64,
 }
 
+/// What is known of a file before its looks are read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside {
+    /// Of how many cores it has looks.
+    pub cores: usize,
+    /// Other files have the looks right before its first and right after its last one, so that those need not be exact.
+    pub before: bool,
+    pub after: bool,
+}
+
 /// The looks at the cores within a window, no closer to each other than `apart` where that saves unpacking: times are cumulative,
 /// so that two looks tell all between them. The first look before the window and the first after it are given, too. `column` tells
 /// into which column of a picture a moment falls: of looks that come closer than that, the first and the last of each are given.
 pub fn core_looks(
     path: &Path,
     window: Window,
+    beside: Beside,
     apart: Duration,
     column: &dyn Fn(Time) -> u64,
 ) -> Result<CoreLooks, RecordingError> {
@@ -117,15 +130,21 @@ pub fn core_looks(
     }
     let chunks = listed(&db).map_err(damaged)?;
     let wanted = around(&chunks, window);
-    let cores = wanted.first().and_then(|chunk| first(&db, chunk)).map_or(1, |look| look.cores.len());
+    let is_end = |chunk: &ChunkAt, end: Option<&ChunkAt>| end.is_some_and(|end| end.id == chunk.id);
     let mut found = CoreLooks::default();
     let mut next = Time(0);
     for (at, chunk) in wanted.iter().enumerate() {
         // The ends of what was seen are needed exactly.
-        let follows = at.checked_sub(1).is_some_and(|before| chunk.from.since(wanted[before].to) <= TOGETHER);
-        let is_followed = wanted.get(at + 1).is_some_and(|after| after.from.since(chunk.to) <= TOGETHER);
+        let follows = match at.checked_sub(1) {
+            Some(before) => chunk.from.since(wanted[before].to) <= TOGETHER,
+            None => beside.before && is_end(chunk, chunks.first()),
+        };
+        let is_followed = match wanted.get(at + 1) {
+            Some(after) => after.from.since(chunk.to) <= TOGETHER,
+            None => beside.after && is_end(chunk, chunks.last()),
+        };
         let length = chunk.to.since(chunk.from);
-        let is_coarse = apart >= length && !chunk.has_hole(cores);
+        let is_coarse = apart >= length && !chunk.has_hole(beside.cores);
         if is_coarse && follows && is_followed {
             cover(&mut found.covered, chunk.from, chunk.to);
             if chunk.from >= next {
@@ -175,7 +194,7 @@ fn cover(covered: &mut Vec<Window>, from: Time, to: Time) {
 /// How far apart looks are.
 const LOOKS_APART: Duration = Duration::from_millis(100);
 /// Chunks that are no further apart than this follow each other: looks come ten times a second.
-const TOGETHER: Duration = Duration::from_secs(5);
+pub const TOGETHER: Duration = Duration::from_secs(5);
 
 fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
     let mut select = db.prepare("SELECT id, from_ns, to_ns, rows FROM core_time_chunks")?;
@@ -251,9 +270,10 @@ mod tests {
         );
         let window = Window { from: Time(1010 * S), to: Time(1090 * S) };
         let each = |at: Time| at.0;
-        let all = core_looks(&path, window, Duration::ZERO, &each).unwrap();
+        let alone = Beside { cores: 2, before: false, after: false };
+        let all = core_looks(&path, window, alone, Duration::ZERO, &each).unwrap();
         // A chunk is full after ten seconds, by whole appends: here it holds 10.9 s.
-        let few = core_looks(&path, window, Duration::from_secs(11), &each).unwrap();
+        let few = core_looks(&path, window, alone, Duration::from_secs(11), &each).unwrap();
         assert_eq!(all.covered, few.covered);
         assert_eq!(all.covered.len(), 2, "{:?}", all.covered);
         assert!(few.looks.len() * 5 < all.looks.len(), "{} of {}", few.looks.len(), all.looks.len());
@@ -263,7 +283,7 @@ mod tests {
         let has = |looks: &[CoreTimes], at: u64| looks.iter().any(|look| look.at.0.abs_diff(at) <= 10 * S);
         assert!((1010..1040).step_by(5).all(|second| has(&few.looks, second * S)));
         // Where columns are longer than looks are apart, the looks around their edges are enough.
-        let by_second = core_looks(&path, window, Duration::ZERO, &|at| at.0 / S).unwrap();
+        let by_second = core_looks(&path, window, alone, Duration::ZERO, &|at| at.0 / S).unwrap();
         assert_eq!(by_second.covered, all.covered);
         assert!(by_second.looks.len() * 3 < all.looks.len(), "{} of {}", by_second.looks.len(), all.looks.len());
         let edges = (1010..1040).map(|second| second * S).flat_map(|edge| [edge - S / 10, edge]);
@@ -272,7 +292,18 @@ mod tests {
             assert!(at(&by_second).is_some() && at(&by_second) == at(&all), "{edge}");
         }
         // The ends of the hole are known exactly.
-        assert!(few.looks.iter().any(|look| look.at == Time(1039 * S + S / 10 * 9)));
-        assert!(few.looks.iter().any(|look| look.at == Time(1060 * S)));
+        let has_ends = |looks: &[CoreTimes]| {
+            [1039 * S + S / 10 * 9, 1060 * S].iter().all(|end| looks.iter().any(|look| look.at == Time(*end)))
+        };
+        assert!(has_ends(&few.looks));
+        // Among others of its kind the last look of a file is told by the first one of the next.
+        let everything = Window { from: Time(0), to: Time(2000 * S) };
+        let of = |beside| core_looks(&path, everything, beside, Duration::from_secs(11), &each).unwrap();
+        let (by_itself, among) = (of(alone), of(Beside { before: true, after: true, ..alone }));
+        assert_eq!(by_itself.covered, among.covered);
+        let at = |looks: &CoreLooks, at: Time| looks.looks.iter().any(|look| look.at == at);
+        let (first, last) = (Time(1000 * S), Time(1099 * S + S / 10 * 9));
+        assert!(at(&by_itself, first) && at(&by_itself, last) && at(&among, first) && !at(&among, last));
+        assert!(has_ends(&among.looks));
     }
 }

@@ -95,7 +95,11 @@ impl Damage {
 
 impl Reader {
     pub fn open(path: &Path) -> Result<Reader, RecordingError> {
-        let Opened { db, missing } = open::open(path)?;
+        Reader::of(open::open(path)?, path)
+    }
+
+    /// Of a file that was opened.
+    pub fn of(Opened { db, missing }: Opened, path: &Path) -> Result<Reader, RecordingError> {
         let (about, damage) = about(&db, path)?;
         let mut reader = Reader {
             db,
@@ -546,6 +550,25 @@ pub fn is_table(db: &Connection, name: &str) -> Result<(), String> {
         Ok(_) => Err("there is no such table".to_owned()),
         Err(e) => Err(e.to_string()),
     }
+}
+
+/// The same of several, at one look.
+pub fn are_tables(db: &Connection, names: &[&str]) -> bool {
+    let mut missing: Vec<&str> = names.to_vec();
+    let mut look = || -> rusqlite::Result<bool> {
+        let mut select = db.prepare_cached("SELECT name, rootpage > 0 FROM sqlite_schema")?;
+        let mut found = select.query([])?;
+        while let Some(row) = found.next()? {
+            let Ok(name) = row.get_ref(0)?.as_str() else { continue };
+            let Some(at) = missing.iter().position(|missing| *missing == name) else { continue };
+            missing.swap_remove(at);
+            if !row.get(1)? {
+                return Ok(false);
+            }
+        }
+        Ok(missing.is_empty())
+    };
+    look().unwrap_or(false)
 }
 
 /// Reads a table from front to end; where that fails, row by row around the damage.

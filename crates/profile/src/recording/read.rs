@@ -56,7 +56,8 @@ fn read_with(
     take: &mut Take<'_>,
 ) -> Result<(Dictionary, Report), ImportError> {
     let one_in = u64::from(picked.one_chunk_in.max(1));
-    let mut thinned = Thinned { one_in, seen: one_in * u64::from(picked.turn) / u64::from(picked.turns.max(1)) };
+    let seen = one_in * u64::from(picked.turn) / u64::from(picked.turns.max(1));
+    let mut thinned = Thinned { one_in, seen, in_any_order: picked.in_any_order };
     let mut names = Dictionary::default();
     let mut report = Report::default();
     if is_directory(path)? {
@@ -160,6 +161,8 @@ impl Shift {
 struct Thinned {
     one_in: u64,
     seen: u64,
+    /// Their samples may stay in the order in which they are stored.
+    in_any_order: bool,
 }
 
 impl Thinned {
@@ -228,12 +231,15 @@ fn pass(
     std::thread::scope(|scope| {
         let (packed, to_unpack) = mpsc::channel::<PackedChunk>();
         let (unpacked, ready) = mpsc::channel::<Chunk>();
-        let own_range = own_range.as_ref();
+        let (own_range, in_any_order) = (own_range.as_ref(), thinned.in_any_order);
         scope.spawn(move || {
             for chunk in to_unpack {
                 let mut chunk = chunk.unpack();
                 if let Ok(rows) = &mut chunk.samples {
-                    put_in_order(rows, own_range);
+                    keep_within(rows, own_range);
+                    if !in_any_order {
+                        put_in_order(rows);
+                    }
                 }
                 if unpacked.send(chunk).is_err() {
                     return;
@@ -275,11 +281,15 @@ struct Naming<'a, 'p, 's> {
     report: &'a mut Report,
 }
 
-/// Keeps the rows of a chunk that are within the range, in order of time; those without a time last, if no time is asked for.
-fn put_in_order(rows: &mut Vec<SampleRow>, range: Option<&Range<u64>>) {
+/// Those without a time only if no time is asked for.
+fn keep_within(rows: &mut Vec<SampleRow>, range: Option<&Range<u64>>) {
     if let Some(range) = range {
         rows.retain(|row| row.at.is_some_and(|at| range.contains(&at)));
     }
+}
+
+/// In order of time; those without one last.
+fn put_in_order(rows: &mut [SampleRow]) {
     rows.sort_by_key(|row| row.at.unwrap_or(u64::MAX));
 }
 
@@ -307,7 +317,7 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
     }
     match unpack_samples(samples) {
         Ok(mut rows) => {
-            put_in_order(&mut rows, None);
+            put_in_order(&mut rows);
             let mut to =
                 Naming { numbers: &mut numbers, source: &mut Nameless, names: &mut names, report: &mut report };
             let _ = pass_rows(&rows, Shift(0), &mut to, take);

@@ -231,6 +231,40 @@ fn samples_whose_names_are_lost_are_kept_without_them() {
     assert!(report.count(OddityKind::StrayStack) == 500 && report.count(OddityKind::BadRecord) == 1, "{report:?}");
 }
 
+#[test]
+fn a_lost_name_costs_none_of_those_beside_it() {
+    let (_dir, path) = scratch();
+    // As a program walks through its functions, and so that neighbours are asked for out of order.
+    let function = |i: u64| (format!("function_{}", i * 7919 % 1000), "/usr/bin/web".to_owned(), Place::User, false);
+    let all: Vec<Said> = (0..3000).map(|i| Said { frames: vec![function(i)], ..usual(i) }).collect();
+    store(&path, &all, true);
+    assert!(read_back(&path, None).0 == all);
+    sql(
+        &path,
+        "DELETE FROM profile_frames WHERE id IN (0, 63, 64, 700, 999); UPDATE profile_frames SET symbol = x'ff' WHERE id = 65",
+    );
+    let (read, _, report) = read_back(&path, None);
+    // Numbers are given in the order in which frames are met.
+    let is_lost = |i: usize| [0, 63, 64, 65, 700, 999].contains(&(i % 1000));
+    for (i, (read, stored)) in read.iter().zip(&all).enumerate() {
+        match is_lost(i) {
+            true => assert_eq!(read.frames[0].0, "", "{i}"),
+            false => assert_eq!(read, stored, "{i}"),
+        }
+    }
+    assert_eq!((read.len(), report.count(OddityKind::BadRecord)), (3000, 6));
+}
+
+#[test]
+fn names_are_right_also_where_they_are_more_than_are_read_ahead() {
+    let (_dir, path) = scratch();
+    let long = "x".repeat(40_000);
+    let function = |i: u64| (format!("function_{}_{long}", i % 500), "/usr/bin/web".to_owned(), Place::User, false);
+    let all: Vec<Said> = (0..1000).map(|i| Said { frames: vec![function(i * 7)], ..usual(i) }).collect();
+    store(&path, &all, true);
+    assert!(read_back(&path, None).0 == all);
+}
+
 fn sql(path: &Path, statements: &str) {
     rusqlite::Connection::open(path).unwrap().execute_batch(statements).unwrap();
 }

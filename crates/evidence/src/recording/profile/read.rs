@@ -3,12 +3,13 @@
 //! Every byte of the file may be wrong: what cannot be read is an error of its chunk or row, never of the whole.
 
 use super::super::open::{self, Opened};
-use super::super::read::{self, is_table};
+use super::super::read::{self, are_tables};
 use super::super::rows::U64;
 use super::super::schema::{PLACES_SINCE, PROFILE_SINCE};
 use super::super::{About, RecordingError, chunk};
 use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
 use rusqlite::{Connection, Row, Statement};
+use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
@@ -63,8 +64,13 @@ impl Reader {
         let Opened { db, missing } = open::open(path)?;
         let (about, _) = read::about(&db, path)?;
         db.set_prepared_statement_cache_capacity(16);
-        let has_tables = about.format >= PROFILE_SINCE && TABLES.iter().all(|table| is_table(&db, table).is_ok());
+        let has_tables = about.format >= PROFILE_SINCE && are_tables(&db, &TABLES);
         Ok(Reader { db, path: path.to_owned(), about, missing, has_tables })
+    }
+
+    /// For those who want to know more of the file than its samples.
+    pub(in super::super) fn into_opened(self) -> Opened {
+        Opened { db: self.db, missing: self.missing }
     }
 
     pub fn path(&self) -> &Path {
@@ -213,18 +219,19 @@ impl Reader {
 
     /// A way to look names up.
     pub fn names(&self) -> Names<'_> {
-        let prepare = |sql| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
-        let frame = match self.about.format {
-            PLACES_SINCE.. => {
-                "SELECT symbol, module_path_id, place, is_inlined, build_id, file_offset FROM profile_frames WHERE id = ?"
-            }
-            _ => "SELECT symbol, module_path_id, place, is_inlined, NULL, NULL FROM profile_frames WHERE id = ?",
+        let prepare = |sql: &str| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
+        let at = match self.about.format {
+            PLACES_SINCE.. => "build_id, file_offset",
+            _ => "NULL, NULL",
         };
+        let frames = format!("SELECT symbol, module_path_id, place, is_inlined, {at}, id FROM profile_frames WHERE id");
         Names {
             event: prepare("SELECT name FROM profile_events WHERE id = ?"),
             path: prepare("SELECT path FROM profile_paths WHERE id = ?"),
             task: prepare("SELECT pid, tid, comm, cgroup_path_id FROM profile_tasks WHERE id = ?"),
-            frame: prepare(frame),
+            frame: prepare(&format!("{frames} = ?")),
+            frames: prepare(&format!("{frames} BETWEEN ? AND ?")),
+            ahead: Ahead::default(),
         }
     }
 }
@@ -235,6 +242,58 @@ pub struct Names<'r> {
     path: Option<Statement<'r>>,
     task: Option<Statement<'r>>,
     frame: Option<Statement<'r>>,
+    frames: Option<Statement<'r>>,
+    ahead: Ahead,
+}
+
+/// Frames beside those that were asked for. Their numbers follow each other as they were met, so that who asks for one soon asks
+/// for its neighbours, and a row on the way costs a fraction of one that is looked for.
+#[derive(Default)]
+struct Ahead {
+    /// By number, in blocks. `None` was given already, or is not there.
+    blocks: HashMap<u32, Vec<Option<FrameRow>>>,
+    bytes: usize,
+}
+
+impl Ahead {
+    const BLOCK: u32 = 64;
+    /// What all blocks may take, about. Beyond it frames are looked up one by one.
+    const MOST_BYTES: usize = 16 << 20;
+
+    fn take(&mut self, number: u32) -> Option<FrameRow> {
+        self.blocks.get_mut(&(number / Ahead::BLOCK))?.get_mut((number % Ahead::BLOCK) as usize)?.take()
+    }
+
+    /// Reads the block of a frame, as far as it can be read; what is missing in it is looked up by itself.
+    fn read(&mut self, select: &mut Option<Statement<'_>>, number: u32) {
+        let (Some(select), false) = (select, self.bytes > Ahead::MOST_BYTES) else { return };
+        let block = number / Ahead::BLOCK;
+        let std::collections::hash_map::Entry::Vacant(entry) = self.blocks.entry(block) else { return };
+        let rows = entry.insert(vec![None; Ahead::BLOCK as usize]);
+        self.bytes += size_of_val(rows.as_slice());
+        let first = block * Ahead::BLOCK;
+        let Ok(mut found) = select.query([first, first + (Ahead::BLOCK - 1)]) else { return };
+        while let Ok(Some(row)) = found.next()
+            && self.bytes <= Ahead::MOST_BYTES
+        {
+            let (Ok(id), Ok(frame)) = (row.get::<_, u32>(6), frame_row(row)) else { continue };
+            self.bytes += frame.symbol.len() + frame.place.len() + frame.at.as_ref().map_or(0, |at| at.0.len());
+            if let Some(kept) = id.checked_sub(first).and_then(|at| rows.get_mut(at as usize)) {
+                *kept = Some(frame);
+            }
+        }
+    }
+}
+
+fn frame_row(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
+    let at = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<U64>>(5)?);
+    Ok(FrameRow {
+        symbol: row.get(0)?,
+        module: row.get(1)?,
+        place: row.get(2)?,
+        is_inlined: row.get(3)?,
+        at: at.map(|(build_id, offset)| (build_id, offset.0)),
+    })
 }
 
 impl Names<'_> {
@@ -253,16 +312,11 @@ impl Names<'_> {
     }
 
     pub fn frame(&mut self, number: u32) -> Option<FrameRow> {
-        look_up(&mut self.frame, number, |row| {
-            let at = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<U64>>(5)?);
-            Ok(FrameRow {
-                symbol: row.get(0)?,
-                module: row.get(1)?,
-                place: row.get(2)?,
-                is_inlined: row.get(3)?,
-                at: at.map(|(build_id, offset)| (build_id, offset.0)),
-            })
-        })
+        if let Some(frame) = self.ahead.take(number) {
+            return Some(frame);
+        }
+        self.ahead.read(&mut self.frames, number);
+        self.ahead.take(number).or_else(|| look_up(&mut self.frame, number, frame_row))
     }
 }
 
