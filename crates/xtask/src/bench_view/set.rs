@@ -109,11 +109,17 @@ struct Load {
 }
 
 impl Load {
-    /// Cumulative since boot, about as if the files before had been made.
+    /// Cumulative since boot, about as if the files before had been made: what a file ends with, the next one begins with.
     fn new(number: u64) -> Load {
         let passed = number * FILE_SECONDS * 100;
-        let of =
-            |core| CoreTicks { core, user: passed / 3, system: passed / 10, idle: passed / 2, ..CoreTicks::default() };
+        let of = |core| CoreTicks {
+            core,
+            user: passed / 3,
+            system: passed / 15,
+            idle: passed * 3 / 5,
+            softirq: passed / 100,
+            ..CoreTicks::default()
+        };
         Load { cores: (0..CORES).map(of).collect(), random: number + 1 }
     }
 
