@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// So many samples are read for one answer, which takes some tenths of a second; of more, an even part, unless `exact` asks for all.
-const MOST_READ: u64 = 250_000;
+const MOST_READ: u64 = 200_000;
 
 /// How many samples may be read for this.
 pub fn most_read(ask: &Ask) -> u64 {

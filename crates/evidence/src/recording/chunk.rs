@@ -199,6 +199,7 @@ pub fn split<'a, const N: usize>(
     Ok(columns)
 }
 
+#[derive(Clone)]
 pub struct Column<'a> {
     name: &'static str,
     rest: &'a [u8],

@@ -2,7 +2,8 @@
 
 use super::hash;
 
-/// Slots of an open-addressing table: 0 is free, else the id plus one in the low half and a tag of the hash in the high half.
+/// Slots of an open-addressing table: 0 is free, else the id plus one in the low half and in the high half a tag of the hash, which
+/// also tells where the slot is wanted: a table that grows does not look at its things again.
 #[derive(Clone, Debug)]
 struct Slots {
     slots: Vec<u64>,
@@ -18,29 +19,30 @@ impl Slots {
     #[inline(always)]
     fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
+        let mut at = self.place(tag(hash));
         loop {
             let slot = self.slots[at];
             if slot == 0 {
                 return None;
             }
-            if (slot >> 32) as u32 == (hash >> 32) as u32 && same(slot as u32 - 1) {
+            if tag(slot) == tag(hash) && same(slot as u32 - 1) {
                 return Some(slot as u32 - 1);
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Adds `id`. `hash_of` tells the hash of an older id, should the table have to grow.
-    fn add(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
+    fn add(&mut self, hash: u64, id: u32) {
         if (self.used + 1) * 2 > self.slots.len() {
             let old = std::mem::take(&mut self.slots);
-            self.slots = vec![0; old.len() * 2];
+            // Written, not handed out as zeros by the kernel: those are read first here, and each page would then be mapped
+            // twice, with a word to all cores that run us.
+            self.slots.resize(old.len() * 2, 0);
             for slot in old.into_iter().filter(|slot| *slot != 0) {
-                self.put(hash_of(slot as u32 - 1), slot);
+                self.put(slot);
             }
         }
-        self.put(hash, u64::from((hash >> 32) as u32) << 32 | u64::from(id + 1));
+        self.put(u64::from(tag(hash)) << 32 | u64::from(id + 1));
         self.used += 1;
     }
 
@@ -48,14 +50,26 @@ impl Slots {
         self.slots.len() * 8
     }
 
-    fn put(&mut self, hash: u64, slot: u64) {
+    /// Where a thing with this tag is looked for first.
+    #[inline(always)]
+    fn place(&self, tag: u32) -> usize {
+        tag as usize & (self.slots.len() - 1)
+    }
+
+    fn put(&mut self, slot: u64) {
         let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
+        let mut at = self.place(tag(slot));
         while self.slots[at] != 0 {
             at = (at + 1) & mask;
         }
         self.slots[at] = slot;
     }
+}
+
+/// The high half of a hash, or of a slot.
+#[inline(always)]
+fn tag(of: u64) -> u32 {
+    (of >> 32) as u32
 }
 
 /// One distinct string of a profile.
@@ -91,8 +105,7 @@ impl Strings {
         let id = self.ends.len() as u32;
         self.text.push_str(text);
         self.ends.push(self.text.len());
-        let (seed, all, ends) = (self.seed, &self.text, &self.ends);
-        self.slots.add(h, id, |id| hash::bytes(seed, span(all, ends, id).as_bytes()));
+        self.slots.add(h, id);
         StrId(id)
     }
 
@@ -159,8 +172,7 @@ impl ByteTable {
         let id = self.ends.len() as u32;
         self.bytes.extend_from_slice(key);
         self.ends.push(self.bytes.len());
-        let (seed, bytes, ends) = (self.seed, &self.bytes, &self.ends);
-        self.slots.add(hash::bytes(seed, key), id, |id| hash::bytes(seed, piece(bytes, ends, id)));
+        self.slots.add(hash::bytes(self.seed, key), id);
         id
     }
 }
@@ -205,8 +217,7 @@ impl WordTable {
         let id = self.ends.len() as u32;
         self.words.extend_from_slice(key);
         self.ends.push(self.words.len());
-        let (seed, words, ends) = (self.seed, &self.words, &self.ends);
-        self.slots.add(h, id, |id| hash::ids(seed, run(words, ends, id)));
+        self.slots.add(h, id);
         (id, true)
     }
 
@@ -214,14 +225,14 @@ impl WordTable {
     #[inline(always)]
     pub fn look(&self, key: &[u32]) -> Looked {
         let hash = hash::ids(self.seed, key);
-        Looked { hash, slot: self.slots.slots[hash as usize & (self.slots.slots.len() - 1)] }
+        Looked { hash, slot: self.slots.slots[self.slots.place(tag(hash))] }
     }
 
     /// [`WordTable::intern`] of a key that was looked for before. Keys may have been added since.
     #[inline(always)]
     pub fn intern_looked(&mut self, key: &[u32], looked: Looked) -> (u32, bool) {
         let Looked { hash, slot } = looked;
-        if slot != 0 && (slot >> 32) as u32 == (hash >> 32) as u32 {
+        if slot != 0 && tag(slot) == tag(hash) {
             let id = slot as u32 - 1;
             if run(&self.words, &self.ends, id) == key {
                 return (id, false);

@@ -91,7 +91,8 @@ impl Streamed for SampleRow {
         let [mut core, mut timed, mut count, mut time, mut event, mut period, mut task, tasks, mut stack, stacks] =
             split(payload, names)?;
         let (tasks, stacks) = (list(tasks)?, list(stacks)?);
-        let mut samples: Vec<SampleRow> = Vec::new();
+        // As many as there are, at once: growing in steps would move megabytes.
+        let mut samples: Vec<SampleRow> = Vec::with_capacity(total(&count)?);
         let (mut last_core, mut last_first) = (0u64, 0u64);
         while !core.is_empty() {
             last_core = core.after(last_core)?;
@@ -134,6 +135,16 @@ impl Streamed for SampleRow {
         all_used([core, timed, count, time, event, period, task, stack])?;
         Ok(samples)
     }
+}
+
+/// How many samples all groups have together.
+fn total(count: &Column<'_>) -> Result<usize, ChunkError> {
+    let (mut count, mut total) = (count.clone(), 0usize);
+    while !count.is_empty() {
+        let rows = usize::try_from(count.next()?).map_err(|_| ChunkError::TooMuchMemory)?;
+        total = total.checked_add(rows).filter(|total| *total <= MAX_SAMPLES).ok_or(ChunkError::TooMuchMemory)?;
+    }
+    Ok(total)
 }
 
 /// 0 where it is the number before, else the number plus one.
