@@ -9,15 +9,13 @@ use coroner_evidence::{Counters, Evidence, Source, Time};
 use coroner_probes::root::now;
 use coroner_probes::sampler::{CoreLosses, Sampler};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_millis(200);
-/// How long an escalation or the end may have to wait to be heard.
-const HEARS_EVERY: Duration = Duration::from_millis(500);
 /// From so many bytes of one core at once on, its ring (half a megabyte, less beyond 64 cores) is emptied more often.
 const MUCH: usize = 48 << 10;
 /// From this rate on, too.
@@ -86,11 +84,10 @@ impl Reader {
         loop {
             let busy = busiest > MUCH || self.rate_hz > HIGH_RATE || self.escalated.is_some();
             let due = drained + if busy { BUSY } else { SECOND };
-            std::thread::sleep(due.since(now()).min(HEARS_EVERY));
-            match escalations.try_recv() {
+            match escalations.recv_timeout(due.since(now())) {
                 Ok(to) => self.escalate(to),
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             if now() >= due {
                 drained = now();

@@ -12,9 +12,11 @@ use std::time::Duration;
 /// Takes the sample of an event that ticks by the kernel's clock (kernel/events/core.c).
 const HANDLER: &str = "perf_swevent_hrtimer";
 
+#[derive(Debug, Default)]
 pub struct Samples {
-    pub count: usize,
-    pub us: f64,
+    count: usize,
+    us: f64,
+    watched: Duration,
 }
 
 impl Samples {
@@ -22,9 +24,17 @@ impl Samples {
         self.us / self.count.max(1) as f64
     }
 
-    /// Of all samples, in ms a second.
-    pub fn ms_per_s(&self, time: Duration) -> f64 {
-        self.us / 1e3 / time.as_secs_f64()
+    /// Of all samples together.
+    pub fn ms_per_s(&self) -> f64 {
+        self.us / 1e3 / self.watched.as_secs_f64()
+    }
+}
+
+impl std::ops::AddAssign for Samples {
+    fn add_assign(&mut self, more: Samples) {
+        self.count += more.count;
+        self.us += more.us;
+        self.watched += more.watched;
     }
 }
 
@@ -68,7 +78,7 @@ pub fn watch(time: Duration) -> anyhow::Result<Samples> {
     let trace = Trace::start()?;
     std::thread::sleep(time);
     trace.set("tracing_on", "0")?;
-    let samples = add_up(&fs::read_to_string(trace.0.join("trace"))?);
+    let samples = Samples { watched: time, ..add_up(&fs::read_to_string(trace.0.join("trace"))?) };
     if samples.count == 0 {
         bail!("nothing was sampled by the kernel's clock: where cycles can be counted, this cannot be measured");
     }
@@ -79,7 +89,7 @@ pub fn watch(time: Duration) -> anyhow::Result<Samples> {
 /// microseconds, which evens out over many.
 fn add_up(trace: &str) -> Samples {
     let mut begun = HashMap::new();
-    let mut samples = Samples { count: 0, us: 0.0 };
+    let mut samples = Samples::default();
     for line in trace.lines().filter(|line| !line.starts_with('#')) {
         let Some((head, event)) = line.split_once(": hrtimer_expire_") else { continue };
         let core = head.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(core, _)| core.to_owned());

@@ -9,6 +9,7 @@ mod on_disk;
 mod process;
 
 use anyhow::{Context, bail};
+use interrupts::Samples;
 use load::{Crowd, Stress};
 use process::{Measured, Recorder};
 use std::path::Path;
@@ -17,8 +18,9 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_secs(60);
 /// What the recorder's start costs is not what running costs.
 const SETTLE: Duration = Duration::from_secs(10);
-/// So long samples are traced.
-const TRACED: Duration = Duration::from_secs(10);
+/// Samples are traced in turns of so long, so many of perf's and of the recorder's.
+const TRACED: Duration = Duration::from_secs(5);
+const TRACED_TURNS: u32 = 8;
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     let coroner = binaries.join("coroner");
@@ -43,8 +45,8 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
 /// At the same rate: own CPU of whole recordings of the same length, from the start to a file that can be read, and what the sampled
 /// cores lose by it.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
-    let length = SETTLE + TURN + TRACED;
-    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {} s:\n", length.as_secs());
+    let length = (SETTLE + TURN).as_secs_f64();
+    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {length:.0} s:\n");
     println!(
         "| run | | a sample, µs in the interrupt | samples, ms a second | own CPU, ms a second | own CPU in all, ms |"
     );
@@ -53,36 +55,35 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let perf = process::perf_record(97, &dir.path().join("perf.data"), SETTLE, TURN, TRACED)?;
-        let (with, samples) = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN, TRACED)?;
-        let (without, _) = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN, Duration::ZERO)?;
+        let perf = process::perf_record(97, &dir.path().join("perf.data"), SETTLE, TURN)?;
+        let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
+        let without = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN)?;
+        let (of_perf, of_us) = samples_of_each(coroner, dir.path())?;
         drop(stress);
-        let samples = samples.context("no trace")?;
         let own = (with.storing_ms_per_s - without.storing_ms_per_s).max(0.0);
         // The recorder without stack samples looks at the kernel's work by itself, in its first thread.
         let instead = (without.first_thread_ms_per_s - with.first_thread_ms_per_s).max(0.0);
-        let without_in_all = without.whole_cpu_ms + TRACED.as_secs_f64() * without.cpu_ms_per_s;
-        let in_all = (with.whole_cpu_ms - without_in_all + instead * length.as_secs_f64()).max(0.0);
-        let row = |who: &str, us: f64, samples: f64, second: f64, all: f64| {
+        let in_all = (with.whole_cpu_ms - without.whole_cpu_ms + instead * length).max(0.0);
+        let row = |who: &str, samples: &Samples, second: f64, all: f64| {
+            let (us, samples) = (samples.mean_us(), samples.ms_per_s());
             println!("| {run} | {who} | {us:.1} | {samples:.2} | {second:.2} | {all:.0} |");
         };
-        let (of_perf, of_us) = (perf.samples.ms_per_s(TRACED), samples.ms_per_s(TRACED));
-        row("perf", perf.samples.mean_us(), of_perf, perf.cpu_ms_per_s, perf.whole_cpu_ms);
-        row("recorder: what samples add", samples.mean_us(), of_us, own, in_all);
-        row("recorder, all of it", samples.mean_us(), of_us, with.cpu_ms_per_s, with.whole_cpu_ms);
-        let seconds = length.as_secs_f64();
+        row("perf", &of_perf, perf.cpu_ms_per_s, perf.whole_cpu_ms);
+        row("recorder: what samples add", &of_us, own, in_all);
+        row("recorder, all of it", &of_us, with.cpu_ms_per_s, with.whole_cpu_ms);
+        let (of_us, of_perf) = (of_us.ms_per_s(), of_perf.ms_per_s());
         sums.push([
             (of_us, of_perf),
             (of_us + own, of_perf + perf.cpu_ms_per_s),
-            (in_all / seconds, perf.whole_cpu_ms / seconds),
-            (of_us + in_all / seconds, of_perf + perf.whole_cpu_ms / seconds),
+            (in_all / length, perf.whole_cpu_ms / length),
+            (of_us + in_all / length, of_perf + perf.whole_cpu_ms / length),
         ]);
     }
     let names = [
-        "the cores lose to samples",
-        "to samples and to reading and storing, while it records",
+        "samples",
+        "samples, reading and storing, while it records",
         "own CPU, start and end included",
-        "the cores lose in all, start and end included",
+        "all that the cores lose, start and end included",
     ];
     println!("\nMedians, ms a second of all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|");
     for (index, name) in names.iter().enumerate() {
@@ -91,6 +92,23 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         println!("| {name} | {perfs:.2} | {ours:.2} | {:.2} | {} |", ours / perfs, yes(ours <= perfs));
     }
     Ok(())
+}
+
+/// What the kernel does for perf's samples and for the recorder's, in short turns: a sample takes longer where others keep the
+/// caches busy, and that changes from one minute to the next.
+fn samples_of_each(coroner: &Path, dir: &Path) -> anyhow::Result<(Samples, Samples)> {
+    let (mut perfs, mut ours) = (Samples::default(), Samples::default());
+    for turn in 0..TRACED_TURNS {
+        let perf = process::Perf::start(97, &dir.join("traced.data"))?;
+        perfs += interrupts::watch(TRACED)?;
+        drop(perf);
+        let recorder = Recorder::start(coroner, &dir.join(format!("traced-{turn}")), 97)?;
+        // Its first look at the node is behind it.
+        std::thread::sleep(Duration::from_secs(2));
+        ours += interrupts::watch(TRACED)?;
+        recorder.stop()?;
+    }
+    Ok((perfs, ours))
 }
 
 fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
@@ -102,8 +120,7 @@ fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let (measured, _) =
-            Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN, Duration::ZERO)?;
+        let (measured, _) = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 1.0)?;
     }
@@ -120,8 +137,7 @@ fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let (measured, _) =
-            Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN, Duration::ZERO)?;
+        let (measured, _) = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 3.0)?;
     }

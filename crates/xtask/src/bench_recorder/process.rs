@@ -1,6 +1,5 @@
 //! The processes that are measured.
 
-use super::interrupts::{self, Samples};
 use super::load::terminate;
 use crate::bench::children_cpu_ms;
 use anyhow::{Context, bail};
@@ -53,20 +52,14 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Its CPU over `turn`, once it has settled; then its samples are traced for a while, and it ends.
-    pub fn measure(
-        self,
-        settle: Duration,
-        turn: Duration,
-        traced: Duration,
-    ) -> anyhow::Result<(Measured, Option<Samples>)> {
+    /// Its CPU over `turn`, once it has settled; then it ends.
+    pub fn measure(self, settle: Duration, turn: Duration) -> anyhow::Result<Measured> {
         let began = Instant::now();
         let earlier = children_cpu_ms();
         std::thread::sleep(settle);
         let (from, before) = (Instant::now(), threads_ms(self.child.id())?);
         std::thread::sleep(turn);
         let (took, after) = (from.elapsed().as_secs_f64(), threads_ms(self.child.id())?);
-        let samples = if traced.is_zero() { None } else { Some(interrupts::watch(traced)?) };
         let (rss_mb, peak_rss_mb) = (self.memory_mb("VmRSS:")?, self.memory_mb("VmHWM:")?);
         let seconds = began.elapsed().as_secs_f64();
         self.stop()?;
@@ -79,7 +72,7 @@ impl Recorder {
             };
             (sum(&after) - sum(&before)) / took
         };
-        let measured = Measured {
+        Ok(Measured {
             cpu_ms_per_s: of(&[]),
             storing_ms_per_s: of(&["rings", "store", "recording-sync"]),
             first_thread_ms_per_s: of(&["coroner"]),
@@ -87,8 +80,7 @@ impl Recorder {
             rss_mb,
             peak_rss_mb,
             seconds,
-        };
-        Ok((measured, samples))
+        })
     }
 
     /// What it says of itself after it ran for so long.
@@ -181,17 +173,10 @@ pub struct OfPerf {
     pub cpu_ms_per_s: f64,
     /// All of it.
     pub whole_cpu_ms: f64,
-    pub samples: Samples,
 }
 
 /// As long as a recorder is measured.
-pub fn perf_record(
-    rate: u32,
-    file: &Path,
-    settle: Duration,
-    turn: Duration,
-    traced: Duration,
-) -> anyhow::Result<OfPerf> {
+pub fn perf_record(rate: u32, file: &Path, settle: Duration, turn: Duration) -> anyhow::Result<OfPerf> {
     let earlier = children_cpu_ms();
     let perf = Perf::start(rate, file)?;
     let all = |perf: &Perf| anyhow::Ok(threads_ms(perf.0.id())?.iter().map(|(_, ms)| ms).sum::<f64>());
@@ -199,7 +184,6 @@ pub fn perf_record(
     let (from, before) = (Instant::now(), all(&perf)?);
     std::thread::sleep(turn);
     let cpu_ms_per_s = (all(&perf)? - before) / from.elapsed().as_secs_f64();
-    let samples = interrupts::watch(traced)?;
     drop(perf);
-    Ok(OfPerf { cpu_ms_per_s, whole_cpu_ms: children_cpu_ms() - earlier, samples })
+    Ok(OfPerf { cpu_ms_per_s, whole_cpu_ms: children_cpu_ms() - earlier })
 }
