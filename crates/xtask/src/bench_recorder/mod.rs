@@ -120,7 +120,7 @@ fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let (measured, _) = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
+        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 1.0)?;
     }
@@ -137,7 +137,7 @@ fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
-        let (measured, _) = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
+        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), 3.0)?;
     }
