@@ -47,6 +47,8 @@ pub struct UnitFacts {
     pub protected: Option<String>,
     /// What else would stop.
     pub stops_with: Vec<String>,
+    /// Why that could not be found out.
+    pub stops_with_unknown: Option<String>,
     pub is_known: bool,
 }
 
@@ -85,6 +87,7 @@ pub fn of_evidence(evidence: &Evidence, targets: &Targets) -> Facts {
             up_for: unit.and_then(|unit| up_for(evidence, unit)),
             protected: why_protected_by(&catalogue, name).map(str::to_owned),
             stops_with: Vec::new(),
+            stops_with_unknown: None,
             is_known: unit.is_some() || file.is_some(),
         };
         facts.units.insert(name.clone(), told);
@@ -150,9 +153,10 @@ fn look_at_unit(told: &mut UnitFacts, name: &str, now: &UnitNow, hands: &mut Han
         let now_us = clock.tv_sec as u64 * 1_000_000 + clock.tv_nsec as u64 / 1000;
         Duration::from_micros(now_us.saturating_sub(now.active_since_us))
     });
-    if let Ok(with_it) = hands.manager().and_then(|manager| Ok(manager.stops_with(&now.id)?)) {
+    match hands.manager().and_then(|manager| Ok(manager.stops_with(&now.id)?)) {
         // Targets only group others: that one of them is no longer reached stops nobody.
-        told.stops_with = with_it.into_iter().filter(|other| !other.ends_with(".target")).collect();
+        Ok(with_it) => told.stops_with = with_it.into_iter().filter(|other| !other.ends_with(".target")).collect(),
+        Err(error) => told.stops_with_unknown = Some(error.to_string()),
     }
     if let Err(crate::steps::StepError::Refused(why)) = guards::may_switch_off(name, hands) {
         told.protected = Some(why);

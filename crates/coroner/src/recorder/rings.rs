@@ -89,12 +89,13 @@ impl Reader {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if now() >= due {
-                drained = now();
-                busiest = self.drain();
+            if now() < due {
+                continue;
             }
-            if now().since(told) >= SECOND {
-                told = now();
+            drained = now();
+            busiest = self.drain();
+            if drained.since(told) >= SECOND - BUSY / 2 {
+                told = drained;
                 let mut evidence = Evidence::default();
                 self.sampler.follow_cores(&mut evidence);
                 self.tell_losses(&mut evidence);

@@ -126,7 +126,8 @@ impl Part {
     pub fn goes_on_after(&self, before: &Part) -> bool {
         // One boot has one clock.
         let (Some(ours), Some(theirs)) = (self.outline.looks, before.outline.looks) else { return false };
-        self.outline.boot_id == before.outline.boot_id && ours.from.since(theirs.to) <= recording::TOGETHER
+        let is_same_boot = self.outline.boot_id.is_some() && self.outline.boot_id == before.outline.boot_id;
+        is_same_boot && ours.from >= theirs.to && ours.from.since(theirs.to) <= recording::TOGETHER
     }
 
     /// How many samples of `range` it has, about.

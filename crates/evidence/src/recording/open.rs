@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub struct Opened {
     pub db: Connection,
@@ -44,14 +44,7 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
         }
         Ok(_) => {}
     }
-    let (mut opened, mut missing) = log_of(path);
-    // Between the moment when the log is gone and the one when the file says so, a file that is just being sealed looks like one
-    // whose log was lost.
-    let until = Instant::now() + SEALING;
-    while !missing.is_empty() && was_written_lately(path) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10));
-        (opened, missing) = log_of(path);
-    }
+    let (opened, mut missing) = with_what_log_there_is(path);
     match opened.or_else(|_| file_alone(path)) {
         Ok((db, None)) => Ok(Opened { db, missing }),
         Ok((db, Some(damage))) => {
@@ -72,10 +65,11 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
 }
 
 /// The recording with its log, and what of the log cannot be reached. Without a log there is an error to go on from.
-fn log_of(path: &Path) -> (rusqlite::Result<Readable>, Vec<(String, String)>) {
+fn with_what_log_there_is(path: &Path) -> (rusqlite::Result<Readable>, Vec<(String, String)>) {
+    let log = beside(path, "-wal");
     let mut missing = Vec::new();
     let mut opened = Err(rusqlite::Error::InvalidQuery);
-    if beside(path, "-wal").exists() {
+    if log.exists() {
         // A writer that lives has an index beside its log, and there we must respect its locks. Without an index there is no
         // writer, and no need for one of ours.
         if beside(path, "-shm").exists() {
@@ -84,15 +78,15 @@ fn log_of(path: &Path) -> (rusqlite::Result<Readable>, Vec<(String, String)>) {
         opened = opened.or_else(|_| with_log_alone(path));
         if let Err(e) = &opened
             && e.sqlite_error_code() != Some(ErrorCode::NotADatabase)
+            && log.exists()
         {
-            let log = beside(path, "-wal");
             missing.push((
                 "the last seconds before the recorder was killed".to_owned(),
                 format!("{}: cannot be read: {e}", log.display()),
             ));
         }
-    } else if !beside(path, "-journal").exists() && is_in_wal_mode(path) {
-        // With a journal beside it, it is just being sealed: all that the log had is in the file, its header says so next.
+    }
+    if opened.is_err() && !log.exists() && has_lost_its_log(path) {
         missing.push((
             "the last seconds before the recorder was killed; the seconds before them may be incomplete".to_owned(),
             "FILE-wal, which belongs to this recording, is not beside it".to_owned(),
@@ -101,12 +95,15 @@ fn log_of(path: &Path) -> (rusqlite::Result<Readable>, Vec<(String, String)>) {
     (opened, missing)
 }
 
-/// How long a writer may take between two steps of sealing a file, also on a node where nothing gets its turn.
-const SEALING: Duration = Duration::from_secs(1);
+/// A file that says that it has a log, and there is none. One that was sealed, or is just being sealed, needs none: its log goes when all
+/// of it, the seal last, is in the file; that the file has no log any more is written after that.
+fn has_lost_its_log(path: &Path) -> bool {
+    !beside(path, "-journal").exists() && is_in_wal_mode(path) && !is_sealed(path)
+}
 
-fn was_written_lately(path: &Path) -> bool {
-    let written = std::fs::metadata(path).and_then(|meta| meta.modified());
-    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < 10 * SEALING))
+fn is_sealed(path: &Path) -> bool {
+    let sealed = |db: Connection| db.query_row("SELECT value FROM meta WHERE key = 'sealed'", [], |row| row.get(0));
+    file_alone(path).and_then(|(db, _)| sealed(db)).is_ok_and(|sealed: i64| sealed == 1)
 }
 
 /// Whether the file says that its youngest rows are in a log (https://sqlite.org/fileformat2.html, offset 18). Only asked where

@@ -112,6 +112,20 @@ fn a_reader_that_stays_keeps_the_file_from_being_alone_but_loses_nothing() {
     assert!(recording.about.sealed);
 }
 
+/// As it is between the moment when the log goes and the one when the file says so; a kill just then leaves it so for ever.
+#[test]
+fn a_sealed_file_that_still_says_it_has_a_log_lacks_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    let mut writer = Writer::create(&path).unwrap();
+    writer.append(&second(0, 4)).unwrap();
+    writer.finish(&[]).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[18..20].copy_from_slice(&[2, 2]);
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(read(&path).unwrap().evidence, seconds(1, 4));
+}
+
 /// A second and a half after the made-up node's first clock.
 fn slow_at() -> Time {
     second(0, 0).clocks[0].at + Duration::from_millis(1500)

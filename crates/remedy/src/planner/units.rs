@@ -165,6 +165,10 @@ impl Target<'_> {
         if !self.about.stops_with.is_empty() {
             risk_words.push_str(&format!(". With it stop {}", list(&self.about.stops_with, 4)));
         }
+        if let Some(why) = &self.about.stops_with_unknown {
+            risk_words.push_str(&format!(". What stops with it could not be found out: {why}"));
+        }
+        let alone = self.about.stops_with.is_empty() && self.about.stops_with_unknown.is_none();
         let mut not_fixed =
             "what it left behind (see the other steps); other nodes from the same image have it as well (`coroner fix \
                              --image` prints the lines for it)"
@@ -184,7 +188,7 @@ impl Target<'_> {
                 true => format!("systemctl disable --now {word}"),
                 false => format!("systemctl stop {word}"),
             }],
-            risk: match (&at_work, self.is_unused(), self.about.stops_with.is_empty()) {
+            risk: match (&at_work, self.is_unused(), alone) {
                 (Some(_), ..) => Risk::High,
                 (None, true, true) => Risk::Low,
                 _ => Risk::Medium,

@@ -50,6 +50,9 @@ impl Trace {
             (words.nth(1)? == HANDLER).then_some(address)
         });
         let handler = handler.with_context(|| format!("/proc/kallsyms has no {HANDLER}"))?;
+        if handler.bytes().all(|digit| digit == b'0') {
+            bail!("/proc/kallsyms hides addresses (kernel.kptr_restrict)");
+        }
         let dir = PathBuf::from(format!("/sys/kernel/tracing/instances/coroner-bench-{}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("{} (is this root? is tracefs mounted?)", dir.display()))?;
         let trace = Trace(dir);

@@ -1,7 +1,8 @@
 //! What the flight recorder costs, beside `perf record -F 97 -a -g` under the same load, in one run.
 //!
-//! CPU is the kernel's account of the process and its threads. "Reading, interning and storing" is what the threads `rings` and `store`
-//! of a recorder with samples use, less those of one without (`--rate 0`), in turns, so that what the probes cost is not in it.
+//! CPU is the kernel's account of the process and its threads. "Reading, interning and storing" is what the threads `rings`, `store` and
+//! `recording-sync` of a recorder with samples use, less those of one without (`--rate 0`), in turns, so that what the probes cost is not
+//! in it. What the kernel does for a sample is the time in the handler that takes it; the interrupt around it is the same for both.
 
 mod interrupts;
 mod load;
@@ -23,6 +24,10 @@ const TRACED: Duration = Duration::from_secs(5);
 const TRACED_TURNS: u32 = 8;
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
+    const PARTS: [&str; 5] = ["perf", "whole", "crowd", "fast", "freeze"];
+    if !part.is_empty() && !PARTS.contains(&part) {
+        bail!("no such part: recorder:{part}; there are recorder:{}", PARTS.join(", recorder:"));
+    }
     let coroner = binaries.join("coroner");
     if part.is_empty() || part == "perf" {
         beside_perf(&coroner, runs)?;
@@ -83,7 +88,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         "samples",
         "samples, reading and storing, while it records",
         "own CPU, start and end included",
-        "all that the cores lose, start and end included",
+        "samples and own CPU, start and end included",
     ];
     println!("\nMedians, ms a second of all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|");
     for (index, name) in names.iter().enumerate() {
@@ -99,11 +104,12 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
 fn samples_of_each(coroner: &Path, dir: &Path) -> anyhow::Result<(Samples, Samples)> {
     let (mut perfs, mut ours) = (Samples::default(), Samples::default());
     for turn in 0..TRACED_TURNS {
+        // The first look at the node of either is behind it.
         let perf = process::Perf::start(97, &dir.join("traced.data"))?;
+        std::thread::sleep(Duration::from_secs(2));
         perfs += interrupts::watch(TRACED)?;
         drop(perf);
         let recorder = Recorder::start(coroner, &dir.join(format!("traced-{turn}")), 97)?;
-        // Its first look at the node is behind it.
         std::thread::sleep(Duration::from_secs(2));
         ours += interrupts::watch(TRACED)?;
         recorder.stop()?;

@@ -1,6 +1,7 @@
 //! What stops if a unit stops.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use super::{Manager, ManagerError, UNIT, Value};
 
@@ -8,6 +9,8 @@ use super::{Manager, ManagerError, UNIT, Value};
 const MOST_DEPENDANTS: usize = 256;
 /// So many are asked whether they stop when nobody needs them, and whether they are up.
 const MOST_ASKED: usize = 4096;
+/// A bus that answers each question late must not hold whoever asks for hours.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 // The relations are those of systemd's unit-dependency-atom.c; PropagatesStopTo, Upholds and UpheldBy from version 249 on.
 /// By these a stop goes on to another unit (UNIT_ATOM_PROPAGATE_STOP).
@@ -20,6 +23,7 @@ const NEEDED_BY: [&str; 5] = ["RequiredBy", "RequisiteOf", "WantedBy", "BoundBy"
 struct Search<'m> {
     manager: &'m mut Manager,
     name: &'m str,
+    until: Instant,
     found: Vec<String>,
     /// Of those found, the ones whose relations are still to be read.
     queue: Vec<String>,
@@ -38,6 +42,7 @@ impl Manager {
         let mut search = Search {
             manager: self,
             name,
+            until: Instant::now() + PATIENCE,
             found: Vec::new(),
             queue: vec![name.to_owned()],
             asked: BTreeSet::new(),
@@ -130,6 +135,13 @@ impl Search<'_> {
     }
 
     fn bounded(&self, number: usize, most: usize) -> Result<(), ManagerError> {
-        if number <= most { Ok(()) } else { Err(ManagerError::TooMany { unit: self.name.to_owned(), most }) }
+        if number > most {
+            return Err(ManagerError::TooMany { unit: self.name.to_owned(), most });
+        }
+        if Instant::now() > self.until {
+            let what = format!("finding out what stops with {}", self.name);
+            return Err(ManagerError::TooSlow { what, after: PATIENCE });
+        }
+        Ok(())
     }
 }
