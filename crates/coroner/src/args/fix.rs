@@ -72,8 +72,8 @@ pub struct FixArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s", conflicts_with = "image")]
     pub budget: Duration,
 
-    /// How long to watch the node: 5s, 500ms, 2m. [default: 5s, unless a recorder runs here and nothing is to be done: then its last ten
-    /// minutes are read]
+    /// How long to watch the node: 5s, 500ms, 2m. Also where a recorder runs: its last minutes may be full of what is over; --last reads
+    /// them. [default: 5s]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["last", "since", "until"])]
     pub duration: Option<Duration>,
 

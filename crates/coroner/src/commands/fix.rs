@@ -163,8 +163,8 @@ struct Seen {
 }
 
 fn look(args: &FixArgs, known: &Known) -> anyhow::Result<Seen> {
-    let is_watch = args.apply || args.duration.is_some() || args.bus.is_some();
-    match recorded::read(&args.recorded, is_watch)? {
+    // What is wrong now, also if a recorder runs here: its last minutes may be full of what is over.
+    match recorded::read(&args.recorded, true)? {
         Some(mut recorded) => {
             let mut evidence = std::mem::take(&mut recorded.evidence);
             if !args.catalogue.catalogue.is_empty() {

@@ -70,7 +70,10 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     let is_directory = path.is_dir();
     let (span, is_default) = span(path, args)?;
     let mut recording = recording::read_span(path, &span).map_err(|error| or_profile(path, error))?;
-    let is_written = is_directory && directory::is_live(path);
+    let is_written = match is_directory {
+        true => directory::is_live(path),
+        false => log_beside(path).exists() && path.parent().is_some_and(directory::is_live),
+    };
     if !recording.about.sealed && !is_written {
         warn(&format!(
             "{}: the recorder was stopped before it could seal {}; reading what is there",
@@ -80,8 +83,9 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
     }
     ensure!(
         recording.evidence.window().is_some(),
-        "{}: the recording holds no look at the cores; nothing can be said",
-        path.display()
+        "{}: the recording holds no look at the cores; nothing can be said{}",
+        path.display(),
+        if is_written { " yet: its recorder has just begun, try again in a second" } else { "" }
     );
     kernel_work::add(path, &mut recording.evidence);
     let line = match is_directory && is_default {
@@ -89,6 +93,12 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
         false => String::new(),
     };
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
+}
+
+fn log_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
 }
 
 /// A CPU profile has no evidence of a node, but there are commands for it.
