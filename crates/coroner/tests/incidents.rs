@@ -87,6 +87,92 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     );
 }
 
+/// Two troubles of the same kind, one after the other: each is told with its own culprit, its own length, and that it is over.
+#[test]
+fn troubles_that_come_and_go_are_told_apart() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    // The port is told by the system.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // All of the trouble is in its incident.
+    let settings = dir.path().join("coroner.toml");
+    std::fs::write(&settings, "[incidents]\nafter = \"14s\"\n").unwrap();
+    let recorder = Recorder::start(
+        &dir.path().join("d"),
+        &["--config", settings.to_str().unwrap(), "--max-size", "64MiB", "--metrics", &port],
+    );
+    let from = recorder.dir.to_str().unwrap().to_owned();
+    let mut told = Vec::new();
+    for seed in ["11", "12"] {
+        let began = std::time::Instant::now();
+        let scenario = start_scenario("nic-starved", &["--seed", seed]);
+        let comm = scenario.truth.facts["comm"].as_str().unwrap().to_owned();
+        let is_it = |i: &Value| i["by"] == comm.as_str();
+        let found = await_incident(&recorder, "the spinner begins an incident", is_it);
+        assert_eq!(found["over"], Value::Null, "it goes on: {found:#}");
+        std::thread::sleep(Duration::from_secs(8));
+        let measured = scenario.stop().unwrap();
+        let lasted = began.elapsed().as_secs_f64();
+        let done = await_incident(&recorder, "it is over and complete", |i| {
+            is_it(i) && i["over"].is_string() && i["state"] == "complete"
+        });
+        let seconds = done["lasted_seconds"].as_f64().unwrap();
+        assert!((7.0..lasted + 2.0).contains(&seconds), "{seconds} of at most {lasted}");
+        told.push((done["number"].to_string(), comm, measured["napi_waited_ms"].as_f64().unwrap()));
+    }
+
+    let metrics = metrics(&port);
+    let value = |name: &str| -> f64 {
+        metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    assert!(value("coroner_core_saturated_seconds_total") >= 14.0, "{metrics}");
+    assert!(value("coroner_starved_nic_queues") >= 1.0, "{metrics}");
+
+    // Each incident leads with what it was frozen for, though the second one's minutes hold both.
+    for (number, comm, waited_ms) in &told {
+        let report = json_of(&coroner(&["incidents", "show", number, "--dir", &from, "--json"]));
+        let verdict = &report["diagnosis"]["verdicts"][0];
+        let root = verdict["root_cause"]["subject"]["name"].as_str().unwrap_or_default();
+        assert!(root.starts_with(&format!("{comm}[")), "incident {number} leads with {root}, not {comm}");
+        // What is told is the long waits only, by a lower bound. Where the kernel gave the thread its turns, there are few of them.
+        if *waited_ms < 6_000.0 {
+            continue;
+        }
+        let chain = verdict["chain"].as_array().unwrap();
+        let waits = chain.iter().filter(|link| link["to"]["code"] == "nic-core-starved").flat_map(|link| {
+            let evidence = link["evidence"].as_array().cloned().unwrap_or_default();
+            evidence.into_iter().filter(|fact| fact["what"].as_str().unwrap().starts_with("napi/"))
+        });
+        let told_ms = waits.filter_map(|fact| fact["value"].as_f64()).fold(0.0, f64::max);
+        assert!(told_ms >= 0.2 * waited_ms, "incident {number}: {told_ms} ms of {waited_ms}");
+    }
+    // Whoever asks later is told of both, and that they are over.
+    wait_until("both are over for ten seconds", || {
+        let diagnosis = json_of(&coroner(&["diagnose", "--from", &from, "--json"]));
+        let over = |comm: &str| {
+            diagnosis["verdicts"].as_array().unwrap().iter().any(|verdict| {
+                let root = verdict["root_cause"]["subject"]["name"].as_str().unwrap_or_default();
+                root.starts_with(&format!("{comm}[")) && verdict["over"].is_string()
+            })
+        };
+        told.iter().all(|(_, comm, _)| over(comm))
+    });
+    let text = coroner(&["diagnose", "--from", &from]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("It is over"));
+    assert_eq!(recorder.stop(), Some(0));
+}
+
+fn metrics(address: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream
+        .write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 #[test]
 fn a_line_of_the_log_and_a_mark_are_incidents_and_a_killed_recorder_leaves_none_open() {
     let Some(_host) = HostLock::take_as_root() else { return };

@@ -6,7 +6,7 @@ use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};
 use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -102,9 +102,13 @@ pub struct Finding {
     pub evidence: Vec<Fact>,
     /// The safe next step.
     pub remedy: String,
-    /// What joins it to other findings.
-    #[serde(skip)]
+    /// What joins it to other findings. Told is only who did it.
+    #[serde(rename = "by", serialize_with = "culprit")]
     pub ties: Ties,
+}
+
+fn culprit<S: Serializer>(ties: &Ties, serializer: S) -> Result<S::Ok, S::Error> {
+    ties.culprit().serialize(serializer)
 }
 
 impl Finding {

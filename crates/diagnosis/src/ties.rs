@@ -25,6 +25,8 @@ pub struct Ties {
     pub when: Option<When>,
     /// When it was so for the first time, if that was before.
     pub since: Option<Time>,
+    /// When it was so for the last time, where the rule knows.
+    pub until: Option<Time>,
 }
 
 /// A process, or one of its threads.
@@ -161,6 +163,11 @@ impl Ties {
 
     pub fn of_cgroup(path: &str) -> Ties {
         Ties { cgroups: vec![path.to_owned()], ..Ties::default() }
+    }
+
+    /// Who did it: `kubelet[4711]`.
+    pub fn culprit(&self) -> Option<String> {
+        self.culprits.first().map(Task::name)
     }
 
     /// Cores that both are about.

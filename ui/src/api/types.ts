@@ -1,7 +1,7 @@
 // What /api/v1 answers (docs/api.md). Times are nanoseconds after the source's start unless they are text.
 
 export interface Subject { kind: string; name: string }
-export interface Named { code: string; subject: Subject; title: string }
+export interface Named { code: string; subject: Subject; by?: string | null; title: string }
 export type Severity = "info" | "warning" | "critical";
 export type Certainty = "proven" | "likely" | "possible";
 export interface Evidence { what: string; value: string | number; unit: string; source: string }
@@ -11,9 +11,9 @@ export interface Link { from: Named; to: Named; because: string; certainty: Cert
 export interface Verdict {
   root_cause: Named; certainty: Certainty; severity: Severity; story: string; because: string; proofs: Proofs; chain: Link[];
   context: Named[]; timeline: { at: string; uncertainty_ms: number; already: boolean; what: string }[];
-  remedy: string | null; not_fixed: string | null; risk: string | null;
+  over?: string | null; remedy: string | null; not_fixed: string | null; risk: string | null;
 }
-export interface Finding { code: string; severity: Severity; subject: Subject; title: string; detail: string; evidence: Evidence[]; remedy: string | null }
+export interface Finding { code: string; severity: Severity; subject: Subject; by?: string | null; title: string; detail: string; evidence: Evidence[]; remedy: string | null }
 export interface Unseen { probe: string; what: string; why: string; how_to_see: string }
 export interface NodeIdentity {
   host?: string; machine_id?: string; boot_id?: string; kernel?: string; os?: string; booted?: string; cores?: number; memory_bytes?: number;

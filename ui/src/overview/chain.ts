@@ -1,7 +1,7 @@
 // The links of a verdict as a picture: steps from the root cause down, side effects indented. Pure.
 import type { Link, Named, Verdict } from "../api/types.ts";
 
-export const keyOf = (named: Named): string => `${named.code}|${named.subject.kind}|${named.subject.name}`;
+export const keyOf = (named: Named): string => `${named.code}|${named.subject.kind}|${named.subject.name}${named.by ? `|${named.by}` : ""}`;
 
 export interface Step {
   finding: Named;

@@ -21,7 +21,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
   return (
     <article class={`verdict ${verdict.severity}`} aria-label={`Verdict ${number}`}>
       <header>
-        <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{sure && <span class="muted">{sure}</span>}</p>
+        <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{verdict.over && <span class="over">over since {verdict.over.slice(11, 19)}Z</span>}{sure && <span class="muted">{sure}</span>}</p>
         <h2><Words text={verdict.root_cause.title} /></h2>
         {steps.length > 1 && worstOf(steps, findings) !== verdict.root_cause && <p class="story">What hurts most: <Words text={worstOf(steps, findings).title} /></p>}
       </header>

@@ -143,7 +143,9 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Re
             kernel_work::add(file, &mut recording.evidence);
             let mut diagnosis = diagnose(&recording.evidence);
             let verdicts = &mut diagnosis.conclusion.verdicts;
-            verdicts.sort_by_key(|verdict| std::cmp::Reverse(nearness(verdict, &listed.incident)));
+            verdicts.sort_by_key(|verdict| {
+                (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance_ns(verdict, &listed.incident))
+            });
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
             Read { evidence: recording.evidence, diagnosis, risers }
         }),
@@ -158,9 +160,18 @@ fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
         let name = told.subject.name.as_str();
         let core = incident.core.map(|core| core.to_string());
         let same_core = told.subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
-        u8::from(told.code.as_str() == incident.code) * 2 + u8::from(same_core || name == incident.subject)
+        let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
+        u8::from(told.code.as_str() == incident.code) * 2
+            + u8::from(same_core || name == incident.subject)
+            + u8::from(told.subject.kind == SubjectKind::Process && same_doer) * 4
     };
     told.map(of_one).max().unwrap_or(0)
+}
+
+/// How far from the trigger it began: of two that are alike, it was the nearer one.
+fn distance_ns(verdict: &Verdict, incident: &Incident) -> u64 {
+    let began = verdict.timeline.iter().map(|moment| moment.real_ns.abs_diff(incident.triggered_real_ns));
+    began.min().unwrap_or(u64::MAX)
 }
 
 fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> {

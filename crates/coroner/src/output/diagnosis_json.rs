@@ -46,6 +46,7 @@ fn verdict(verdict: &Verdict) -> serde_json::Result<Value> {
     let mut document = serde_json::to_value(verdict)?;
     if let Some(fields) = document.as_object_mut() {
         fields.insert("timeline".into(), verdict.timeline.iter().map(moment).collect());
+        fields.insert("over".into(), verdict.over_real_ns.map(timestamp).into());
     }
     Ok(document)
 }

@@ -32,7 +32,8 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         }
         Outcome::NoCauseFound => format!("{}\n", bold("No cause found for what hurts:")),
         Outcome::CauseFound => {
-            worse_below(diagnosis, width) + &verdict_text::render(&diagnosis.conclusion.verdicts, width, verbose)
+            worse_below(diagnosis, width)
+                + &verdict_text::render(&diagnosis.conclusion.verdicts, diagnosis.window_real_ns, width, verbose)
         }
     });
     out.push_str(&others_text(diagnosis, outcome, width, verbose));

@@ -8,7 +8,7 @@ use crate::recorder::directory;
 use crate::recorder::incident::{Incident, State};
 use crate::recorder::incidents::files;
 use coroner_diagnosis::words::bytes as size;
-use coroner_diagnosis::words::plural;
+use coroner_diagnosis::words::{duration_words, plural};
 use coroner_evidence::{Evidence, Source};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
             printable(&subject),
             dim(&facts.join(", "))
         ));
-        out.push_str(&wrap(&printable(&incident.text), width(), 6));
+        out.push_str(&wrap(&printable(&told(incident, is_live)), width(), 6));
         if let Some(error) = &incident.error {
             out.push_str(&wrap(&printable(error), width(), 6));
         }
@@ -120,7 +120,7 @@ pub fn plain_head(report: &Report) -> String {
 fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> Vec<String> {
     let subject = if incident.subject.is_empty() { String::new() } else { format!(", {}", incident.subject) };
     let title = format!("Incident {}: {}{subject} ({})", incident.number, incident.code, incident.state.as_str());
-    let mut lines = vec![title, incident.text.clone()];
+    let mut lines = vec![title, told(incident, is_live)];
     let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
     let trigger = incident.triggered_real_ns;
     let mut window = format!(
@@ -159,6 +159,25 @@ fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> V
         lines.push(format!("while it was frozen: {error}"));
     }
     lines
+}
+
+/// What happened, and how long it lasted: `spin[4711] (SCHED_FIFO 50) had core 1 for itself for 7 min`.
+fn told(incident: &Incident, is_live: bool) -> String {
+    let text = &incident.text;
+    let Some(lasting) = incident.lasting else { return text.clone() };
+    let at_least = if lasting.at_least { "at least " } else { "" };
+    let lasted = format!("{at_least}{}", duration_words(Duration::from_nanos(lasting.lasted_ns)));
+    let again = incident.last_repeat_text.as_ref().filter(|again| *again != text);
+    let again = again.map_or_else(String::new, |again| format!("; last {again}"));
+    let earlier = if incident.repeats > 0 { format!(", after {lasted} earlier") } else { String::new() };
+    let since = timestamp(lasting.since_real_ns);
+    match (lasting.until_real_ns, lasting.goes_on() && is_live) {
+        (Some(_), _) if incident.repeats > 0 => format!("{text} for {lasted} in all{again}"),
+        (Some(_), _) => format!("{text} for {lasted}"),
+        (None, true) => format!("{text}{again}; it goes on since {since}{earlier}"),
+        (None, false) if lasting.lasted_ns > 0 => format!("{text}{again} for {lasted} in all; nobody saw its end"),
+        (None, false) => format!("{text}{again}, from {since} on; nobody saw its end"),
+    }
 }
 
 /// What the sampler could not see.

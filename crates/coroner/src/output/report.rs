@@ -37,7 +37,7 @@ pub fn render(report: &Report<'_>) -> String {
             for (i, verdict) in verdicts.iter().enumerate() {
                 let number =
                     if verdicts.len() > 1 { format!(" {} of {}", i + 1, verdicts.len()) } else { String::new() };
-                out.push_str(&verdict_text(verdict, &number));
+                out.push_str(&verdict_text(verdict, &number, diagnosis.window_real_ns));
             }
         }
     }
@@ -103,7 +103,7 @@ fn node_facts(node: &Node) -> Vec<(&'static str, String)> {
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-fn verdict_text(verdict: &Verdict, number: &str) -> String {
+fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> String {
     let severity = verdict.severity.as_str();
     let sure = telling::how_sure(verdict);
     let cause = match verdict.certainty {
@@ -113,7 +113,9 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     };
     let root = &verdict.root_cause;
     let subject = format!("{} {}", root.subject.kind.as_str(), root.subject.name);
-    let mut out = format!("\n## Verdict{number} ({severity}, {sure})\n\n");
+    let over = telling::over(verdict, seen);
+    let is_over = if over.is_some() { ", over" } else { "" };
+    let mut out = format!("\n## Verdict{number} ({severity}{is_over}, {sure})\n\n");
     if !verdict.chain.is_empty() {
         // Two spaces at its end keep a line apart from the next.
         let story: Vec<String> = verdict.story.split(" ← ").map(line).collect();
@@ -121,6 +123,9 @@ fn verdict_text(verdict: &Verdict, number: &str) -> String {
     }
     out.push_str(&format!("**{cause}:** {} ({}, `{}`)\n\n", line(&root.title), line(&subject), root.code));
     out.push_str(&format!("Because {}\n\n", line(&sentence(&verdict.because))));
+    if let Some(over) = over {
+        out.push_str(&format!("{over}\n\n"));
+    }
     for more in &verdict.context {
         out.push_str(&format!("- also: {} (`{}`)\n", line(&more.title), more.code));
     }

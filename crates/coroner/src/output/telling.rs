@@ -1,8 +1,11 @@
 //! What is told of a diagnosis, and in which order: the same on a terminal and in a report.
 
+use super::diagnosis_json::timestamp;
 use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::words::duration_words;
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
 use coroner_evidence::Unseen;
+use std::time::Duration;
 
 /// What it comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,19 +68,15 @@ fn follow<'a>(
     steps: &mut Vec<Step<'a>>,
 ) {
     told.push(from);
-    let effects: Vec<&Link> = verdict.chain.iter().filter(|link| is_same(&link.from, from)).collect();
+    let effects: Vec<&Link> = verdict.chain.iter().filter(|link| link.from.is_same(from)).collect();
     let within = depth + usize::from(effects.len() > 1);
     for link in effects {
-        let again = told.iter().any(|before| is_same(before, &link.to));
+        let again = told.iter().any(|before| before.is_same(&link.to));
         steps.push(Step { depth, link, again });
         if !again {
             follow(verdict, &link.to, within, told, steps);
         }
     }
-}
-
-fn is_same(one: &FindingRef, other: &FindingRef) -> bool {
-    one.code == other.code && one.subject == other.subject
 }
 
 /// What a proof is called.
@@ -86,11 +85,7 @@ pub fn named(proofs: &Proofs) -> [(&'static str, &Proof); 3] {
 }
 
 pub fn finding_of<'a>(diagnosis: &'a Diagnosis, told: &FindingRef) -> Option<&'a Finding> {
-    diagnosis.findings.iter().find(|finding| is_about(told, finding))
-}
-
-fn is_about(told: &FindingRef, finding: &Finding) -> bool {
-    told.code == finding.code && told.subject == finding.subject
+    diagnosis.findings.iter().find(|finding| told.is(finding))
 }
 
 /// The findings of all verdicts, worst first.
@@ -102,7 +97,7 @@ fn is_in_a_verdict(diagnosis: &Diagnosis, finding: &Finding) -> bool {
     diagnosis.conclusion.verdicts.iter().any(|verdict| {
         let effects = verdict.chain.iter().map(|link| &link.to);
         let mut all = effects.chain(&verdict.context).chain([&verdict.root_cause]);
-        all.any(|told| is_about(told, finding))
+        all.any(|told| told.is(finding))
     })
 }
 
@@ -141,6 +136,17 @@ pub fn how_sure(verdict: &Verdict) -> String {
         (_, 1) => format!("{sure}; what follows from it is less sure"),
         _ => format!("{sure}; {less} of its {all} steps {are} less sure"),
     }
+}
+
+/// That it is over, where it is: `It was last so at 05:51:42.1Z, 6 min before the end of what was seen …`.
+pub fn over(verdict: &Verdict, seen: Option<(u64, u64)>) -> Option<String> {
+    let over = verdict.over_real_ns?;
+    let (_, end) = seen?;
+    let ago = duration_words(Duration::from_nanos(end.saturating_sub(over)));
+    let at = timestamp(over);
+    Some(format!(
+        "It is over: it was last so at {at}, {ago} before the end of what was seen. What to do holds if it comes back."
+    ))
 }
 
 /// The moments of a verdict, if they say more than the chain does: not where all was seen at once.

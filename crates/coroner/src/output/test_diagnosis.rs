@@ -49,6 +49,7 @@ pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
         context: Vec::new(),
         because: format!("{} ends and is started again and again", root.subject.name),
         proofs: Proofs { size: Proof::shown(root.title.clone()), ..shown() },
+        over_real_ns: None,
         timeline: Vec::new(),
         remedy: "Switch it off: `systemctl disable --now ecs.service`, then reboot".to_owned(),
         not_fixed: "Disabling alone frees nothing".to_owned(),

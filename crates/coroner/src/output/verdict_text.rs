@@ -11,20 +11,23 @@ use std::time::Duration;
 /// So many moments are told unless somebody wants them all.
 const FEW: usize = 6;
 
-pub fn render(verdicts: &[Verdict], width: usize, verbose: bool) -> String {
+/// `seen` is from when to when, in nanoseconds since 1970.
+pub fn render(verdicts: &[Verdict], seen: Option<(u64, u64)>, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     for (i, verdict) in verdicts.iter().enumerate() {
         if i > 0 {
             out.push('\n');
         }
         let number = if verdicts.len() > 1 { format!(" {} of {}", i + 1, verdicts.len()) } else { String::new() };
-        out.push_str(&one(verdict, &number, width, verbose));
+        out.push_str(&one(verdict, &number, seen, width, verbose));
     }
     out
 }
 
-fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
-    let head = format!("VERDICT{number}  {}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
+fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, verbose: bool) -> String {
+    let over = telling::over(verdict, seen);
+    let is_over = if over.is_some() { ", over" } else { "" };
+    let head = format!("VERDICT{number}  {}{is_over}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
     let mut out = format!("{}\n", by_severity(verdict.severity, &head));
     let root = &verdict.root_cause;
     let cause = match verdict.certainty {
@@ -34,6 +37,9 @@ fn one(verdict: &Verdict, number: &str, width: usize, verbose: bool) -> String {
     };
     out.push_str(&bold(&wrap(&format!("{cause}: {} ({})", printable(&root.title), root.code), width, 2)));
     out.push_str(&wrap(&printable(&sentence(&upper_first(&verdict.because))), width, 2));
+    if let Some(over) = over {
+        out.push_str(&wrap(&over, width, 2));
+    }
     for more in &verdict.context {
         out.push_str(&wrap(&format!("Also: {} ({})", printable(&more.title), more.code), width, 2));
     }

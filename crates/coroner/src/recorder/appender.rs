@@ -4,6 +4,7 @@ use crate::output::diagnosis_json::timestamp;
 use crate::output::warn;
 use coroner_evidence::recording::{FindingRow, PROBE, RecordingError, Writer};
 use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unseen};
+use coroner_profile::recording::SampleWriter;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What kill -9 may take: fragments are handed to the file this often.
@@ -90,8 +91,26 @@ impl Appender {
 
     /// Brings what waits into the file. What does not fit waits for room, within bounds.
     pub fn try_commit(&mut self) -> Result<(), RecordingError> {
+        self.try_commit_with(&mut SampleWriter::default())
+    }
+
+    /// The same, with samples that wait as well.
+    pub fn try_commit_with(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
+        self.try_parts(samples)?;
+        if std::mem::take(&mut self.complained) {
+            warn("there is room again; recording goes on");
+        }
+        Ok(())
+    }
+
+    /// The same without samples, where more follows that may not fit: whether there is room again is not said yet.
+    pub fn try_commit_first(&mut self) -> Result<(), RecordingError> {
+        self.try_parts(&mut SampleWriter::default())
+    }
+
+    fn try_parts(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
         self.tried = SystemTime::now();
-        self.commit().map_err(|error| {
+        self.commit(samples).map_err(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
                     "{error}; recording goes on, {} s wait for room, what is older is lost",
@@ -108,29 +127,27 @@ impl Appender {
 
     /// The last commit: all, else what is described once, else that something is missing.
     pub fn take_leave(&mut self) -> Result<(), RecordingError> {
-        let Err(_) = self.commit() else { return Ok(()) };
+        let none = &mut SampleWriter::default();
+        let Err(_) = self.commit(none) else { return Ok(()) };
         self.writer.use_reserve();
-        let Err(error) = self.commit() else { return Ok(()) };
+        let Err(error) = self.commit(none) else { return Ok(()) };
         self.give_up(&error);
-        let Err(_) = self.commit() else { return Ok(()) };
+        let Err(_) = self.commit(none) else { return Ok(()) };
         self.waiting = Evidence::default();
-        self.commit()
+        self.commit(none)
     }
 
     pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
         self.writer.finish(findings)
     }
 
-    fn commit(&mut self) -> Result<(), RecordingError> {
+    fn commit(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
         let told = self.gap.as_ref().map(Gap::unseen);
         let unseen = self.waiting.unseen.len();
         self.waiting.unseen.extend(told);
-        if let Err(error) = self.writer.append(&self.waiting) {
+        if let Err(error) = samples.commit_with(&mut self.writer, &self.waiting) {
             self.waiting.unseen.truncate(unseen);
             return Err(error);
-        }
-        if std::mem::take(&mut self.complained) {
-            warn("there is room again; recording goes on");
         }
         self.looks += self.waiting.core_times.len();
         self.waiting = Evidence::default();

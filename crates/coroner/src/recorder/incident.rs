@@ -21,6 +21,9 @@ pub struct Incident {
     pub text: String,
     /// Nanoseconds since 1970.
     pub triggered_real_ns: u64,
+    /// Of what lasts: how long it lasted until now, repeats included, and whether it goes on.
+    #[serde(default)]
+    pub lasting: Option<Lasting>,
     pub from_real_ns: u64,
     pub until_real_ns: u64,
     pub state: State,
@@ -31,6 +34,9 @@ pub struct Incident {
     pub repeats: u64,
     #[serde(default)]
     pub last_repeat_real_ns: Option<u64>,
+    /// What the last of them said: the thread's number is another one.
+    #[serde(default)]
+    pub last_repeat_text: Option<String>,
     /// What else would have begun an incident while too many were open.
     #[serde(default)]
     pub also: Vec<Also>,
@@ -39,6 +45,33 @@ pub struct Incident {
     pub also_more: u64,
     /// What went wrong while it was frozen.
     pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lasting {
+    /// All of it that is over.
+    pub lasted_ns: u64,
+    /// When it began for the last time.
+    pub since_real_ns: u64,
+    /// When that was over; `None` while it goes on.
+    #[serde(default)]
+    pub until_real_ns: Option<u64>,
+    /// It went on when its recorder ended: nobody saw its end.
+    #[serde(default)]
+    pub end_unseen: bool,
+    /// So it was once: it lasted longer than is known.
+    #[serde(default)]
+    pub at_least: bool,
+}
+
+impl Lasting {
+    pub fn since(real_ns: u64) -> Lasting {
+        Lasting { lasted_ns: 0, since_real_ns: real_ns, until_real_ns: None, end_unseen: false, at_least: false }
+    }
+
+    pub fn goes_on(&self) -> bool {
+        self.until_real_ns.is_none() && !self.end_unseen
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

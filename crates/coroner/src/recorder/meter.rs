@@ -7,6 +7,7 @@
 mod cores;
 mod nics;
 
+use super::real_time::RealTimeThreads;
 use super::status::{NodeStatus, OTHER, ZombieStatus};
 use coroner_diagnosis::zombies::folding::{self, Item, split};
 use coroner_evidence::{CgroupCensus, Evidence, LogLine, Point, Source, Time, Unit, ZombieScan};
@@ -43,11 +44,11 @@ impl Meter {
     }
 
     /// Takes what was seen since the last call.
-    pub fn note(&mut self, fragment: &Evidence) {
+    pub fn note(&mut self, fragment: &Evidence, real_time: &RealTimeThreads) {
         let looks = fragment.core_times.iter().map(|look| look.at);
         let first = fragment.clocks.iter().map(|clocks| clocks.at).chain(looks).min();
         self.started = self.started.or(first);
-        self.cores.note(&fragment.core_times);
+        self.cores.note(&fragment.core_times, real_time);
         self.nics.note_devices(&fragment.nics);
         self.nics.note_counters(&fragment.counters);
         for line in &fragment.log {

@@ -1,5 +1,5 @@
-//! The thread that empties the perf rings, whatever the other threads wait for: once a second in peace, five times where much
-//! is written (a high rate, a storm of processes). What comes once a second is committed at once, so that kill -9 takes no more.
+//! The thread that empties the perf rings, whatever the other threads wait for: every 750 ms in peace, five times a second where much
+//! is written (a high rate, a storm of processes). What comes is committed at once, so that kill -9 takes no more than a second.
 //!
 //! It only copies: what the bytes mean is found out by the store. What the store cannot take is counted as lost.
 
@@ -14,12 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(1);
+/// What the main loop sees waits up to 250 ms for its turn, and then for the commit that comes with this.
+const PEACE: Duration = Duration::from_millis(750);
 const BUSY: Duration = Duration::from_millis(200);
 /// From so many bytes of one core at once on, its ring (half a megabyte, less beyond 64 cores) is emptied more often.
 const MUCH: usize = 48 << 10;
 /// From this rate on, too.
 const HIGH_RATE: u32 = 200;
+/// How often it is asked which cores there are.
+const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 /// How long a core may take from stamping a record to having it in its ring.
 const SETTLED: Duration = Duration::from_millis(5);
 /// Copied at once; the rest of a ring follows in the next piece.
@@ -45,6 +48,7 @@ impl Rings {
             escalated: None,
             lost_behind: BTreeMap::new(),
             told: BTreeMap::new(),
+            drained_bytes: 0,
         };
         let thread = std::thread::Builder::new().name("rings".to_owned()).spawn(move || reader.run(&receiver))?;
         Ok(Rings { escalations, escalated: None, thread })
@@ -74,16 +78,19 @@ struct Reader {
     lost_behind: BTreeMap<u32, u64>,
     /// Losses as they were told last.
     told: BTreeMap<u32, (u64, u64)>,
+    /// What came with the last round over the rings; the next one brings about as much.
+    drained_bytes: usize,
 }
 
 impl Reader {
     fn run(&mut self, escalations: &Receiver<Escalation>) {
         let mut drained = now();
         let mut told = now();
+        let mut followed = now();
         let mut busiest = 0;
         loop {
             let busy = busiest > MUCH || self.rate_hz > HIGH_RATE || self.escalated.is_some();
-            let due = drained + if busy { BUSY } else { SECOND };
+            let due = drained + if busy { BUSY } else { PEACE };
             match escalations.recv_timeout(due.since(now())) {
                 Ok(to) => self.escalate(to),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -94,10 +101,13 @@ impl Reader {
             }
             drained = now();
             busiest = self.drain();
-            if drained.since(told) >= SECOND - BUSY / 2 {
+            if drained.since(told) >= PEACE - BUSY / 2 {
                 told = drained;
                 let mut evidence = Evidence::default();
-                self.sampler.follow_cores(&mut evidence);
+                if drained.since(followed) >= FOLLOW_EVERY - BUSY / 2 {
+                    followed = drained;
+                    self.sampler.follow_cores(&mut evidence);
+                }
                 self.tell_losses(&mut evidence);
                 if evidence != Evidence::default() {
                     self.store.seen(evidence);
@@ -124,7 +134,9 @@ impl Reader {
     fn drain(&mut self) -> usize {
         // Written a moment after it is stamped.
         let all_until = now() - SETTLED;
-        let mut records = Records::default();
+        let room = (self.drained_bytes + self.drained_bytes / 8).min(PIECE);
+        let mut records = Records { bytes: Vec::with_capacity(room), ..Records::default() };
+        let mut drained_bytes = 0;
         let mut bytes: (u32, usize) = (u32::MAX, 0);
         let mut busiest = 0;
         let (store, lost) = (&self.store, &mut self.lost_behind);
@@ -138,6 +150,7 @@ impl Reader {
         self.sampler.drain(&mut |core, record| {
             bytes = if bytes.0 == core { (core, bytes.1 + record.len()) } else { (core, record.len()) };
             busiest = busiest.max(bytes.1);
+            drained_bytes += record.len();
             if records.bytes.len() + record.len() > PIECE {
                 hand_over(std::mem::take(&mut records));
             }
@@ -149,6 +162,7 @@ impl Reader {
         });
         records.all_until = Some(all_until);
         hand_over(records);
+        self.drained_bytes = drained_bytes;
         busiest
     }
 

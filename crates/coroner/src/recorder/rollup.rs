@@ -1,6 +1,6 @@
 //! A minute of the node in one row. Segments are evicted within days; these rows are what a fleet may keep for long.
 //!
-//! What is counted comes from the same meter as /metrics: a row has what its numbers rose by since the minute before. A minute
+//! What is counted comes from the meter of /metrics: a row has what its numbers rose by since the minute before. A minute
 //! is one of the wall clock; where the recorder began or stopped within it, the row tells of a part of it.
 
 use super::meter::Meter;
@@ -14,7 +14,6 @@ const STALLS: [&str; 3] = ["cpu", "memory", "io"];
 
 #[derive(Default)]
 pub struct Rollup {
-    meter: Meter,
     /// As the meter stood when the minute began.
     before: NodeStatus,
     /// The minute, counted from 1970.
@@ -64,16 +63,17 @@ impl Rollup {
     }
 
     /// Takes what was seen since the last call. Each time a minute ended, its row; the caller knows how many samples it had.
-    pub fn note(&mut self, fragment: &Evidence, clocks: Clocks) -> Option<RollupRow> {
+    ///
+    /// `meter` has not taken the fragment yet.
+    pub fn note(&mut self, fragment: &Evidence, meter: &Meter, clocks: Clocks) -> Option<RollupRow> {
         let minute = clocks.real_ns / MINUTE_NS;
         let ended = self.minute.replace(minute).filter(|before| *before != minute);
-        let row = ended.map(|minute| self.row(minute));
+        let row = ended.map(|minute| self.row(minute, meter.node()));
         self.take(fragment);
         row
     }
 
     fn take(&mut self, fragment: &Evidence) {
-        self.meter.note(fragment);
         self.saw_units |= !fragment.units.is_empty();
         self.saw_nics |= !fragment.nics.is_empty() || !fragment.log.is_empty();
         for look in &fragment.core_times {
@@ -117,8 +117,7 @@ impl Rollup {
         }
     }
 
-    fn row(&mut self, minute: u64) -> RollupRow {
-        let now = self.meter.node();
+    fn row(&mut self, minute: u64, now: NodeStatus) -> RollupRow {
         let before = std::mem::replace(&mut self.before, now.clone());
         let by_core = self.by_core(&before, &now);
         let all = by_core.len() as f64;
@@ -170,6 +169,7 @@ fn rounded(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::real_time::RealTimeThreads;
     use coroner_evidence::{Time, Unit};
 
     /// A tenth of a second: core 0 idles, core 1 is in the kernel from the 70th second on.
@@ -196,7 +196,13 @@ mod tests {
     #[test]
     fn each_minute_has_a_row_of_what_happened_in_it() {
         let mut rollup = Rollup::new();
-        let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(|(seen, now)| rollup.note(&seen, now)).collect();
+        let mut meter = Meter::new();
+        let mut note = |(seen, now): (Evidence, Clocks)| {
+            let row = rollup.note(&seen, &meter, now);
+            meter.note(&seen, &RealTimeThreads::default());
+            row
+        };
+        let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(&mut note).collect();
         let minutes: Vec<u64> = rows.iter().map(|row| row.minute_real_ns / 1_000_000_000).collect();
         assert_eq!(minutes, [1_779_999_960, 1_780_000_020, 1_780_000_080, 1_780_000_140]);
         // The first is of 20 s, and tells no more than these.

@@ -9,6 +9,7 @@ use super::memory;
 use super::meter::Meter;
 use super::metrics::Server;
 use super::notify;
+use super::real_time::RealTimeThreads;
 use super::rings::Rings;
 use super::rollup::Rollup;
 use super::segments::Segments;
@@ -76,6 +77,7 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
     // Without it `coroner` does not find us by itself; that is no reason not to record.
     let registered = directory::register(&own.path).inspect_err(|error| warn(&format!("{error:#}"))).ok();
     let mut noticing = Triggers::new(&config.triggers);
+    let mut real_time = RealTimeThreads::default();
     let mut meter = Meter::new();
     let mut rollup = Rollup::new();
     let mut watchdog = notify::Watchdog::new();
@@ -89,7 +91,12 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         fragment.append(std::mem::take(&mut first));
         let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
         let mut triggered = false;
-        for trigger in noticing.look(&fragment).into_iter().chain(marks) {
+        real_time.note(&fragment);
+        let noticed = noticing.look(&fragment, &real_time);
+        for over in noticed.over {
+            incidents.end(over, clocks);
+        }
+        for trigger in noticed.begun.into_iter().chain(marks) {
             triggered = true;
             incidents.begin(trigger, clocks);
         }
@@ -98,10 +105,10 @@ pub fn run(config: &Config, node: &NodeArgs, duration: Option<Duration>, stop: &
         if let Some(rings) = &mut rings {
             rings.escalate(about_incidents.escalation);
         }
-        meter.note(&fragment);
-        if let Some(minute) = rollup.note(&fragment, clocks) {
+        if let Some(minute) = rollup.note(&fragment, &meter, clocks) {
             to_store.rollup(minute);
         }
+        meter.note(&fragment, &real_time);
         match std::mem::take(&mut anew) {
             true => to_store.anew(fragment, clocks),
             false => to_store.seen(fragment),

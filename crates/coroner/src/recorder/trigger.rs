@@ -1,6 +1,7 @@
 //! What begins an incident.
 
 use coroner_evidence::Time;
+use std::time::Duration;
 
 /// Something happened that one will ask about later.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +16,27 @@ pub struct Trigger {
     pub core: Option<u32>,
     /// When it happened; not when it was noticed.
     pub at: Time,
-    /// In words: "core 3 was in the kernel for 1.0 s without a pause".
+    /// Since when it is so, of what lasts: that it is over is told, too.
+    pub since: Option<Time>,
+    /// In words: "core 3 was in the kernel without a pause".
     pub text: String,
+}
+
+/// What had begun is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Over {
+    /// As its trigger said them.
+    pub code: String,
+    pub subject: String,
+    pub by: Option<String>,
+    /// How long it was so; pauses are not in it.
+    pub lasted: Duration,
+    pub until: Time,
+}
+
+/// What was noticed in a fragment.
+#[derive(Debug, Default)]
+pub struct Noticed {
+    pub begun: Vec<Trigger>,
+    pub over: Vec<Over>,
 }

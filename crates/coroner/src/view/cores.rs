@@ -393,7 +393,7 @@ fn shares(map: &CoreHeatmap, row: usize, column: usize) -> Option<Shares> {
         Busy::Silent if !cell.idle_sampled => 0.0,
         Busy::Silent | Busy::NotSampled => return None,
     };
-    let part = |samples: u32| busy * f64::from(samples) / f64::from(cell.busy().max(1));
+    let part = |weight: u32| busy * f64::from(weight) / f64::from(cell.busy().max(1));
     Some(Shares {
         user: part(cell.user),
         system: part(cell.kernel),
@@ -445,7 +445,7 @@ fn name_owners(grid: &mut Grid, columns: Columns, map: &CoreHeatmap, names: &Dic
             let owners = &mut grid.owners;
             let number = *tasks.entry(task).or_insert_with(|| numbers.of(owners, task_owner(names, task)));
             row.owner[first + column] = number;
-            row.owner_share[first + column] = percent(f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)));
+            row.owner_share[first + column] = percent(f64::from(cell.owner_weight) / f64::from(cell.busy().max(1)));
         }
     }
 }

@@ -25,8 +25,9 @@ const MIN_SHARE: f64 = 0.0005;
 struct Flame<'a> {
     #[serde(flatten)]
     head: FlameHead<'a>,
-    /// Samples of idle cores that were left out.
+    /// Samples of idle cores that were left out, and what they stand for.
     idle: u64,
+    idle_total: u64,
     /// The part of the selected samples that was read.
     part: f64,
     pruned: Pruned,
@@ -127,6 +128,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     Ok(Answer::json(&Flame {
         head: flame_json::head("coroner.flame-columns/1", &side, &tree, inverted),
         idle: side.idle,
+        idle_total: side.idle_total,
         part,
         pruned: Pruned { min_share, nodes: tree.nodes.len() - places.len() + tree.left_out },
         names: names.names,

@@ -25,7 +25,7 @@ impl Recorder {
         let child = Command::new(CORONER)
             .args(["record", "--dir"])
             .arg(dir)
-            .args(["--metrics", "off"])
+            .args(if args.contains(&"--metrics") { &[][..] } else { &["--metrics", "off"] })
             .args(args)
             // Tests do not meet each other's recorders, nor a real one.
             .env("CORONER_RUNNING", dir.join("running"))

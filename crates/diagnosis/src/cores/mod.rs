@@ -33,8 +33,11 @@ pub const ROOM: f64 = 0.8;
 pub const IN_KERNEL: f64 = 0.9;
 /// In a longer watch one asks when it was.
 const LONG_WATCH: Duration = Duration::from_secs(15);
-/// A reign of at least this part of a stretch is the stretch.
+/// A reign of at least this part of a stretch is the stretch, but for so much at its ends.
 const NEARLY_ALL: f64 = 0.9;
+const MUCH: Duration = Duration::from_secs(2);
+/// Of threads that had a core one after the other so many are told: nobody reads fifty findings.
+const MOST_OWNERS: usize = 3;
 /// Threads that are pinned to a core share it if they have this part of its busy time together …
 const SHARED: f64 = 0.8;
 /// … and the first has at most so many times what the second has.
@@ -61,9 +64,12 @@ pub struct FullCore {
     pub core: u32,
     /// The stretch that tells most: one thread's before many's, of equals the longest.
     pub stretch: Stretch,
-    /// How many there were, and how long together.
-    pub stretches: usize,
+    /// All that there were, in their order.
+    pub windows: Vec<Window>,
+    /// How long together.
     pub total_ns: u64,
+    /// More threads that had it in turn and are not told one by one: how many, and how long.
+    pub more_owners: (usize, u64),
     /// The average of the other cores meanwhile; `None` on a node with one core.
     pub others: Option<Shares>,
     /// The average of all cores meanwhile: what a dashboard shows.
@@ -75,6 +81,44 @@ pub struct FullCore {
 }
 
 impl FullCore {
+    /// All of them as one: the first, and when the others were.
+    fn together(all: Vec<FullCore>) -> Option<FullCore> {
+        let total_ns = all.iter().map(|f| f.total_ns).fold(0u64, u64::saturating_add);
+        let mut windows: Vec<Window> = all.iter().flat_map(|f| f.windows.iter().copied()).collect();
+        windows.sort_by_key(|window| window.from);
+        all.into_iter().next().map(|first| FullCore { windows, total_ns, ..first })
+    }
+
+    /// The thread that owns it, if it is one.
+    pub fn only_thread(&self) -> Option<u32> {
+        self.ownership.owner().filter(|_| self.ownership.is_one_thread())?.who().map(|who| who.tid)
+    }
+
+    /// ` 3 more threads had the core in turn, 6.6 s in all.`, if there were.
+    pub fn more_owners_text(&self) -> String {
+        match self.more_owners {
+            (0, _) => String::new(),
+            (1, ns) => format!(" One more thread had the core in turn, for {}.", words::span(ns)),
+            (n, ns) => format!(" {n} more threads had the core in turn, {} in all.", words::span(ns)),
+        }
+    }
+
+    /// When it was so for the last time.
+    pub fn until(&self) -> Time {
+        self.windows.iter().map(|window| window.to).max().unwrap_or(self.stretch.window.to)
+    }
+
+    /// When it was so for the first time.
+    pub fn since(&self) -> Time {
+        self.windows.first().map_or(self.stretch.window.from, |window| window.from)
+    }
+
+    /// The same core at the same time.
+    pub fn overlaps(&self, other: &FullCore) -> bool {
+        let mut pairs = self.windows.iter().flat_map(|own| other.windows.iter().map(move |others| (own, others)));
+        self.core == other.core && pairs.any(|(own, others)| own.from < others.to && others.from < own.to)
+    }
+
     /// Threads that are pinned to this core have it together, about alike: none of them owns it, and none can leave.
     pub fn is_shared_by_pinned(&self) -> bool {
         let [first, second, ..] = self.pinned.as_slice() else { return false };
@@ -189,7 +233,7 @@ impl<'a> Cores<'a> {
     pub fn victims(&self, core: u32, window: Window, ownership: &Ownership) -> Vec<Victim> {
         let mut victims = self
             .waits
-            .victims(&self.threads, core, window, |line| self.charges.run_ns(&self.timeline, core, line, window));
+            .victims(&self.threads, core, &[window], |line| self.charges.run_ns(&self.timeline, core, line, window));
         let owner = ownership.owner().and_then(|o| o.who());
         let by_rank = owner.is_some_and(|who| who.class.is_real_time());
         // While the hypervisor has the core everybody on it waits, and nobody on the node is to blame.
@@ -251,13 +295,43 @@ impl<'a> Cores<'a> {
 
     /// The cores that were full, each with the stretch that tells most of those that pass `accept`.
     pub fn full(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> Vec<FullCore> {
+        let by_core = self.full_apart(saturation, accept).into_values();
+        by_core.filter_map(FullCore::together).collect()
+    }
+
+    /// The same, but if one thread had a core at one time and another one later, each is told: in a recording of minutes these are
+    /// two stories. The clearest of each core come first.
+    pub fn full_by_owner(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> Vec<FullCore> {
+        let mut full = Vec::new();
+        for apart in self.full_apart(saturation, accept).into_values() {
+            let mut by_owner: Vec<(Option<u32>, Vec<FullCore>)> = Vec::new();
+            for stretch in apart {
+                let owner = stretch.only_thread();
+                match by_owner.iter_mut().find(|(known, _)| *known == owner) {
+                    Some((_, same)) => same.push(stretch),
+                    None => by_owner.push((owner, vec![stretch])),
+                }
+            }
+            let rest = by_owner.split_off(by_owner.len().min(MOST_OWNERS));
+            let rest_ns = rest.iter().flat_map(|(_, same)| same).map(|f| f.total_ns).fold(0, u64::saturating_add);
+            let told = full.len();
+            full.extend(by_owner.into_iter().filter_map(|(_, same)| FullCore::together(same)));
+            if let Some(first) = full.get_mut(told) {
+                first.more_owners = (rest.len(), rest_ns);
+            }
+        }
+        full
+    }
+
+    /// By core the stretches that pass `accept` and do not overlap, those that tell most first.
+    fn full_apart(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> BTreeMap<u32, Vec<FullCore>> {
         let mut by_core: BTreeMap<u32, Vec<Stretch>> = BTreeMap::new();
         for stretch in self.timeline.stretches(saturation) {
             by_core.entry(stretch.core).or_default().push(stretch);
         }
         // Cores that were full together were full at the same time: the average is the same for all of them.
         let mut averages: HashMap<(Time, Time), Averages> = HashMap::new();
-        let mut full = Vec::new();
+        let mut full = BTreeMap::new();
         for (core, stretches) in by_core {
             let mut accepted: Vec<FullCore> = Vec::new();
             for stretch in stretches.into_iter().flat_map(|stretch| self.reigns(stretch)) {
@@ -281,11 +355,7 @@ impl<'a> Cores<'a> {
                 apart.extend(is_apart.then_some(window));
                 is_apart
             });
-            let count = accepted.len();
-            let total_ns = accepted.iter().map(|f| f.total_ns).fold(0u64, u64::saturating_add);
-            if let Some(longest) = accepted.into_iter().next() {
-                full.push(FullCore { core, stretches: count, total_ns, ..longest });
-            }
+            full.insert(core, accepted);
         }
         full
     }
@@ -294,10 +364,19 @@ impl<'a> Cores<'a> {
     fn reigns(&self, stretch: Stretch) -> Vec<Stretch> {
         let reigns = self.charges.reigns(stretch.core, stretch.window);
         let whole = stretch.window.length().mul_f64(NEARLY_ALL);
-        if stretch.saturation == Saturation::Kernel || reigns.is_empty() || reigns.iter().any(|r| r.length() >= whole) {
+        if stretch.saturation == Saturation::Kernel || reigns.is_empty() {
             return vec![stretch];
         }
         let line = self.timeline.lines.get(&stretch.core);
+        if let Some(reign) = reigns.iter().find(|reign| reign.length() >= whole) {
+            // Of a long stretch the tenth that was before it, or after, is long, too.
+            let window = Window {
+                from: if reign.from.since(stretch.window.from) > MUCH { reign.from } else { stretch.window.from },
+                to: if stretch.window.to.since(reign.to) > MUCH { reign.to } else { stretch.window.to },
+            };
+            let shares = line.and_then(|line| line.shares(window)).unwrap_or(stretch.shares);
+            return vec![Stretch { window, shares, ..stretch }];
+        }
         reigns
             .into_iter()
             .filter_map(|window| Some(Stretch { window, shares: line?.shares(window)?, ..stretch }))
@@ -309,7 +388,8 @@ impl<'a> Cores<'a> {
         let ownership = self.owner(stretch.core, stretch.window);
         FullCore {
             core: stretch.core,
-            stretches: 1,
+            windows: vec![stretch.window],
+            more_owners: (0, 0),
             total_ns: stretch.window.length().as_nanos() as u64,
             others: averages.without(&stretch.shares),
             node: averages.all().unwrap_or_default(),

@@ -15,7 +15,10 @@ use coroner_evidence::{CoreTicks, Evidence, Time, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
+use std::time::Duration;
 
+/// Cores are looked at ten times a second, on a starved node now and then seconds later; nobody looked if it takes longer.
+const PAUSE: Duration = Duration::from_secs(5);
 const NS_PER_TICK: f64 = 1e9 / TICKS_PER_SECOND as f64;
 
 /// A core is saturated at this share: 5 % is what real-time throttling leaves to others (sched_rt_runtime_us 950000), and
@@ -343,14 +346,23 @@ impl CoreLine {
         (sums[USER] + sums[SYSTEM] + sums[IRQ] + sums[SOFTIRQ]) * NS_PER_TICK
     }
 
-    /// The window cut into equal parts, for a strip. `None` where the core was not seen.
+    /// The window cut into equal parts, for a strip. `None` where the core was not seen: what the counters say of a long pause is the average
+    /// of it, and no picture.
     pub fn strip(&self, window: Window, parts: usize) -> Vec<Option<Shares>> {
         let length = window.length().as_nanos();
         let edge = |i: usize| {
             let offset = length.saturating_mul(i as u128) / parts.max(1) as u128;
             Time(window.from.0.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX)))
         };
-        (0..parts).map(|i| self.shares(Window { from: edge(i), to: edge(i + 1) })).collect()
+        let part = |i: usize| Window { from: edge(i), to: edge(i + 1) };
+        (0..parts).map(|i| self.shares(part(i)).filter(|_| !self.is_in_pause(part(i)))).collect()
+    }
+
+    /// Whether all of a window lies between two looks that are far apart.
+    fn is_in_pause(&self, window: Window) -> bool {
+        let after = self.times.partition_point(|at| *at <= window.from);
+        let looks = after.checked_sub(1).and_then(|before| Some((self.times[before], *self.times.get(after)?)));
+        looks.is_some_and(|(before, next)| next >= window.to && next.since(before) > PAUSE)
     }
 
     /// Every shortest run of counted steps that lasts a second: (first look, last look, what was counted).

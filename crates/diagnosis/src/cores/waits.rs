@@ -70,6 +70,9 @@ pub struct Victim {
     /// When its first long wait began.
     #[serde(skip)]
     pub since: Time,
+    /// When its last wait ended, or was seen last.
+    #[serde(skip)]
+    pub until: Time,
 }
 
 /// All waits, by core.
@@ -162,8 +165,15 @@ impl Waits {
         }
     }
 
-    /// Who was harmed by waiting for a core within a window, the longest wait first. `run_ns` tells how long a thread ran.
-    pub fn victims(&self, threads: &Threads, core: u32, window: Window, run_ns: impl Fn(usize) -> f64) -> Vec<Victim> {
+    /// Who was harmed by waiting for a core within windows that do not overlap, the longest wait first. `run_ns` tells how long a
+    /// thread ran.
+    pub fn victims(
+        &self,
+        threads: &Threads,
+        core: u32,
+        windows: &[Window],
+        run_ns: impl Fn(usize) -> f64,
+    ) -> Vec<Victim> {
         #[derive(Clone, Copy)]
         struct Total {
             ns: u64,
@@ -172,9 +182,11 @@ impl Waits {
             open: bool,
             window: Window,
             since: Time,
+            until: Time,
         }
         let mut by_thread: BTreeMap<usize, Total> = BTreeMap::new();
-        for wait in self.by_core.get(&core).into_iter().flatten() {
+        let waits = || self.by_core.get(&core).into_iter().flatten();
+        for (wait, window) in windows.iter().flat_map(|window| waits().map(move |wait| (wait, window))) {
             let overlap = Window { from: wait.window.from.max(window.from), to: wait.window.to.min(window.to) };
             if overlap.from >= overlap.to {
                 continue;
@@ -186,7 +198,8 @@ impl Waits {
                 longest_ns: 0,
                 open: false,
                 window: overlap,
-                since: window.to,
+                since: overlap.to,
+                until: overlap.to,
             });
             if wait.long_ns > 0 {
                 total.since = total.since.min(overlap.from);
@@ -199,12 +212,14 @@ impl Waits {
                 total.window = overlap;
             }
             total.open |= wait.open;
+            total.until = total.until.max(overlap.to);
         }
-        let length = window.length().as_nanos() as f64;
+        let length_ns = windows.iter().map(|window| window.length().as_nanos() as u64).fold(0, u64::saturating_add);
+        let length = length_ns as f64;
         let mut victims = Vec::new();
         for (line, total) in by_thread {
             // Overlapping guesses must not add up to more than there was.
-            let ns = total.ns.min(window.length().as_nanos() as u64);
+            let ns = total.ns.min(length_ns);
             let long_ns = total.long_ns.min(ns);
             if ns < VICTIM_WAITED_NS {
                 continue;
@@ -234,6 +249,7 @@ impl Waits {
                 line,
                 window: total.window,
                 since: total.since.min(total.window.from),
+                until: total.until,
             });
         }
         victims.sort_by_key(|v| std::cmp::Reverse(v.waited_ns));

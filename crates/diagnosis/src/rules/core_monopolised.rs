@@ -27,7 +27,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
-    let mut full = cores.full(Saturation::Busy, |f| monopolist(f).is_some());
+    let mut full = cores.full_by_owner(Saturation::Busy, |f| monopolist(f).is_some());
     full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
     let findings: Vec<Finding> =
         full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(&cores, f, owner, who))).collect();
@@ -97,6 +97,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         cores.when(full.stretch.window.from),
     );
     detail.push_str(&format!(" Kept off: {}.", victims_text(&starved)));
+    detail.push_str(&full.more_owners_text());
     if let Some(affinity) = &who.affinity {
         match affinity.single() {
             Some(core) => detail.push_str(&format!(" It is pinned to core {core}.")),
@@ -129,6 +130,8 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         ties: Ties {
             culprits: vec![who.into()],
             victims: starved.iter().map(|victim| Task::from(&victim.who)).collect(),
+            since: Some(full.since()),
+            until: Some(full.until()),
             ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
         },
         severity: if network { Severity::Critical } else { Severity::Warning },
@@ -274,6 +277,36 @@ mod tests {
         assert_eq!(findings(&scene().with(spinner()).evidence()), []);
         let idle = Scene::new(2, 5.0).evidence();
         assert!(matches!(examine(&idle), Answer::Fine(why) if why.contains("no core was full")));
+    }
+
+    /// In a recording of minutes one may follow the other; both are to be named, each with its own time.
+    #[test]
+    fn two_monopolists_of_one_core_are_two_findings() {
+        let reign = |tid: u32, comm: &str, from: f64, to: f64| {
+            let actor = Actor::new(tid, comm, 1).fifo(50).pinned().until(from, Doing::Sleep);
+            actor.until(to, Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 }).until(99.0, Doing::Sleep)
+        };
+        let victim = Actor::kernel(31, "kworker/1:1", 1)
+            .until(2.0, Doing::Sleep)
+            .until(12.0, Doing::Wait)
+            .until(20.0, Doing::Sleep)
+            .until(26.0, Doing::Wait)
+            .until(99.0, Doing::Sleep);
+        let evidence = Scene::new(2, 40.0)
+            .load(1, 2.0, 12.0, Kind::User, 0.99)
+            .load(1, 20.0, 26.0, Kind::User, 0.99)
+            .with(reign(4711, "first", 2.0, 12.0))
+            .with(reign(4712, "second", 20.0, 26.0))
+            .with(victim)
+            .evidence();
+        let found = findings(&evidence);
+        let names: Vec<&str> = found.iter().map(|f| f.subject.name.as_str()).collect();
+        assert_eq!(names, ["first[4711]", "second[4712]"]);
+        for (finding, from, to) in [(&found[0], 2.0, 12.0), (&found[1], 20.0, 26.0)] {
+            let (since, until) = (finding.ties.since.unwrap(), finding.ties.until.unwrap());
+            let near = |at: coroner_evidence::Time, second: f64| (at.0 as f64 - time(second).0 as f64).abs() < 1.1e9;
+            assert!(near(since, from) && near(until, to), "{}: {since:?} {until:?}", finding.title);
+        }
     }
 
     #[test]

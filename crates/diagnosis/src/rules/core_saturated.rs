@@ -16,6 +16,7 @@ use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::Evidence;
+use std::collections::BTreeSet;
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
 const MOST_FINDINGS: usize = 8;
@@ -31,15 +32,20 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
-    let mut full = cores.full(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
-    let kernel: Vec<u32> = full.iter().map(|f| f.core).collect();
+    let mut full = cores.full_by_owner(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
     // Pinned threads cannot use the room of others, so it does not matter whether there is any; unless they are spread over all
     // cores alike, which is a full node and not a crowded core.
     let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned).len();
     let unevenly = shared < cores.timeline.lines.len();
     let crowded = |f: &FullCore| unevenly && f.is_crowded_by_pinning();
     let hurts = |f: &FullCore| !f.victims.is_empty() && (f.others_have_room() || f.is_unfair() || crowded(f));
-    full.extend(cores.full(Saturation::Busy, hurts).into_iter().filter(|f| !kernel.contains(&f.core)));
+    let busy = cores.full_by_owner(Saturation::Busy, hurts);
+    let told = full.len();
+    for core in busy {
+        if !full[..told].iter().any(|kernel| kernel.overlaps(&core)) {
+            full.push(core);
+        }
+    }
 
     if full.is_empty() {
         // Nobody waits yet, but whoever comes will.
@@ -52,8 +58,10 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
     // Those that serve a NIC first, then the longest.
     full.sort_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
-    let more = full.len().saturating_sub(MOST_FINDINGS);
-    let mut findings: Vec<Finding> = full.iter().take(MOST_FINDINGS).map(|f| finding(&cores, f)).collect();
+    let (told, rest) = full.split_at(full.len().min(MOST_FINDINGS));
+    let is_told = |core: &u32| told.iter().any(|f| f.core == *core);
+    let more = rest.iter().map(|f| f.core).filter(|core| !is_told(core)).collect::<BTreeSet<u32>>().len();
+    let mut findings: Vec<Finding> = told.iter().map(|f| finding(&cores, f)).collect();
     if more > 0
         && let Some(last) = findings.last_mut()
     {
@@ -178,9 +186,10 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     if !queues.is_empty() {
         detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
     }
-    if full.stretches > 1 {
-        detail.push_str(&format!(" This happened {} times, {} in all.", full.stretches, span(full.total_ns)));
+    if full.windows.len() > 1 {
+        detail.push_str(&format!(" This happened {} times, {} in all.", full.windows.len(), span(full.total_ns)));
     }
+    detail.push_str(&full.more_owners_text());
 
     let stat = "/proc/stat";
     let mut evidence = vec![
@@ -212,6 +221,8 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         ties: Ties {
             victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
             queues: cores.queues(full.core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
+            since: Some(full.since()),
+            until: Some(full.until()),
             ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
         },
         severity: severity(cores, full, !queues.is_empty()),

@@ -16,7 +16,7 @@ use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Softirqs this much of the time mean that the core is busy with serving its queues.
 const SERVING: f64 = 0.5;
@@ -48,12 +48,13 @@ pub fn examine(evidence: &Evidence) -> Answer {
         }
     }
     if !cases.is_empty() {
-        let mut by_subject: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+        // Who had the core at another time is another story.
+        let mut stories: BTreeMap<(String, Option<u32>), Vec<Case>> = BTreeMap::new();
         for case in cases {
-            by_subject.entry(case.subject.clone()).or_default().push(case);
+            stories.entry((case.subject.clone(), case.told_apart_by)).or_default().push(case);
         }
         let mut findings: Vec<Finding> =
-            by_subject.into_iter().map(|(subject, cases)| finding(&cores, subject, cases)).collect();
+            stories.into_iter().map(|((subject, _), cases)| finding(&cores, subject, cases)).collect();
         findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
         return Answer::Findings(findings);
     }
@@ -96,6 +97,8 @@ struct Case {
     poller: Option<Victim>,
     ownership: Ownership,
     window: Window,
+    /// The thread that had the core, where several had it one after the other.
+    told_apart_by: Option<u32>,
     /// False if it could not be seen whether the queue was polled.
     proven: bool,
     busy: String,
@@ -111,6 +114,7 @@ impl Case {
             poller: None,
             ownership: full.ownership.clone(),
             window: full.stretch.window,
+            told_apart_by: None,
             proven,
             busy: shares_text(&full.stretch.shares),
         }
@@ -150,14 +154,51 @@ struct WaitingPollers {
     harmless: Vec<String>,
 }
 
+/// A part of what was watched in which one thread had a core; or, without an owner, the rest of it.
+struct Era {
+    owner: Option<u32>,
+    windows: Vec<Window>,
+}
+
+/// All of it as one, unless several threads had the core one after the other.
+fn eras(owned: &[FullCore], core: u32, all: Window) -> Vec<Era> {
+    let of_core = owned.iter().filter(|full| full.core == core);
+    let mut eras: Vec<Era> =
+        of_core.map(|full| Era { owner: full.only_thread(), windows: full.windows.clone() }).collect();
+    if eras.len() < 2 {
+        return vec![Era { owner: None, windows: vec![all] }];
+    }
+    let mut taken: Vec<Window> = eras.iter().flat_map(|era| era.windows.iter().copied()).collect();
+    taken.sort_by_key(|window| window.from);
+    let mut rest = Vec::new();
+    let mut from = all.from;
+    for window in taken {
+        if window.from > from {
+            rest.push(Window { from, to: window.from });
+        }
+        from = from.max(window.to);
+    }
+    if from < all.to {
+        rest.push(Window { from, to: all.to });
+    }
+    eras.push(Era { owner: None, windows: rest });
+    eras
+}
+
 fn waiting_pollers(cores: &Cores) -> WaitingPollers {
     let times = || cores.evidence.thread_samples.iter().map(|s| s.at);
     let (Some(from), Some(to)) = (times().min(), times().max()) else { return WaitingPollers::default() };
+    let owned = cores.full_by_owner(Saturation::Busy, |f| f.ownership.is_one_thread());
     let mut cases = Vec::new();
     let mut harmless = Vec::new();
     for core in cores.waits.cores() {
-        let victims = cores.waits.victims(&cores.threads, core, Window { from, to }, |_| 0.0);
-        for victim in victims {
+        let eras = eras(&owned, core, Window { from, to });
+        let victims = eras.iter().flat_map(|era| {
+            let victims = cores.waits.victims(&cores.threads, core, &era.windows, |_| 0.0);
+            victims.into_iter().map(|victim| (victim, era.owner))
+        });
+        let mut behind_somebody = BTreeSet::new();
+        for (victim, told_apart_by) in victims {
             if victim.harm != Harm::Starved || !is_poller(cores, core, victim.line) {
                 continue;
             }
@@ -168,6 +209,12 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
             let ownership = cores.owner(core, victim.window);
             // The poller itself had the core for most of the time: it is at work.
             if ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.tid == victim.who.tid) {
+                continue;
+            }
+            // What a reign's edge left over.
+            if told_apart_by.is_some() {
+                behind_somebody.insert(victim.line);
+            } else if ownership.owner().is_none() && behind_somebody.contains(&victim.line) {
                 continue;
             }
             // Nobody in particular had the core: with many threads of equal rank everybody waits a little longer.
@@ -184,6 +231,7 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
                 poller: Some(victim),
                 ownership: ownership.clone(),
                 window,
+                told_apart_by,
                 proven,
                 busy: busy.clone(),
             };
@@ -389,6 +437,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
             },
             victims: worst.poller.iter().map(|poller| Task::from(&poller.who)).collect(),
             since: worst.poller.as_ref().map(|poller| poller.since),
+            until: Some(worst.poller.as_ref().map_or(worst.window.to, |poller| poller.until)),
             ..Ties::of_core(worst.core, worst.window, &worst.ownership)
         },
         // What could not be seen is no proof; core-saturated warns of the core itself.

@@ -48,7 +48,9 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
             of.context.push(FindingRef::to(finding));
         }
     }
-    verdicts.sort_by_key(|verdict| Reverse((verdict.severity, verdict.certainty)));
+    verdicts.sort_by_key(|verdict| {
+        Reverse((verdict.severity, verdict.over_real_ns.is_none(), verdict.certainty, verdict.over_real_ns))
+    });
     let unexplained = case
         .findings
         .iter()
@@ -148,6 +150,7 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
+        over_real_ns: timeline::over(case.evidence, &findings),
         remedy: with_relief(case, &judged.remedy, &findings),
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),
@@ -237,8 +240,7 @@ fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
     if !is_remark(finding.code) {
         return false;
     }
-    let root =
-        case.findings.iter().find(|f| f.code == verdict.root_cause.code && f.subject == verdict.root_cause.subject);
+    let root = case.findings.iter().find(|finding| verdict.root_cause.is(finding));
     root.is_some_and(|root| finding.ties.common_unit(&root.ties).is_some())
 }
 

@@ -83,18 +83,33 @@ impl<'e> Case<'e> {
     }
 }
 
-/// Which finding: its code and subject.
+/// Which finding: its code, its subject, and who did it. A core may be taken by one thread, and later by another one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FindingRef {
     pub code: Code,
     pub subject: Subject,
+    pub by: Option<String>,
     /// The finding's title.
     pub title: String,
 }
 
 impl FindingRef {
     pub fn to(finding: &Finding) -> FindingRef {
-        FindingRef { code: finding.code, subject: finding.subject.clone(), title: finding.title.clone() }
+        FindingRef {
+            code: finding.code,
+            subject: finding.subject.clone(),
+            by: finding.ties.culprit(),
+            title: finding.title.clone(),
+        }
+    }
+
+    pub fn is(&self, finding: &Finding) -> bool {
+        self.code == finding.code && self.subject == finding.subject && self.by == finding.ties.culprit()
+    }
+
+    /// Whether both are the same finding.
+    pub fn is_same(&self, other: &FindingRef) -> bool {
+        self.code == other.code && self.subject == other.subject && self.by == other.by
     }
 }
 
@@ -126,6 +141,10 @@ pub struct Verdict {
     pub proofs: Proofs,
     /// Oldest first.
     pub timeline: Vec<Moment>,
+    /// It was so until then, and not any more at the end of what was watched. Nanoseconds since 1970; `None` if it goes on, or if that is not
+    /// known.
+    #[serde(skip)]
+    pub over_real_ns: Option<u64>,
     pub remedy: String,
     /// What the remedy leaves as it is.
     pub not_fixed: String,
@@ -148,7 +167,7 @@ pub struct Unexplained {
 /// All that was concluded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// The worst first, of equals the surest.
+    /// The worst first, of equals those that go on, then the surest.
     pub verdicts: Vec<Verdict>,
     pub unexplained: Vec<Unexplained>,
 }

@@ -8,6 +8,18 @@ use std::time::Duration;
 /// Cores are looked at ten times a second, threads less often: what was so within this time was so when we came.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);
 
+/// What was not so for this long before the end of what was watched is over, as far as one can see. Threads are looked at each second.
+const OVER_AFTER: Duration = Duration::from_secs(10);
+
+/// When it was over, if the cause (the first of the findings) knows when it was so last. Nanoseconds since 1970.
+pub fn over(evidence: &Evidence, findings: &[&Finding]) -> Option<u64> {
+    findings.first()?.ties.until?;
+    let last = |finding: &&Finding| finding.ties.until.or(finding.ties.when.map(|when| when.to));
+    let until = findings.iter().filter_map(last).max()?;
+    let watched = evidence.window()?;
+    (watched.to.since(until) >= OVER_AFTER).then(|| evidence.clocks.last().map(|clocks| clocks.real_ns_of(until)))?
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moment {
     /// Nanoseconds since 1970.

@@ -45,6 +45,8 @@ struct Gate {
     /// The size of the log after the last append.
     log: u64,
     every: Duration,
+    /// The thread waits for the next append, not for the time to copy it.
+    idle: bool,
     stop: bool,
 }
 
@@ -61,7 +63,7 @@ impl Syncer {
         // In WAL mode: sync when the log is copied, not at every commit. No waiting: what is locked now is done next time.
         db.execute_batch("PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=0;").map_err(|e| e.to_string())?;
         let shared = Arc::new(Shared {
-            gate: Mutex::new(Gate { appends: 0, log: 0, every: SYNC_EVERY, stop: false }),
+            gate: Mutex::new(Gate { appends: 0, log: 0, every: SYNC_EVERY, idle: false, stop: false }),
             wake: Condvar::new(),
         });
         let (theirs, log, path) = (Arc::clone(&shared), beside(path, "-wal"), path.to_owned());
@@ -82,8 +84,11 @@ impl Syncer {
         let done = append();
         gate.appends += 1;
         gate.log = fs::metadata(&self.log).map_or(0, |meta| meta.len());
+        let is_awaited = gate.idle || gate.log > MOST_LOG;
         drop(gate);
-        self.shared.wake.notify_one();
+        if is_awaited {
+            self.shared.wake.notify_one();
+        }
         done
     }
 }
@@ -116,7 +121,8 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
             if gate.appends != synced && now >= due {
                 break;
             }
-            gate = if gate.appends == synced {
+            gate.idle = gate.appends == synced;
+            gate = if gate.idle {
                 shared.wake.wait(gate).unwrap_or_else(PoisonError::into_inner)
             } else {
                 shared.wake.wait_timeout(gate, due - now).unwrap_or_else(PoisonError::into_inner).0

@@ -136,7 +136,24 @@ impl Writer {
     /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
     /// there is room on the disk again, later appends succeed. Does not wait for the disk to sync, unless the log has grown beyond 4 MiB.
     pub fn append(&mut self, fragment: &Evidence) -> Result<(), RecordingError> {
-        let Writer { path, sync, db, node, series, core_times, thread_samples, points, .. } = self;
+        self.append_with_samples(fragment, &ProfileRows::default())
+    }
+
+    /// The same, with CPU samples and the names that are new with them: one commit costs half of two.
+    pub fn append_with_samples(&mut self, fragment: &Evidence, new: &ProfileRows) -> Result<(), RecordingError> {
+        let Writer {
+            path,
+            sync,
+            db,
+            node,
+            series,
+            core_times,
+            thread_samples,
+            points,
+            profile_samples,
+            profile_stacks,
+            ..
+        } = self;
         let stored = sync.append(|| -> Result<_, StoreError> {
             let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let changed_node = fragment.node.as_ref().filter(|new| node.as_ref() != Some(new));
@@ -145,10 +162,12 @@ impl Writer {
             let core_times = core_times.store(&tx, &fragment.core_times)?;
             let thread_samples = thread_samples.store(&tx, &fragment.thread_samples)?;
             let stored_points = points.store(&tx, &new_points)?;
+            profile::insert_names(&tx, new)?;
+            let profile = (profile_stacks.store(&tx, &new.stacks)?, profile_samples.store(&tx, &new.samples)?);
             tx.commit()?;
-            Ok((changed_node, new_series, core_times, thread_samples, (stored_points, new_points)))
+            Ok((changed_node, new_series, core_times, thread_samples, (stored_points, new_points), profile))
         });
-        let (changed_node, new_series, stored_times, stored_samples, (stored_points, new_points)) =
+        let (changed_node, new_series, stored_times, stored_samples, (stored_points, new_points), (stacks, samples)) =
             stored.map_err(|e| e.of(path, "cannot store what was seen"))?;
         // Only now that it is in the file do we remember it as stored.
         if let Some(changed) = changed_node {
@@ -158,21 +177,6 @@ impl Writer {
         core_times.keep(stored_times, &fragment.core_times);
         thread_samples.keep(stored_samples, &fragment.thread_samples);
         points.keep(stored_points, &new_points);
-        Ok(())
-    }
-
-    /// Stores CPU samples together with the names that are new with them: all of it, or nothing if it returns an error.
-    pub fn append_profile(&mut self, new: &ProfileRows) -> Result<(), RecordingError> {
-        let Writer { path, sync, db, profile_samples, profile_stacks, .. } = self;
-        let stored = sync.append(|| -> Result<_, StoreError> {
-            let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            profile::insert_names(&tx, new)?;
-            let stacks = profile_stacks.store(&tx, &new.stacks)?;
-            let samples = profile_samples.store(&tx, &new.samples)?;
-            tx.commit()?;
-            Ok((stacks, samples))
-        });
-        let (stacks, samples) = stored.map_err(|e| e.of(path, "cannot store the samples"))?;
         profile_stacks.keep(stacks, &new.stacks);
         profile_samples.keep(samples, &new.samples);
         Ok(())

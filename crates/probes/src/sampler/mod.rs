@@ -136,7 +136,7 @@ impl Sampler {
         self.cores.drain(clock(ClockId::Monotonic), take);
     }
 
-    /// Begins with cores that came, and lets go of those that went; about once a second, after [`Sampler::drain`].
+    /// Begins with cores that came, and lets go of those that went; every few seconds, after [`Sampler::drain`].
     pub fn follow_cores(&mut self, evidence: &mut Evidence) {
         if self.is_sampling()
             && let Some(online) = online(&self.root)

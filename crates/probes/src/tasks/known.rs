@@ -52,6 +52,7 @@ struct KnownThread {
     standing: bool,
     watched: bool,
     active_at: Option<Time>,
+    kept_off_at: Option<Time>,
     look: u32,
     /// The telling in which it was told last.
     told_in: u32,
@@ -146,6 +147,8 @@ impl Known {
             evidence.thread_samples.push(sample);
         }
 
+        let kept_off = before.is_some_and(|b| was_kept_off(&b.sample, &sample));
+        let kept_off_at = if kept_off { Some(at) } else { before.and_then(|b| b.kept_off_at) };
         let active = wants_core || is_active(before.map(|b| &b.sample), &sample);
         let active_at = if active { Some(at) } else { before.and_then(|b| b.active_at) };
         let standing = if stat.kernel {
@@ -199,6 +202,7 @@ impl Known {
                 standing,
                 watched,
                 active_at,
+                kept_off_at,
                 look: self.look,
                 told_in: self.telling,
             },
@@ -341,6 +345,15 @@ impl Known {
         self.thread(watched).is_some_and(|thread| is_recent(thread.active_at, at))
     }
 
+    /// Whether a watched thread was kept off a core of late.
+    pub fn is_waiting(&self, watched: &Watched, at: Time) -> bool {
+        self.thread(watched).is_some_and(|thread| is_recent(thread.kept_off_at, at))
+    }
+
+    pub fn is_standing(&self, watched: &Watched) -> bool {
+        self.thread(watched).is_some_and(|thread| thread.standing)
+    }
+
     /// Whether a watched thread is still to be watched.
     pub fn still_watched(&mut self, watched: &Watched, at: Time) -> bool {
         let Some(thread) = self.threads.get_mut(&watched.key.tid).filter(|t| t.sample.key == watched.key) else {
@@ -393,6 +406,16 @@ fn is_active(before: Option<&ThreadSample>, now: &ThreadSample) -> bool {
             used.saturating_mul(10_000_000) >= long
         }
     }
+}
+
+/// Whether a thread waited for a core for most of the time between two looks, or does so since the first of them.
+fn was_kept_off(before: &ThreadSample, now: &ThreadSample) -> bool {
+    let (Some(earlier), Some(later)) = (before.sched, now.sched) else { return false };
+    let elapsed = u64::try_from(now.at.since(before.at).as_nanos()).unwrap_or(u64::MAX);
+    let waited = later.wait_ns.saturating_sub(earlier.wait_ns);
+    // A wait is counted when it ends.
+    let waits = (before.state, now.state) == ('R', 'R') && earlier == later;
+    waits || waited > elapsed / 2
 }
 
 fn is_recent(active_at: Option<Time>, at: Time) -> bool {

@@ -1,9 +1,9 @@
 //! Processes and threads.
 //!
-//! Two kinds of look share the work. [`TaskReader::look_all`] reads every thread; with thousands of them that takes a while, so it
+//! Three kinds of look share the work. [`TaskReader::look_all`] reads every thread; with thousands of them that takes a while, so it
 //! happens now and then. [`TaskReader::look_hot`] happens several times a second and reads only threads that matter: those
 //! that lately ran or waited for a core, those that serve the network (ksoftirqd, NAPI), real-time threads of programs, and
-//! whoever was born since.
+//! whoever was born since. Where that is only once a second, [`TaskReader::look_waiting`] sees in between how long single waits are.
 //!
 //! A look at many threads takes longer than it takes a core to change hands, so each sample carries the time when it was
 //! read, not when the look began.
@@ -28,7 +28,7 @@ use crate::root::now;
 pub(crate) use command::command_of;
 use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
-use known::Known;
+use known::{Known, Watched};
 pub(crate) use membership::parse_membership;
 use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
 
@@ -38,6 +38,8 @@ const MAX_THREADS: usize = 200_000;
 const ACTIVE_PER_LOOK: usize = 128;
 /// The same for threads that are watched but quiet.
 const QUIET_PER_LOOK: usize = 32;
+/// So many that wait for a core are read at each [`TaskReader::look_waiting`].
+const WAITING_PER_LOOK: usize = 16;
 /// Threads whose files are kept open: two descriptors each, and about a page of kernel memory for each descriptor.
 const MAX_KEPT_OPEN: usize = 128;
 /// Numbers given to new threads that are tried at one hot look; the rest waits for the next.
@@ -186,6 +188,32 @@ impl TaskReader {
         self.look_for_new(stamp, evidence);
         self.describe(evidence);
         self.note_schedstat(evidence);
+    }
+
+    /// Reads watched threads that were kept off a core when they were last seen: between two looks a second apart a starved thread
+    /// may have run many times, and nothing would tell its one long wait from many short ones.
+    pub fn look_waiting(&mut self, at: Time, evidence: &mut Evidence) {
+        let stamp = Stamp::new(at);
+        let Some((proc, files)) = &mut self.node else { return };
+        let watched = std::mem::take(&mut self.known.watched);
+        let mut waiting: Vec<&Watched> = watched.iter().filter(|thread| self.known.is_waiting(thread, at)).collect();
+        // Those of the network first; on a node that is too full everybody waits.
+        waiting.sort_by_key(|thread| !self.known.is_standing(thread));
+        for Watched { pid, key, files: kept } in waiting.into_iter().take(WAITING_PER_LOOK) {
+            let reading = match kept {
+                Some(kept) => files.reread(kept, *pid, key.tid),
+                None => files.read(proc, Place::Path { pid: *pid, tid: key.tid }),
+            };
+            // Who is gone is forgotten at the next look at the watched.
+            if let Ok(reading) = reading
+                && reading.stat.started == key.started
+            {
+                observe(&mut self.known, proc, false, stamp.now(), (*pid, key.tid), &reading, evidence);
+            }
+        }
+        // `observe` may have found more to watch.
+        let found = std::mem::replace(&mut self.known.watched, watched);
+        self.known.watched.extend(found);
     }
 
     fn open(&mut self, evidence: &mut Evidence) -> bool {

@@ -175,6 +175,39 @@ fn threads_of_the_network_are_watched_from_the_start() {
     assert_eq!(tids(&look_hot(&mut reader, 100_001)), [14, 15]);
 }
 
+/// Between two looks a second apart: who is kept off a core, and nobody else.
+#[test]
+fn only_who_waits_for_a_core_is_looked_at_in_between() {
+    let tree = Tree::new();
+    let napi = Said { comm: "napi/eth0-8193", flags: 0x20_0000, state: 'R', ..SAID };
+    tree.thread(20, 20, napi, "100 100 1\n");
+    tree.thread(30, 30, Said { comm: "busy", state: 'R', ..SAID }, "100 100 1\n");
+    let mut reader = tree.reader();
+    look_all(&mut reader, 1_000);
+    let mut between = Evidence::default();
+    reader.look_waiting(Time::from_millis(1_000_250), &mut between);
+    assert!(tids(&between).is_empty(), "nobody is known to wait yet");
+
+    tree.thread(30, 30, Said { comm: "busy", state: 'R', ticks: 105, ..SAID }, "990000000 100 9\n");
+    look_hot(&mut reader, 1_001);
+    reader.look_waiting(Time::from_millis(1_001_250), &mut between);
+    assert_eq!(tids(&between), [20]);
+    // It had its turn for a moment, in which it may have begun to wait again.
+    tree.thread(20, 20, Said { ticks: 6, ..napi }, "50000000 950000100 400\n");
+    reader.look_waiting(Time::from_millis(1_001_500), &mut between);
+    assert_eq!(tids(&between), [20, 20]);
+    // Then both have a core as they like.
+    for second in 1_002..1_007_u64 {
+        let busy = Said { comm: "busy", state: 'R', ticks: second, ..SAID };
+        tree.thread(30, 30, busy, &format!("{} 100 9\n", second * 990_000_000));
+        tree.thread(20, 20, napi, &format!("{} 950000100 {}\n", second * 900_000_000, second * 400));
+        look_hot(&mut reader, second);
+    }
+    let mut later = Evidence::default();
+    reader.look_waiting(Time::from_millis(1_006_250), &mut later);
+    assert!(tids(&later).is_empty());
+}
+
 #[test]
 fn an_active_thread_is_found_by_its_share_since_it_started() {
     let tree = Tree::new();

@@ -10,6 +10,8 @@ pub const CORES_EVERY: Duration = Duration::from_millis(100);
 pub struct Paces {
     pub turn: Duration,
     pub hot_threads: Pace,
+    /// Of hot threads only those that are kept off a core, where the others are looked at less often.
+    pub waiting_threads: Option<Pace>,
     pub all_threads: Pace,
     pub counters: Pace,
     pub softirqs: Pace,
@@ -42,6 +44,7 @@ impl Paces {
         Paces {
             turn: Duration::from_millis(200),
             hot_threads: pace(200, PROBE_SHARE),
+            waiting_threads: None,
             all_threads: pace(1000, ALL_THREADS_SHARE),
             counters: pace(1000, PROBE_SHARE),
             // More often than the others: whether a full core still handles packets must be told within its second.
@@ -60,6 +63,8 @@ impl Paces {
         Paces {
             turn: Duration::from_millis(250),
             hot_threads: pace(1000, RECORDER_SHARE),
+            // With each turn. There are none in peace.
+            waiting_threads: Some(pace(0, RECORDER_SHARE)),
             all_threads: pace(5000, RECORDER_THREADS_SHARE),
             counters: pace(1000, RECORDER_SHARE),
             softirqs: pace(1000, RECORDER_SHARE),

@@ -27,6 +27,8 @@ const MAX_COMM_BYTES: u64 = 64;
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
 /// What a record of the kernel's has room for.
 const MAX_BUILD_ID: usize = 20;
+/// The parent of all kernel threads, unless we are in a container that has processes of its own.
+const KTHREADD: u32 = 2;
 /// Files whose build ids are remembered.
 const MAX_BUILD_IDS: usize = 4096;
 
@@ -115,8 +117,9 @@ impl Node {
 
     fn ask_name(&mut self, pid: u32, tid: u32, tasks: &mut Tasks) {
         let name = self.read(&format!("proc/{pid}/task/{tid}/comm"), MAX_COMM_BYTES);
-        if let Some(name) = name.filter(|name| !name.is_empty()) {
-            tasks.rename(tid, name.strip_suffix(b"\n").unwrap_or(&name));
+        match name.filter(|name| !name.is_empty()) {
+            Some(name) => tasks.rename(tid, name.strip_suffix(b"\n").unwrap_or(&name)),
+            None => tasks.keeps_name(tid),
         }
     }
 }
@@ -144,7 +147,7 @@ impl Beyond for Node {
             return;
         }
         let (is_whole, has_told_cgroup) = tasks.knows(pid);
-        let is_named = tasks.name(tid).is_some();
+        let is_named = tasks.is_named(tid);
         if (is_whole && has_told_cgroup && is_named) || !self.budget.is_left() {
             return;
         }
@@ -159,6 +162,14 @@ impl Beyond for Node {
             self.ask_cgroup(pid, tasks);
         }
         self.budget.spent(began);
+    }
+
+    /// On recent kernels (seen: 6.18; probably since 6.4) a kernel thread has its name from its first moment (kernel/fork.c: copy_process takes it over), and the kernel tells
+    /// names only where they change. By its records each would be one more `kthreadd`.
+    fn born(&mut self, tid: u32, parent_pid: u32, tasks: &mut Tasks) {
+        if parent_pid == KTHREADD && tasks.name(KTHREADD) == Some(b"kthreadd") {
+            tasks.borrows_name(tid);
+        }
     }
 }
 

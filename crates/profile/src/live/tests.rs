@@ -93,6 +93,43 @@ fn a_process_that_ran_before_us_is_asked_and_its_child_is_known_when_it_is_gone(
     assert_eq!(seen, expected);
 }
 
+/// Recent kernels (seen: 6.18) make no record of their names.
+#[test]
+fn a_kernel_thread_born_while_we_look_has_its_own_name() {
+    let node = node();
+    let write = |path: &str, text: &str| {
+        let path = node.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    };
+    write("proc/2/task/2/comm", "kthreadd\n");
+    write("proc/2/maps", "");
+    write("proc/900/task/900/comm", "napi/eth0-261\n");
+    write("proc/902/task/902/comm", "not asked\n");
+    let mut live = live(&node);
+    let mut seen = Vec::new();
+    let mut comm = |names: &Dictionary, sample: Sample| {
+        seen.push(names.strings.get(names.task(sample.task).comm).to_owned());
+    };
+    let mut records = fork(900, 2, 10);
+    records.extend(sample(900, 11, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
+    // One that is gone when it is asked, and one that changed its name.
+    records.extend(fork(901, 2, 12));
+    records.extend(sample(901, 13, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
+    records.extend(fork(902, 2, 14));
+    records.extend(record(3, 0, &[ids(902, 902), u64::from_ne_bytes(*b"renamed\0"), ids(902, 902), 15, 0]));
+    records.extend(sample(902, 16, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
+    live.take(&records, Some(u64::MAX), &mut comm);
+    // Asked once: what it is at work on is told by some kernels, and changes all the time.
+    write("proc/900/task/900/comm", "another\n");
+    write("proc/901/task/901/comm", "another\n");
+    let mut again = sample(900, 20, 0, &[KERNEL, 0xffff_ffff_8100_0110]);
+    again.extend(sample(901, 21, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
+    live.take(&again, Some(u64::MAX), &mut comm);
+    live.finish(&mut |_, _| {});
+    assert_eq!(seen, ["napi/eth0-261", "kthreadd", "renamed", "napi/eth0-261", "kthreadd"]);
+}
+
 #[test]
 fn a_new_dictionary_knows_nothing_and_the_processes_are_still_known() {
     let node = node();

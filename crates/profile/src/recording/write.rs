@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use coroner_evidence::Evidence;
 use coroner_evidence::recording::profile::{
     CHUNK_ROWS, CHUNK_SPAN, FrameRow, ProfileRows, SampleRow, SourceRow, StackRow, TaskRow,
 };
@@ -48,7 +49,12 @@ impl SampleWriter {
 
     /// Stores what is held. After an error it is still held, for another try.
     pub fn commit(&mut self, file: &mut Writer) -> Result<(), RecordingError> {
-        file.append_profile(&self.rows)?;
+        self.commit_with(file, &Evidence::default())
+    }
+
+    /// Stores what is held together with what was seen: both, or after an error none of it.
+    pub fn commit_with(&mut self, file: &mut Writer, seen: &Evidence) -> Result<(), RecordingError> {
+        file.append_with_samples(seen, &self.rows)?;
         self.rows.stored();
         self.span = None;
         Ok(())

@@ -103,4 +103,7 @@ pub(crate) trait Beyond {
 
     /// A thread is about to be sampled, or to have a child: what records did not tell of it may be added.
     fn meet(&mut self, pid: u32, tid: u32, tasks: &mut Tasks);
+
+    /// A thread began; it has what its parent has.
+    fn born(&mut self, _tid: u32, _parent_pid: u32, _tasks: &mut Tasks) {}
 }

@@ -108,6 +108,8 @@ impl Space {
 
 struct Name {
     text: Rc<[u8]>,
+    /// It is the parent's, and the thread has one of its own that no record tells.
+    is_borrowed: bool,
     /// Its number in the dictionary that is in use, once it was asked for.
     interned: Option<StrId>,
     seen_since_end: bool,
@@ -249,7 +251,7 @@ impl Tasks {
         if self.names.len() >= self.limits.tasks {
             self.names.clear();
         }
-        self.names.insert(tid, Name { text: name.into(), interned: None, seen_since_end: true });
+        self.names.insert(tid, Name { text: name.into(), is_borrowed: false, interned: None, seen_since_end: true });
     }
 
     /// A new process has its parent's mappings, a new thread shares them; both begin with the parent's name.
@@ -275,7 +277,26 @@ impl Tasks {
         if let Some((text, interned)) = self.names.get(&parent_tid).map(|name| (Rc::clone(&name.text), name.interned))
             && self.names.len() < self.limits.tasks
         {
-            self.names.insert(tid, Name { text, interned, seen_since_end: true });
+            self.names.insert(tid, Name { text, is_borrowed: false, interned, seen_since_end: true });
+        }
+    }
+
+    /// A thread that just began has a name of its own, which no record tells. Until it is asked it has its parent's.
+    pub fn borrows_name(&mut self, tid: u32) {
+        if let Some(name) = self.names.get_mut(&tid) {
+            name.is_borrowed = true;
+        }
+    }
+
+    /// Whether a thread's name is known, and is its own.
+    pub fn is_named(&self, tid: u32) -> bool {
+        self.names.get(&tid).is_some_and(|name| !name.is_borrowed)
+    }
+
+    /// It could not be asked, and will not be again: it keeps the name that it has.
+    pub fn keeps_name(&mut self, tid: u32) {
+        if let Some(name) = self.names.get_mut(&tid) {
+            name.is_borrowed = false;
         }
     }
 

@@ -191,6 +191,7 @@ impl Work {
                 let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
                 beyond.meet(parent_pid, parent_tid, &mut self.tasks);
                 self.tasks.fork((pid, tid), (parent_pid, parent_tid));
+                beyond.born(tid, parent_pid, &mut self.tasks);
             }
             kind::EXIT => {
                 let (pid, _parent, tid) = (fields.u32()?, fields.u32()?, fields.u32()?);

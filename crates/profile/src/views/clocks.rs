@@ -24,7 +24,11 @@ const PERIODS: std::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
 impl Ticking {
     /// The nanoseconds that a sample stands for, where its event says so.
     pub(super) fn time_of(self, sample: &Sample) -> Option<u64> {
-        (self == Ticking::Always && PERIODS.contains(&sample.period)).then_some(sample.period)
+        self.time_of_period(sample.period)
+    }
+
+    pub(super) fn time_of_period(self, period: u64) -> Option<u64> {
+        (self == Ticking::Always && PERIODS.contains(&period)).then_some(period)
     }
 
     fn of(event: &str) -> Ticking {

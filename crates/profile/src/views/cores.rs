@@ -1,9 +1,9 @@
 //! The per-core heatmap: time × core. Each cell says what the core did and who had it most. One starved core stands out here and
 //! nowhere else: on a busy node the sum over all cores does not change when one thread takes one core for itself.
 //!
-//! Samples are counted: a sample of a clock, and of cycles at a fixed frequency, stands for the same time whatever its period says.
-//! How busy a core was is then the part of its samples that is not idle; where it was never seen idle, what its busy samples stand for: by
-//! their periods if these are times, else by how many a busy core has. Only one event of each core counts, the ticking one with most samples.
+//! Samples weigh what they stand for: a core may be sampled more often for a while, also in the middle of a cell. How busy a core was is the
+//! part of that weight which is not idle; where it was never seen idle, what its busy samples stand for: by their periods if these
+//! are times, else by what a busy core has. Only one event of each core counts, the ticking one with most samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,21 +24,25 @@ const ALWAYS_CELLS: u64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cell {
+    /// What its samples stand for: microseconds of a timer, cycles by their thousands, or each sample is one.
     pub user: u32,
     pub kernel: u32,
     pub irq: u32,
     /// Always 0 where an idle core is not sampled.
     pub idle: u32,
-    /// Who had most of the samples that are not idle.
+    /// Who had most of what is not idle.
     #[serde(skip)]
     pub owner: Option<TaskId>,
-    /// How many of them were the owner's.
-    pub owner_samples: u32,
+    /// How much of it was the owner's.
+    pub owner_weight: u32,
+    /// How many samples it has, and how many of them are not idle.
+    pub samples: u32,
+    pub busy_samples: u32,
     /// Whether this core was sampled while it was idle.
     pub idle_sampled: bool,
-    /// The time that the busy samples stand for, in microseconds; 0 if their event does not say.
+    /// What samples stand for is time, in microseconds.
     #[serde(skip)]
-    pub busy_us: u32,
+    pub is_timed: bool,
 }
 
 impl Cell {
@@ -46,13 +50,19 @@ impl Cell {
         self.user.saturating_add(self.kernel).saturating_add(self.irq)
     }
 
-    pub fn samples(&self) -> u32 {
+    /// Busy or idle.
+    pub fn weight(&self) -> u32 {
         self.busy().saturating_add(self.idle)
+    }
+
+    /// The time that the busy samples stand for, in nanoseconds, where their event says so.
+    pub fn busy_ns(&self) -> Option<u64> {
+        (self.is_timed && self.busy() > 0).then(|| u64::from(self.busy()) * 1000)
     }
 
     /// Between 0 and 1; `None` if nothing was sampled, or if idle time is not sampled: that is not the same as idle.
     pub fn busy_share(&self) -> Option<f64> {
-        let all = self.samples();
+        let all = self.weight();
         (all > 0 && self.idle_sampled).then(|| f64::from(self.busy()) / f64::from(all))
     }
 }
@@ -80,7 +90,7 @@ pub struct CoreHeatmap {
     pub columns: usize,
     /// The cores that have samples; a row for each.
     pub cores: Vec<u32>,
-    /// For each row, how many samples a busy core has in a column.
+    /// For each row, what a busy core has in a column.
     pub full: Vec<f64>,
     /// Row after row.
     pub cells: Vec<Cell>,
@@ -101,9 +111,9 @@ impl CoreHeatmap {
         let cell = self.cell(row, column);
         match cell.busy_share() {
             Some(share) => Busy::Measured(share),
-            None if cell.busy_us > 0 => Busy::Estimated((f64::from(cell.busy_us) * 1000.0 / self.step as f64).min(1.0)),
-            None if cell.samples() > 0 => Busy::Estimated((f64::from(cell.busy()) / self.full[row].max(1.0)).min(1.0)),
-            None if (0..self.cores.len()).any(|row| self.cell(row, column).samples() > 0) => Busy::Silent,
+            None if let Some(busy_ns) = cell.busy_ns() => Busy::Estimated((busy_ns as f64 / self.step as f64).min(1.0)),
+            None if cell.samples > 0 => Busy::Estimated((f64::from(cell.busy()) / self.full[row].max(1.0)).min(1.0)),
+            None if (0..self.cores.len()).any(|row| self.cell(row, column).samples > 0) => Busy::Silent,
             None => Busy::NotSampled,
         }
     }
@@ -114,12 +124,13 @@ impl CoreHeatmap {
 struct Count {
     kinds: [u32; 4],
     owner: u32,
-    owner_samples: u32,
-    busy_us: u32,
+    owner_weight: u32,
+    samples: u32,
+    busy_samples: u32,
 }
 
 const NOBODY: u32 = u32::MAX;
-const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_samples: 0, busy_us: 0 };
+const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_weight: 0, samples: 0, busy_samples: 0 };
 /// Columns kept together: a gap in time costs nothing, and a cell hardly more than its counts.
 const CHUNK: usize = 64;
 /// Columns of a core whose owner is not yet settled: samples come nearly in order of time.
@@ -129,17 +140,26 @@ const OPEN: usize = 4;
 #[derive(Clone, Debug, Default)]
 struct Row {
     chunks: BTreeMap<u64, Box<[Count; CHUNK]>>,
-    /// Who had how many samples of the latest columns.
-    open: Vec<(u64, HashMap<u32, u32, Seeded>)>,
+    /// Who had how much of the latest columns.
+    open: Vec<(u64, HashMap<u32, Had, Seeded>)>,
     last: Option<u64>,
     samples: u64,
     late: u64,
     /// It was seen idle.
     idle: bool,
+    /// Some samples do not say for how long they stand.
+    is_untimed: bool,
+}
+
+/// What a thread had of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Had {
+    weight: u32,
+    samples: u32,
 }
 
 impl Row {
-    fn open(&mut self, column: u64) -> &mut HashMap<u32, u32, Seeded> {
+    fn open(&mut self, column: u64) -> &mut HashMap<u32, Had, Seeded> {
         let at = match self.open.iter().rposition(|(open, _)| *open == column) {
             Some(at) => at,
             None => {
@@ -166,21 +186,33 @@ impl Row {
         };
         if count.owner != NOBODY {
             // Settled before: these came late.
-            self.late += tasks.values().map(|samples| u64::from(*samples)).sum::<u64>();
-            if let Some(samples) = tasks.get_mut(&count.owner) {
-                *samples = samples.saturating_add(count.owner_samples);
+            self.late += tasks.values().map(|had| u64::from(had.samples)).sum::<u64>();
+            if let Some(had) = tasks.get_mut(&count.owner) {
+                had.weight = had.weight.saturating_add(count.owner_weight);
             }
         }
         // The smaller number wins a tie: the same file gives the same picture.
-        let most = tasks.into_iter().max_by_key(|(task, samples)| (*samples, std::cmp::Reverse(*task)));
-        if let Some((task, samples)) = most.filter(|(_, samples)| *samples > count.owner_samples) {
+        let most = tasks.into_iter().max_by_key(|(task, had)| (had.weight, std::cmp::Reverse(*task)));
+        if let Some((task, had)) = most.filter(|(_, had)| had.weight > count.owner_weight) {
             count.owner = task;
-            count.owner_samples = samples;
+            count.owner_weight = had.weight;
         }
     }
 }
 
-/// Counts samples. Memory follows the cells: 28 bytes for each while counting, 36 in the result.
+/// Cycles are counted by so many, so that those of an hour fit into a cell.
+const CYCLES: u64 = 1 << 14;
+
+/// What a sample weighs in a cell, and whether that is time.
+fn weight(ticking: Ticking, sample: &Sample) -> (u32, bool) {
+    let (weight, is_time) = match ticking.time_of(sample) {
+        Some(ns) => (ns / 1000, true),
+        None => (sample.period / CYCLES, false),
+    };
+    (u32::try_from(weight.max(1)).unwrap_or(u32::MAX), is_time)
+}
+
+/// Counts samples. Memory follows the cells: 32 bytes for each while counting, 40 in the result.
 #[derive(Clone, Debug)]
 pub struct CoreCounter {
     step: u64,
@@ -208,41 +240,46 @@ impl CoreCounter {
         }
     }
 
-    pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
+    /// Returns what the sample weighs in its cell, if it counts.
+    pub fn add(&mut self, names: &Dictionary, sample: &Sample) -> Option<u32> {
         if !self.clocks.wants(names, sample.event) {
             self.other_events += 1;
-            return;
+            return None;
         }
         let (Some(core), Some(time)) = (sample.core, sample.time) else {
             self.left_out += 1;
-            return;
+            return None;
         };
+        let (weight, is_time) = weight(self.clocks.ticking(sample.event), sample);
         let column = time / self.step;
         let row = self.rows.entry((core, sample.event)).or_default();
         let chunk = column / CHUNK as u64;
         if !row.chunks.contains_key(&chunk) {
             if (self.chunks + 1) * CHUNK as u64 > MAX_CELLS {
                 self.left_out += 1;
-                return;
+                return None;
             }
             self.chunks += 1;
         }
         if let Some(distance) = row.last.replace(time).and_then(|last| time.checked_sub(last)) {
-            self.usual.entry(sample.event).or_default().add(distance);
+            self.usual.entry(sample.event).or_default().add(distance / u64::from(weight));
         }
         row.samples += 1;
+        row.is_untimed |= !is_time;
         let count = &mut row.chunks.entry(chunk).or_insert_with(|| Box::new([EMPTY; CHUNK]))[column as usize % CHUNK];
         let kind = self.kinds.kind(names, sample);
         let counted = &mut count.kinds[kind as usize];
-        *counted = counted.saturating_add(1);
+        *counted = counted.saturating_add(weight);
+        count.samples = count.samples.saturating_add(1);
         if kind == Kind::Idle {
             row.idle = true;
-            return;
+            return Some(weight);
         }
-        let time = self.clocks.ticking(sample.event).time_of(sample).unwrap_or(0);
-        count.busy_us = count.busy_us.saturating_add((time / 1000) as u32);
-        let samples = row.open(column).entry(sample.task.0).or_default();
-        *samples = samples.saturating_add(1);
+        count.busy_samples = count.busy_samples.saturating_add(1);
+        let had = row.open(column).entry(sample.task.0).or_default();
+        had.weight = had.weight.saturating_add(weight);
+        had.samples = had.samples.saturating_add(1);
+        Some(weight)
     }
 
     pub fn finish(mut self) -> CoreHeatmap {
@@ -283,21 +320,31 @@ impl CoreCounter {
             map.full.push(if interval == 0 { 0.0 } else { self.step as f64 / interval as f64 });
             map.late += row.late;
             let idle_sampled = row.idle && self.clocks.ticking(event) == Ticking::Always;
+            let is_timed = !row.is_untimed;
             let from = map.cells.len();
-            map.cells.resize(from + columns, Cell { idle_sampled, ..Cell::default() });
+            map.cells.resize(from + columns, Cell { idle_sampled, is_timed, ..Cell::default() });
             for (chunk, counts) in row.chunks {
                 for (at, count) in counts.iter().enumerate() {
                     let [user, kernel, irq, idle] = count.kinds;
                     let column = (chunk * CHUNK as u64 + at as u64).checked_sub(start).map(|column| column as usize);
                     let Some(column) = column.filter(|column| *column < columns) else {
-                        map.left_out += count.kinds.iter().map(|n| u64::from(*n)).sum::<u64>();
+                        map.left_out += u64::from(count.samples);
                         continue;
                     };
                     let owner = Some(count.owner).filter(|owner| *owner != NOBODY).map(TaskId);
-                    let owner_samples = count.owner_samples;
-                    let busy_us = count.busy_us;
-                    map.cells[from + column] =
-                        Cell { user, kernel, irq, idle, owner, owner_samples, idle_sampled, busy_us };
+                    let Count { owner_weight, samples, busy_samples, .. } = *count;
+                    map.cells[from + column] = Cell {
+                        user,
+                        kernel,
+                        irq,
+                        idle,
+                        owner,
+                        owner_weight,
+                        samples,
+                        busy_samples,
+                        idle_sampled,
+                        is_timed,
+                    };
                 }
             }
         }
@@ -310,9 +357,8 @@ fn window<'r>(rows: impl Iterator<Item = &'r Row>, most: u64) -> (u64, usize) {
     let mut columns: BTreeMap<u64, u64> = BTreeMap::new();
     for (chunk, counts) in rows.flat_map(|row| &row.chunks) {
         for (at, count) in counts.iter().enumerate() {
-            let samples: u64 = count.kinds.iter().map(|n| u64::from(*n)).sum();
-            if samples > 0 {
-                *columns.entry(chunk * CHUNK as u64 + at as u64).or_default() += samples;
+            if count.samples > 0 {
+                *columns.entry(chunk * CHUNK as u64 + at as u64).or_default() += u64::from(count.samples);
             }
         }
     }

@@ -59,12 +59,25 @@ const MOST_SYMBOLS: usize = 128;
 struct Sum {
     samples: u64,
     weight: u64,
+    /// Of each sample's weight, added up.
+    squares: f64,
 }
 
 impl Sum {
     fn add(&mut self, samples: u64, weight: u64) {
-        self.samples = self.samples.saturating_add(samples);
-        self.weight = self.weight.saturating_add(weight);
+        let squares = (weight as f64).powi(2) / samples.max(1) as f64;
+        self.join(&Sum { samples, weight, squares });
+    }
+
+    fn join(&mut self, other: &Sum) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.weight = self.weight.saturating_add(other.weight);
+        self.squares += other.squares;
+    }
+
+    /// As many samples of equal weight would tell as much. Those of a core that is sampled more often are many and weigh little.
+    fn as_equals(&self) -> f64 {
+        if self.squares > 0.0 { (self.weight as f64).powi(2) / self.squares } else { 0.0 }
     }
 }
 
@@ -141,10 +154,10 @@ impl Side {
         let mut symbols: HashMap<StrId, Sum> = HashMap::new();
         let mut path = Vec::new();
         for ((comm, stack), sum) in &event.stacks {
-            commands.entry(*comm).or_default().add(sum.samples, sum.weight);
+            commands.entry(*comm).or_default().join(sum);
             kernel_symbols(names, *stack, &mut path);
             for symbol in &path {
-                symbols.entry(*symbol).or_default().add(sum.samples, sum.weight);
+                symbols.entry(*symbol).or_default().join(sum);
             }
         }
         let name = |id: StrId| names.strings.get(id).to_owned();
@@ -154,9 +167,8 @@ impl Side {
             sums: commands.chain(symbols).collect(),
             processes: event.processes.iter().map(|(comm, pids)| (name(*comm), pids.len() as u64)).collect(),
             total: match all {
-                Some(all) => {
-                    Sum { samples: all.samples.max(event.total.samples), weight: all.weight.max(event.total.weight) }
-                }
+                Some(all) if all.weight > event.total.weight => all,
+                Some(_) => event.total,
                 None => event.total,
             },
         }
@@ -178,15 +190,14 @@ fn kernel_symbols(names: &Dictionary, stack: StackId, path: &mut Vec<StrId>) {
     }
 }
 
-/// How many standard deviations the difference of two counted shares is. Without samples on one side nothing can be said.
-fn sigmas(before: u64, of_before: u64, now: u64, of_now: u64) -> f64 {
-    if of_before == 0 || of_now == 0 {
+/// How many standard deviations the difference of two shares is, each of so many samples. Without samples on one side nothing can be said.
+fn sigmas((before, of_before): (f64, f64), (now, of_now): (f64, f64)) -> f64 {
+    if of_before <= 0.0 || of_now <= 0.0 {
         return 0.0;
     }
-    let (before, of_before, now, of_now) = (before as f64, of_before as f64, now as f64, of_now as f64);
-    let both = (before + now) / (of_before + of_now);
+    let both = (before * of_before + now * of_now) / (of_before + of_now);
     let deviation = (both * (1.0 - both) * (1.0 / of_before + 1.0 / of_now)).sqrt();
-    if deviation > 0.0 { (now / of_now - before / of_before) / deviation } else { 0.0 }
+    if deviation > 0.0 { (now - before) / deviation } else { 0.0 }
 }
 
 /// The `most` risers, the largest rise first. Where one side has no samples ([`BusyShares::samples`]) and nobody knows how long it
@@ -206,8 +217,8 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
     // As many samples as that time would have had.
     let all = |event: &EventShares, time_ns: u64| {
         let like = if event.total.samples > 0 { event.total } else { event_now.total };
-        let samples = time_ns as f64 / like.weight.max(1) as f64 * like.samples as f64;
-        Sum { samples: samples as u64, weight: time_ns }
+        let times = time_ns as f64 / like.weight.max(1) as f64;
+        Sum { samples: (times * like.samples as f64) as u64, weight: time_ns, squares: times * like.squares }
     };
     let side_before = Side::new(baseline.0, event_before, times.map(|(before, _)| all(event_before, before)));
     let side_now = Side::new(now.0, event_now, times.map(|(_, now)| all(event_now, now)));
@@ -227,7 +238,10 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
                 now: side_now.share(*sum),
                 baseline_samples: before.samples,
                 now_samples: sum.samples,
-                sigmas: sigmas(before.samples, side_before.total.samples, sum.samples, side_now.total.samples),
+                sigmas: sigmas(
+                    (side_before.share(before), side_before.total.as_equals()),
+                    (side_now.share(*sum), side_now.total.as_equals()),
+                ),
                 baseline_processes: processes(&side_before),
                 now_processes: processes(&side_now),
                 mostly_in: None,

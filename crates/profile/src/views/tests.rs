@@ -138,16 +138,18 @@ fn the_burst_is_found_and_nothing_else() {
 fn the_core_heatmap_names_the_owner_and_counts_softirq_on_an_idle_core() {
     let profile = example();
     let mut counter = cores::CoreCounter::new(50 * MS);
-    each(&profile, Filter::default(), |names, sample| counter.add(names, sample));
+    each(&profile, Filter::default(), |names, sample| {
+        counter.add(names, sample);
+    });
     let map = counter.finish();
     assert_eq!((map.cores.as_slice(), map.columns, map.left_out), (&[0, 1][..], 80, 0));
     assert_eq!(map.cell(0, 19).busy_share(), Some(0.0));
-    assert_eq!((map.cell(0, 20).irq, map.cell(0, 20).idle), (50, 0));
+    assert_eq!((map.cell(0, 20).irq, map.cell(0, 20).idle, map.cell(0, 20).samples), (50_000, 0, 50));
     assert_eq!(map.cell(0, 22).busy_share(), Some(0.0));
     let burst = map.cell(1, 41);
     assert_eq!(burst.owner.map(|task| profile.names.strings.get(profile.names.task(task).comm)), Some("hog"));
-    assert_eq!((burst.user, burst.owner_samples), (50, 50));
-    assert!(map.cell(1, 10).owner_samples < 30);
+    assert_eq!((burst.user, burst.owner_weight), (50_000, 50_000), "microseconds");
+    assert!(map.cell(1, 10).owner_weight < 30_000);
 }
 
 #[test]
@@ -155,11 +157,12 @@ fn the_offset_heatmap_counts_each_part_of_each_second() {
     let profile = example();
     let filter = Filter { cores: vec![1], comms: vec!["hog".to_owned()], ..Filter::default() };
     let mut counter = heatmap::OffsetCounter::new(20);
-    each(&profile, filter, |_, sample| counter.add(sample));
+    each(&profile, filter, |names, sample| counter.add(names, sample));
     let map = counter.finish();
     assert_eq!((map.first_second, map.columns, map.rows, map.left_out), (2, 1, 20, 0));
-    assert_eq!((map.count(0, 0), map.count(0, 2), map.count(0, 6), map.count(0, 7)), (50, 49, 50, 0));
-    assert_eq!(map.counts.iter().sum::<u32>(), 349);
+    assert_eq!((map.count(0, 0), map.count(0, 2), map.count(0, 6), map.count(0, 7)), (50.0, 49.0, 50.0, 0.0));
+    assert_eq!((map.counts.iter().sum::<f32>(), map.samples), (349.0, 349));
+    assert_eq!((map.sample_ns, map.is_weighed), (Some(MS), false));
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn a_cell_of_the_offset_heatmap_and_a_filter_agree() {
             made.tick(7_000_000_000 + offset, task);
         }
         let mut counter = heatmap::OffsetCounter::new(rows);
-        made.samples.iter().for_each(|sample| counter.add(sample));
+        made.samples.iter().for_each(|sample| counter.add(&made.names, sample));
         let map = counter.finish();
         assert_eq!(map.first_second, 7);
         for column in 0..map.columns {
@@ -255,7 +258,7 @@ fn one_wrong_time_stamp_does_not_push_out_the_rest() {
     let mut offsets = heatmap::OffsetCounter::new(1000);
     let mut cores = cores::CoreCounter::new(MS);
     for sample in &made.samples {
-        offsets.add(sample);
+        offsets.add(&made.names, sample);
         cores.add(&made.names, sample);
     }
     let (offsets, cores) = (offsets.finish(), cores.finish());
@@ -277,7 +280,9 @@ fn idle_that_is_not_sampled_is_not_known() {
         made.sample("sched:sched_switch", 1, ms * MS, a, stack);
     }
     let mut counter = cores::CoreCounter::new(1000 * MS);
-    made.samples.iter().for_each(|sample| counter.add(&made.names, sample));
+    made.samples.iter().for_each(|sample| {
+        counter.add(&made.names, sample);
+    });
     let map = counter.finish();
     assert_eq!((map.cell(1, 0).busy_share(), map.cell(1, 0).owner, map.other_events), (None, Some(b), 2000));
     let cores::Busy::Estimated(share) = map.busy(1, 0) else { panic!("{:?}", map.busy(1, 0)) };
@@ -331,11 +336,13 @@ fn late_samples_are_counted_for_their_cell_and_its_owner() {
     (1..50).for_each(|column| made.tick(column * 100 * MS, b));
     (0..3).for_each(|n| made.tick((20 + n) * MS, a));
     let mut counter = cores::CoreCounter::new(100 * MS);
-    made.samples.iter().for_each(|sample| counter.add(&made.names, sample));
+    made.samples.iter().for_each(|sample| {
+        counter.add(&made.names, sample);
+    });
     let map = counter.finish();
     assert_eq!((map.cell(0, 0).user, map.late), (11, 3));
     // Who had most is not known for sure any more, and that is said by `late`.
-    assert_eq!(map.cell(0, 0).owner_samples, 5);
+    assert_eq!(map.cell(0, 0).owner_weight, 5);
 }
 
 #[test]
@@ -434,4 +441,124 @@ fn a_day_of_a_large_node() {
     let bytes = |from: u64| (peak() - from) * 1024 / cells;
     println!("{} bytes a cell while counting, {} at the most", (counted - before) * 1024 / cells, bytes(before));
     assert!(bytes(before) <= 100);
+}
+
+/// Two cores of which one is sampled at 999 Hz from second 10 to 20, the other at 49 Hz all the time. On the first a web server has half of the time and
+/// idles else, on the other a compiler has all of it.
+fn sampled_faster_for_a_while() -> Made {
+    let mut made = Made::default();
+    let [idle, web, compiler] = [("swapper", 0), ("web", 1), ("rustc", 2)].map(|(comm, tid)| made.task(comm, tid));
+    let [waits, works] = [&["do_idle_[k]", "default_idle_[k]"][..], &["main", "entry_SYSCALL_64_[k]", "vfs_read_[k]"]]
+        .map(|stack| made.stack(stack));
+    let mut samples = Vec::new();
+    for (core, faster) in [(0, 10..20), (1, 0..0)] {
+        let mut time = 0;
+        while time < 30_000 * MS {
+            let hz = if faster.contains(&(time / (1000 * MS))) { 999 } else { 49 };
+            // Out of step with either rate.
+            let busy = (time / (7 * MS)).is_multiple_of(2);
+            samples.push((
+                core,
+                time,
+                1_000_000_000 / hz,
+                if core == 1 {
+                    compiler
+                } else if busy {
+                    web
+                } else {
+                    idle
+                },
+            ));
+            time += 1_000_000_000 / hz;
+        }
+    }
+    samples.sort_by_key(|(_, time, ..)| *time);
+    for (core, time, period, task) in samples {
+        made.sample("cpu-clock", core, time, task, if task == idle { waits } else { works });
+        if let Some(last) = made.samples.last_mut() {
+            last.period = period;
+        }
+    }
+    made
+}
+
+#[test]
+fn seconds_in_which_a_core_is_sampled_faster_do_not_look_busier() {
+    let made = sampled_faster_for_a_while();
+    let mut kinds = Kinds::default();
+    let mut counter = heatmap::OffsetCounter::new(1);
+    for sample in &made.samples {
+        if kinds.kind(&made.names, sample) != Kind::Idle {
+            counter.add(&made.names, sample);
+        }
+    }
+    let map = counter.finish();
+    assert_eq!((map.columns, map.sample_ns, map.is_weighed), (30, Some(1_000_000_000 / 49), true));
+    // 49 of the compiler and half as many of the web server.
+    for column in 0..30 {
+        assert!((69.0..78.0).contains(&map.count(column, 0)), "second {column}: {}", map.count(column, 0));
+    }
+    assert!(map.samples > 30 * 74 + 4000, "{}", map.samples);
+}
+
+/// The rate changes in the middle of a cell: what came before counts as much as what came after.
+#[test]
+fn a_cell_in_which_the_rate_changes_is_told_by_time() {
+    let mut made = Made::default();
+    let [early, late, idle] = [("early", 1), ("late", 2), ("swapper", 0)].map(|(comm, tid)| made.task(comm, tid));
+    let [works, waits] = [&["main"][..], &["do_idle_[k]", "default_idle_[k]"]].map(|stack| made.stack(stack));
+    // 700 ms of one thread at 49 Hz, 200 ms of another one at 999 Hz, and then the core idles.
+    let mut time = 0;
+    while time < 1000 * MS {
+        let fast = time >= 700 * MS;
+        let period = 1_000_000_000 / if fast { 999 } else { 49 };
+        let (task, stack) = match time / MS {
+            0..700 => (early, works),
+            700..900 => (late, works),
+            _ => (idle, waits),
+        };
+        made.sample("cpu-clock", 0, time, task, stack);
+        if let Some(last) = made.samples.last_mut() {
+            last.period = period;
+        }
+        time += period;
+    }
+    let mut counter = cores::CoreCounter::new(1000 * MS);
+    for sample in &made.samples {
+        counter.add(&made.names, sample);
+    }
+    let map = counter.finish();
+    let cell = map.cell(0, 0);
+    assert_eq!(cell.owner, Some(early));
+    let share = f64::from(cell.owner_weight) / f64::from(cell.busy());
+    assert!((share - 7.0 / 9.0).abs() < 0.02, "{share}");
+    let busy = cell.busy_share().expect("it was seen idle");
+    assert!((busy - 0.9).abs() < 0.02, "{busy}");
+}
+
+/// What runs on a core that is sampled faster has many samples and no larger share; what rises elsewhere has fewer of all samples and rises.
+#[test]
+fn who_is_sampled_faster_does_not_rise_and_hides_nobody() {
+    let mut made = sampled_faster_for_a_while();
+    let agent = made.task("agent", 3);
+    // A twelfth of the compiler's core from second 10 on.
+    let mut n = 0;
+    for sample in made.samples.iter_mut().filter(|sample| sample.core == Some(1) && sample.time >= Some(10_000 * MS)) {
+        n += 1;
+        if n % 12 == 0 {
+            sample.task = agent;
+        }
+    }
+    let [mut before, mut now] = [risers::BusyShares::default(), risers::BusyShares::default()];
+    for sample in &made.samples {
+        match sample.time.unwrap_or(0) / (1000 * MS) {
+            0..10 => before.add(&made.names, sample),
+            10..20 => now.add(&made.names, sample),
+            _ => {}
+        }
+    }
+    let found = risers::find((&made.names, &before), (&made.names, &now), 10);
+    let names: Vec<&str> = found.iter().map(|riser| riser.name.as_str()).collect();
+    assert_eq!(names, ["agent"]);
+    assert!((found[0].now - 1.0 / 12.0 / 1.5).abs() < 0.01, "{}", found[0].now);
 }

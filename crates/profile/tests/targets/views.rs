@@ -27,19 +27,22 @@ pub fn views(bytes: &[u8]) {
     let n = samples.len() as u64;
 
     let mut by_offset = heatmap::OffsetCounter::new(ROWS[pick(0, ROWS.len())]);
-    samples.iter().for_each(|sample| by_offset.add(sample));
+    samples.iter().for_each(|sample| by_offset.add(&names, sample));
     let map = by_offset.finish();
-    assert_eq!(map.counts.iter().map(|count| u64::from(*count)).sum::<u64>() + map.left_out, n);
+    assert_eq!(map.samples + map.left_out, n);
+    assert!(map.counts.iter().all(|count| (0.0..=map.largest).contains(count)), "{}", map.largest);
     assert_eq!(map.counts.len(), map.columns * map.rows);
 
     let mut by_core = cores::CoreCounter::new(STEPS[pick(1, STEPS.len())]);
-    samples.iter().for_each(|sample| by_core.add(&names, sample));
+    samples.iter().for_each(|sample| {
+        by_core.add(&names, sample);
+    });
     let map = by_core.finish();
-    let counted: u64 = map.cells.iter().map(|cell| u64::from(cell.busy()) + u64::from(cell.idle)).sum();
+    let counted: u64 = map.cells.iter().map(|cell| u64::from(cell.samples)).sum();
     assert_eq!(counted + map.left_out + map.other_events, n);
     assert_eq!(map.cells.len(), map.columns * map.cores.len());
     for cell in &map.cells {
-        assert!(cell.owner.is_some() == (cell.busy() > 0) && cell.owner_samples <= cell.busy(), "{cell:?}");
+        assert!(cell.owner.is_some() == (cell.busy() > 0) && cell.owner_weight <= cell.busy(), "{cell:?}");
         assert!(cell.busy_share().is_none_or(|share| (0.0..=1.0).contains(&share)), "{cell:?}");
     }
 
@@ -54,6 +57,7 @@ pub fn views(bytes: &[u8]) {
     samples.iter().for_each(|sample| finder.add(&names, sample));
     for monopoly in finder.finish(&names) {
         assert!(monopoly.samples >= 2 && monopoly.samples + monopoly.foreign <= n, "{monopoly:?}");
+        assert!((0.0..=1.0).contains(&monopoly.share()) && monopoly.paused <= monopoly.length, "{monopoly:?}");
         assert!(monopoly.stacks.iter().all(|(_, share)| (0.0..=1.0).contains(share)), "{monopoly:?}");
     }
 

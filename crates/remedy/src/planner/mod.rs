@@ -84,7 +84,7 @@ impl<'c> Case<'c> {
     }
 
     fn finding(&self, of: &FindingRef) -> Option<&'c Finding> {
-        self.diagnosis.findings.iter().find(|finding| finding.code == of.code && finding.subject == of.subject)
+        self.diagnosis.findings.iter().find(|finding| of.is(finding))
     }
 
     fn problem(&self, verdict: &'c Verdict) -> Option<Problem<'c>> {
@@ -109,7 +109,7 @@ impl<'c> Case<'c> {
         let mut problems: Vec<Problem<'c>> = Vec::new();
         for root in found {
             // It is mended where its cause is: what a verdict says of it is planned for as a whole.
-            let is_it = |of: &FindingRef| of.code == root.code && of.subject == root.subject;
+            let is_it = |of: &FindingRef| of.is(root);
             let own = verdicts.iter().find(|verdict| is_it(&verdict.root_cause));
             let part_of = |verdict: &&Verdict| {
                 verdict.chain.iter().any(|link| is_it(&link.to)) || verdict.context.iter().any(is_it)

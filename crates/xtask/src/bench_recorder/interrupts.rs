@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// Takes the sample of an event that ticks by the kernel's clock (kernel/events/core.c).
@@ -38,11 +39,41 @@ impl std::ops::AddAssign for Samples {
     }
 }
 
+/// Where the kernel's traces are; mounted for as long as this lives, if they were not to be seen.
+pub struct Tracefs {
+    path: PathBuf,
+    mounted: Option<tempfile::TempDir>,
+}
+
+impl Tracefs {
+    pub fn find() -> anyhow::Result<Tracefs> {
+        let usual = PathBuf::from("/sys/kernel/tracing");
+        if usual.join("instances").is_dir() {
+            return Ok(Tracefs { path: usual, mounted: None });
+        }
+        let dir = tempfile::tempdir()?;
+        let mounted =
+            Command::new("mount").args(["-t", "tracefs", "nodev"]).arg(dir.path()).status().context("mount")?;
+        if !mounted.success() {
+            bail!("tracefs cannot be mounted: what the cores lose to samples cannot be measured (is this root?)");
+        }
+        Ok(Tracefs { path: dir.path().to_owned(), mounted: Some(dir) })
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.mounted {
+            let _ = Command::new("umount").arg(dir.path()).status();
+        }
+    }
+}
+
 /// A trace of our own beside the node's; ends when dropped.
 struct Trace(PathBuf);
 
 impl Trace {
-    fn start() -> anyhow::Result<Trace> {
+    fn start(tracefs: &Tracefs) -> anyhow::Result<Trace> {
         let symbols = fs::read_to_string("/proc/kallsyms")?;
         let handler = symbols.lines().find_map(|line| {
             let mut words = line.split(' ');
@@ -53,8 +84,8 @@ impl Trace {
         if handler.bytes().all(|digit| digit == b'0') {
             bail!("/proc/kallsyms hides addresses (kernel.kptr_restrict)");
         }
-        let dir = PathBuf::from(format!("/sys/kernel/tracing/instances/coroner-bench-{}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("{} (is this root? is tracefs mounted?)", dir.display()))?;
+        let dir = tracefs.path.join(format!("instances/coroner-bench-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("{} (is this root?)", dir.display()))?;
         let trace = Trace(dir);
         trace.set("buffer_size_kb", "16384")?;
         trace.set("events/timer/hrtimer_expire_entry/filter", &format!("function == 0x{handler}"))?;
@@ -77,8 +108,8 @@ impl Drop for Trace {
 }
 
 /// All samples that are taken on this machine within the next `time`.
-pub fn watch(time: Duration) -> anyhow::Result<Samples> {
-    let trace = Trace::start()?;
+pub fn watch(tracefs: &Tracefs, time: Duration) -> anyhow::Result<Samples> {
+    let trace = Trace::start(tracefs)?;
     std::thread::sleep(time);
     trace.set("tracing_on", "0")?;
     let samples = Samples { watched: time, ..add_up(&fs::read_to_string(trace.0.join("trace"))?) };

@@ -10,7 +10,7 @@ mod on_disk;
 mod process;
 
 use anyhow::{Context, bail};
-use interrupts::Samples;
+use interrupts::{Samples, Tracefs};
 use load::{Crowd, Stress};
 use process::{Measured, Recorder};
 use std::path::Path;
@@ -22,6 +22,8 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// Samples are traced in turns of so long, so many of perf's and of the recorder's.
 const TRACED: Duration = Duration::from_secs(5);
 const TRACED_TURNS: u32 = 8;
+/// Files of so long were rolled in the story that this began with.
+const ROLLED: Duration = Duration::from_secs(120);
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     const PARTS: [&str; 5] = ["perf", "whole", "crowd", "fast", "freeze"];
@@ -50,6 +52,7 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
 /// At the same rate: own CPU of whole recordings of the same length, from the start to a file that can be read, and what the sampled
 /// cores lose by it.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
+    let tracefs = Tracefs::find()?;
     let length = (SETTLE + TURN).as_secs_f64();
     println!("\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {length:.0} s:\n");
     println!(
@@ -61,9 +64,10 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
         let perf = process::perf_record(97, &dir.path().join("perf.data"), SETTLE, TURN)?;
+        let per_file = process::perf_rolling(97, &dir.path().join("rolled"), perf.cpu_ms_per_s)?;
         let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
         let without = Recorder::start(coroner, &dir.path().join("b"), 0)?.measure(SETTLE, TURN)?;
-        let (of_perf, of_us) = samples_of_each(coroner, dir.path())?;
+        let (of_perf, of_us) = samples_of_each(&tracefs, coroner, dir.path())?;
         drop(stress);
         let own = (with.storing_ms_per_s - without.storing_ms_per_s).max(0.0);
         // The recorder without stack samples looks at the kernel's work by itself, in its first thread.
@@ -71,9 +75,12 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         let in_all = (with.whole_cpu_ms - without.whole_cpu_ms + instead * length).max(0.0);
         let row = |who: &str, samples: &Samples, second: f64, all: f64| {
             let (us, samples) = (samples.mean_us(), samples.ms_per_s());
-            println!("| {run} | {who} | {us:.1} | {samples:.2} | {second:.2} | {all:.0} |");
+            let all = if all.is_nan() { "–".to_owned() } else { format!("{all:.0}") };
+            println!("| {run} | {who} | {us:.1} | {samples:.2} | {second:.2} | {all} |");
         };
         row("perf", &of_perf, perf.cpu_ms_per_s, perf.whole_cpu_ms);
+        let rolling = perf.cpu_ms_per_s + per_file / ROLLED.as_secs_f64();
+        row("perf that goes on, a new file every two minutes", &of_perf, rolling, f64::NAN);
         row("recorder: what samples add", &of_us, own, in_all);
         row("recorder, all of it", &of_us, with.cpu_ms_per_s, with.whole_cpu_ms);
         let (of_us, of_perf) = (of_us.ms_per_s(), of_perf.ms_per_s());
@@ -82,6 +89,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
             (of_us + own, of_perf + perf.cpu_ms_per_s),
             (in_all / length, perf.whole_cpu_ms / length),
             (of_us + in_all / length, of_perf + perf.whole_cpu_ms / length),
+            (own, rolling),
         ]);
     }
     let names = [
@@ -89,6 +97,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         "samples, reading and storing, while it records",
         "own CPU, start and end included",
         "samples and own CPU, start and end included",
+        "own CPU for months, beside a perf with files of two minutes",
     ];
     println!("\nMedians, ms a second of all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|");
     for (index, name) in names.iter().enumerate() {
@@ -101,17 +110,17 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
 
 /// What the kernel does for perf's samples and for the recorder's, in short turns: a sample takes longer where others keep the
 /// caches busy, and that changes from one minute to the next.
-fn samples_of_each(coroner: &Path, dir: &Path) -> anyhow::Result<(Samples, Samples)> {
+fn samples_of_each(tracefs: &Tracefs, coroner: &Path, dir: &Path) -> anyhow::Result<(Samples, Samples)> {
     let (mut perfs, mut ours) = (Samples::default(), Samples::default());
     for turn in 0..TRACED_TURNS {
         // The first look at the node of either is behind it.
         let perf = process::Perf::start(97, &dir.join("traced.data"))?;
         std::thread::sleep(Duration::from_secs(2));
-        perfs += interrupts::watch(TRACED)?;
+        perfs += interrupts::watch(tracefs, TRACED)?;
         drop(perf);
         let recorder = Recorder::start(coroner, &dir.join(format!("traced-{turn}")), 97)?;
         std::thread::sleep(Duration::from_secs(2));
-        ours += interrupts::watch(TRACED)?;
+        ours += interrupts::watch(tracefs, TRACED)?;
         recorder.stop()?;
     }
     Ok((perfs, ours))

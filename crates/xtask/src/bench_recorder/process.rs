@@ -146,8 +146,14 @@ pub struct Perf(Child);
 
 impl Perf {
     pub fn start(rate: u32, file: &Path) -> anyhow::Result<Perf> {
+        Perf::start_with(rate, file, &[])
+    }
+
+    fn start_with(rate: u32, file: &Path, more: &[&str]) -> anyhow::Result<Perf> {
         let perf = Command::new("perf")
-            .args(["record", "-q", "-F", &rate.to_string(), "-a", "-g", "-o"])
+            .args(["record", "-q", "-F", &rate.to_string(), "-a", "-g"])
+            .args(more)
+            .arg("-o")
             .arg(file)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -173,6 +179,23 @@ pub struct OfPerf {
     pub cpu_ms_per_s: f64,
     /// All of it.
     pub whole_cpu_ms: f64,
+}
+
+/// What each new file costs a perf that runs for long and begins one every so often (`--switch-output`), in ms: beyond its start, and beyond
+/// what a second costs it anyway. Rolled files are what it offers for a node that is to be watched for days.
+pub fn perf_rolling(rate: u32, directory: &Path, ms_per_s: f64) -> anyhow::Result<f64> {
+    const FILE: Duration = Duration::from_secs(15);
+    const FILES: u32 = 4;
+    fs::create_dir(directory)?;
+    let every = format!("--switch-output={}s", FILE.as_secs());
+    let perf = Perf::start_with(rate, &directory.join("perf.data"), &[&every])?;
+    let cpu = |perf: &Perf| anyhow::Ok(threads_ms(perf.0.id())?.iter().map(|(_, ms)| ms).sum::<f64>());
+    // Away from the moments at which a file ends.
+    std::thread::sleep(FILE / 2);
+    let (from, before) = (Instant::now(), cpu(&perf)?);
+    std::thread::sleep(FILE * FILES);
+    let spent = cpu(&perf)? - before;
+    Ok(((spent - ms_per_s * from.elapsed().as_secs_f64()) / f64::from(FILES)).max(0.0))
 }
 
 /// As long as a recorder is measured.

@@ -8,10 +8,11 @@ use crate::output::profile::{flame_json, flame_text};
 use crate::output::{print, terminal, warn};
 use anyhow::bail;
 use coroner_profile::export::svg;
-use coroner_profile::model::{Event, EventId};
+use coroner_profile::model::{Event, EventId, Sample};
 use coroner_profile::views::flame::{self, FlameTree};
 use coroner_profile::views::risers::{self, BusyShares, Riser};
 use coroner_profile::views::{Kind, Kinds, StackSums, diff};
+use std::collections::HashMap;
 
 /// How many risers are told.
 const RISERS: usize = 12;
@@ -23,6 +24,8 @@ pub struct Side {
     pub busy: BusyShares,
     /// Samples of idle cores that were left out.
     pub idle: u64,
+    /// What those of the event that is shown stand for.
+    pub idle_total: u64,
     /// The event that is shown; `None` only if nothing was selected.
     pub event: Option<EventId>,
     pub selection: String,
@@ -84,6 +87,7 @@ impl Side {
         let mut whole = sides.next()?;
         for side in sides {
             whole.idle += side.idle;
+            whole.idle_total = whole.idle_total.saturating_add(side.idle_total);
             whole.read.absorb(side.read);
         }
         Some((whole, tree))
@@ -231,10 +235,12 @@ pub fn read_part(
     let mut sums = StackSums::by_command();
     let mut busy = BusyShares::default();
     let mut kinds = Kinds::default();
-    let mut idle = 0;
-    let mut view = |names: &_, sample: &_| {
+    let (mut idle, mut idle_totals) = (0, HashMap::<EventId, u64>::new());
+    let mut view = |names: &_, sample: &Sample| {
         if !with_idle && kinds.kind(names, sample) == Kind::Idle {
             idle += 1;
+            let total = idle_totals.entry(sample.event).or_default();
+            *total = total.saturating_add(sample.period);
             return;
         }
         sums.add(names, sample);
@@ -244,7 +250,8 @@ pub fn read_part(
     };
     let read = super::read_any(source, selection, &mut view)?;
     let event = read.main_event(&sums.events());
-    Ok(Side { read, sums, busy, idle, event, selection: selection.words() })
+    let idle_total = event.and_then(|event| idle_totals.get(&event).copied()).unwrap_or(0);
+    Ok(Side { read, sums, busy, idle, idle_total, event, selection: selection.words() })
 }
 
 /// What stands above the picture.

@@ -57,11 +57,13 @@ pub fn by_core(
     let mut asked = Asked::default();
     let where_and_when = selection.of_anybody();
     let mut read = super::read(source, &where_and_when, &mut |names, sample| {
-        counter.add(names, sample);
+        let weight = counter.add(names, sample);
         if let (Some(somebody), Some(core), Some(time)) = (&mut somebody, sample.core, sample.time)
             && somebody.has(names, sample)
         {
-            *asked.cells.entry((core, time / step)).or_default() += 1;
+            let cell = asked.cells.entry((core, time / step)).or_default();
+            cell.samples += 1;
+            cell.weight = cell.weight.saturating_add(weight.unwrap_or(0));
             asked.samples += 1;
         }
     })?;
@@ -99,7 +101,7 @@ pub fn by_offset(
     let stacks = Stacks::OfIdleTasks;
     let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds.kind(names, sample) {
         Kind::Idle => idle += 1,
-        _ => counter.add(sample),
+        _ => counter.add(names, sample),
     })?;
     must_have_times(&read)?;
     let map = counter.finish();
@@ -111,8 +113,15 @@ pub fn by_offset(
 pub struct Asked {
     pub somebody: Option<Selector>,
     /// By core and column from the start of time on.
-    pub cells: HashMap<(u32, u64), u32>,
+    pub cells: HashMap<(u32, u64), AskedCell>,
     pub samples: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct AskedCell {
+    pub samples: u32,
+    /// What they stand for, as the heatmap's cell has it.
+    pub weight: u32,
 }
 
 pub fn must_have_times(read: &ReadProfile) -> anyhow::Result<()> {

@@ -26,8 +26,8 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
         _ => format!("{event}, {weight} in {}", counted(tree.samples, "sample")),
     };
     if side.idle > 0 {
-        let all = side.idle + tree.samples;
-        shown.push_str(&format!("; besides, cores were idle in {:.1} % of all", 100.0 * side.idle as f64 / all as f64));
+        let (idle, busy) = (side.idle_total as f64, tree.total() as f64);
+        shown.push_str(&format!("; besides, cores were idle in {:.1} % of all", 100.0 * idle / (idle + busy)));
     }
     let _ = writeln!(out, "\n{}", bold(&printable(&shown)));
     others(side, &mut out);

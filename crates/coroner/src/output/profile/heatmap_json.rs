@@ -5,7 +5,7 @@ use crate::commands::profile::ReadProfile;
 use crate::commands::profile::heatmap::Asked;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 #[derive(Serialize)]
 struct ByCore<'a> {
@@ -40,16 +40,16 @@ struct CellJson<'a> {
     asked: Option<u32>,
     /// How much of the time the core was busy, between 0 and 1.
     busy: f64,
-    /// By how many samples a busy core has: the event does not tick on an idle core.
+    /// By what a busy core has: the event does not tick on an idle core.
     busy_estimated: bool,
-    /// Shares of the samples, between 0 and 1.
+    /// Shares of the time that the samples stand for, between 0 and 1.
     user: f64,
     kernel: f64,
     irq: f64,
     /// `null` where an idle core is not sampled.
     idle: Option<f64>,
     owner: Option<TaskJson<'a>>,
-    /// The owner's share of the samples that are not idle.
+    /// The owner's share of what is not idle.
     owner_share: Option<f64>,
 }
 
@@ -79,17 +79,17 @@ fn cell<'a>(
     asked: Option<&Asked>,
 ) -> Option<CellJson<'a>> {
     let cell = map.cell(row, column);
-    let share = |part: u32| f64::from(part) / f64::from(cell.samples());
+    let share = |part: u32| f64::from(part) / f64::from(cell.weight().max(1));
     let (busy, busy_estimated) = match map.busy(row, column) {
         Busy::Measured(share) => (share, false),
         Busy::Estimated(share) => (share, true),
         Busy::Silent | Busy::NotSampled => return None,
     };
     Some(CellJson {
-        samples: cell.samples(),
+        samples: cell.samples,
         asked: asked.map(|asked| {
             let at = (map.cores[row], map.start / map.step + column as u64);
-            asked.cells.get(&at).copied().unwrap_or(0)
+            asked.cells.get(&at).map_or(0, |asked| asked.samples)
         }),
         busy,
         busy_estimated,
@@ -98,7 +98,7 @@ fn cell<'a>(
         irq: share(cell.irq),
         idle: cell.idle_sampled.then(|| share(cell.idle)),
         owner: cell.owner.map(|owner| task_json(&read.names, owner)),
-        owner_share: cell.owner.map(|_| f64::from(cell.owner_samples) / f64::from(cell.busy().max(1))),
+        owner_share: cell.owner.map(|_| f64::from(cell.owner_weight) / f64::from(cell.busy().max(1))),
     })
 }
 
@@ -113,12 +113,36 @@ struct ByOffset<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     axis_ns: Option<i64>,
     rows: usize,
-    largest: u32,
+    largest: Count,
+    /// The nanoseconds of a core that a sample of the usual rate stands for; `null` where that is not known.
+    sample_ns: Option<u64>,
     /// Samples of idle cores, which are not counted.
     idle: u64,
     left_out: u64,
-    /// Column after column; in each the samples of each part of that second, from its start.
-    columns: Vec<&'a [u32]>,
+    /// Column after column; in each the samples of each part of that second, from its start. Those of another rate than the usual one count
+    /// by what they stand for.
+    columns: Vec<Counts<'a>>,
+}
+
+/// Whole as long as all samples stand for the same.
+#[derive(Clone, Copy)]
+struct Count(f32);
+
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            whole if whole.fract() == 0.0 => to.serialize_u64(whole as u64),
+            part => to.serialize_f64((f64::from(part) * 1000.0).round() / 1000.0),
+        }
+    }
+}
+
+struct Counts<'a>(&'a [f32]);
+
+impl Serialize for Counts<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter().map(|count| Count(*count)))
+    }
 }
 
 pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, axis: Option<u64>) -> String {
@@ -129,9 +153,10 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, axis: Optio
         first_second: map.first_second,
         axis_ns: axis.map(|axis| map.first_second.wrapping_mul(1_000_000_000).wrapping_sub(axis) as i64),
         rows: map.rows,
-        largest: map.largest,
+        largest: Count(map.largest),
+        sample_ns: map.sample_ns,
         idle,
         left_out: map.left_out,
-        columns: map.counts.chunks(map.rows.max(1)).collect(),
+        columns: map.counts.chunks(map.rows.max(1)).map(Counts).collect(),
     })
 }

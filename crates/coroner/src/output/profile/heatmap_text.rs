@@ -38,7 +38,7 @@ const STEPS: [u64; 20] = [
 ];
 /// Lines of the picture: few cores get several blocks of rows, one below the other.
 const LINES: u64 = 24;
-/// From this share of the busy samples on a thread has a core for itself.
+/// From this share of the busy time on a thread has a core for itself.
 const OWNS: f64 = 0.9;
 /// From this share on a cell is mostly of a thread that had others for itself.
 const MOSTLY: f64 = 0.5;
@@ -132,11 +132,11 @@ fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
         let cell = map.cell(row, column);
         if let (Some(time), Some(busy)) = (cell.owner.and_then(|owner| times.get_mut(&owner)), busy(map, row, column)) {
             // A cell is full at most; the time of samples at its edges goes beyond it, and is missing in its neighbour.
-            let busy_ns = match cell.idle_sampled || cell.busy_us == 0 {
-                true => busy * map.step as f64,
-                false => f64::from(cell.busy_us) * 1000.0,
+            let busy_ns = match cell.busy_ns().filter(|_| !cell.idle_sampled) {
+                Some(busy_ns) => busy_ns as f64,
+                None => busy * map.step as f64,
             };
-            *time += (f64::from(cell.owner_samples) / f64::from(cell.busy().max(1)) * busy_ns) as u64;
+            *time += (f64::from(cell.owner_weight) / f64::from(cell.busy().max(1)) * busy_ns) as u64;
         }
     }
     let mut ranked: Vec<(TaskId, u64)> = times.into_iter().collect();
@@ -152,11 +152,11 @@ fn busy(map: &CoreHeatmap, row: usize, column: usize) -> Option<f64> {
     }
 }
 
-/// The thread that had so much of a cell's busy samples.
+/// The thread that had so much of a cell's busy time.
 fn owner(map: &CoreHeatmap, row: usize, column: usize, share: f64) -> Option<TaskId> {
     let cell = map.cell(row, column);
     // One sample says nothing.
-    let owns = cell.busy() >= 2 && f64::from(cell.owner_samples) >= share * f64::from(cell.busy());
+    let owns = cell.busy_samples >= 2 && f64::from(cell.owner_weight) >= share * f64::from(cell.busy());
     (owns && busy(map, row, column)? >= BUSY).then_some(cell.owner?)
 }
 
@@ -186,8 +186,8 @@ fn glyph(
     let cell = map.cell(row, column);
     if let Some(asked) = asked {
         let at = (map.cores[row], map.start / map.step + column as u64);
-        let of_all = cell.samples().max(1);
-        share *= f64::from(*asked.cells.get(&at).unwrap_or(&0)) / f64::from(of_all);
+        let asked = asked.cells.get(&at).map_or(0, |asked| asked.weight);
+        share *= f64::from(asked) / f64::from(cell.weight().max(1));
     } else if cell.busy() > 0 && cell.irq > cell.busy() / 2 {
         return by_load(share, "▒");
     }
@@ -233,7 +233,10 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
     let _ = writeln!(
         out,
         "\n{}",
-        bold(&format!("A column for each second, rows are parts of it · fullest cell {} samples", map.largest))
+        bold(&format!(
+            "A column for each second, rows are parts of it · fullest cell {} samples",
+            (f64::from(map.largest) * 10.0).round() / 10.0
+        ))
     );
     let columns = width.saturating_sub(MARGIN).max(20);
     for first in (0..map.columns).step_by(columns) {
@@ -253,7 +256,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
             let offset = row * 1000 / map.rows;
             let mut line = String::new();
             for column in first..last {
-                let share = f64::from(map.count(column, row)) / f64::from(map.largest.max(1));
+                let share = f64::from(map.count(column, row) / map.largest.max(f32::MIN_POSITIVE));
                 let level = (share * 4.0).ceil() as usize;
                 line.push_str(&by_load(share, &" ░▒▓█".chars().nth(level.min(4)).unwrap_or('█').to_string()));
             }
@@ -262,6 +265,13 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
     }
     if idle > 0 {
         let _ = writeln!(out, "{}", dim(&format!("{} samples of idle cores are not counted", super::thousands(idle))));
+    }
+    if let (true, Some(ns)) = (map.is_weighed, map.sample_ns) {
+        let what = format!(
+            "samples came at several rates: each counts by the time that it stands for ({:.1} ms of a core are one)",
+            ns as f64 / 1e6
+        );
+        let _ = writeln!(out, "{}", dim(&what));
     }
     if map.left_out > 0 {
         let _ = writeln!(

@@ -30,6 +30,7 @@ struct Run<'a> {
     axis_ns: Option<i64>,
     /// Wall-clock time, where the file knows it.
     time: Option<String>,
+    /// With the pauses within.
     length_ms: f64,
     /// The true length is within this of `length_ms`, where others' samples are on both sides.
     uncertainty_ms: f64,
@@ -48,6 +49,12 @@ struct Run<'a> {
     gaps: u64,
     longest_gap_ms: f64,
     unseen_ms: f64,
+    /// Pauses within that ended nothing, as real-time throttling makes them, the longest, and all of them.
+    pauses: u64,
+    longest_pause_ms: f64,
+    paused_ms: f64,
+    /// What it had of `length_ms`, between 0 and 1.
+    share: f64,
     /// How likely so many samples in a row are by chance.
     chance: f64,
     /// Who was there last before, and first after.
@@ -105,6 +112,10 @@ pub fn document(
         gaps: run.gaps,
         longest_gap_ms: ms(run.longest_gap),
         unseen_ms: ms(run.unseen),
+        pauses: run.pauses,
+        longest_pause_ms: ms(run.longest_pause),
+        paused_ms: ms(run.paused),
+        share: run.share(),
         chance: run.chance,
         before: run.before.map(|task| task_json(names, task)),
         after: run.after.map(|task| task_json(names, task)),

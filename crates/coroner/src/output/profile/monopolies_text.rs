@@ -111,6 +111,15 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
     about.push(format!("± {:.0} ms, {:.0} % in the kernel", run.uncertainty as f64 / 1e6, run.kernel * 100.0));
     about.extend(run.before.map(|before| format!("before it {} ran there", task(names, before))));
     about.extend(run.after.map(|after| format!("after it {}", task(names, after))));
+    if run.pauses > 0 {
+        let pauses = match run.pauses {
+            1 => format!("one pause of {:.0} ms", run.longest_pause as f64 / 1e6),
+            pauses => {
+                format!("{} short pauses, the longest {:.0} ms", thousands(pauses), run.longest_pause as f64 / 1e6)
+            }
+        };
+        about.push(format!("it had {:.1} % of that time, with {pauses}", run.share() * 100.0));
+    }
     if run.foreign > 0 {
         about.push(format!("{} of {} samples were others'", run.foreign, run.samples + run.foreign));
     }

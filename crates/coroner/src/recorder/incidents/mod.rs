@@ -12,8 +12,8 @@ mod freezing;
 mod hooks;
 
 use super::config::IncidentConfig;
-use super::incident::{Also, Incident, MOST_ALSO, SCHEMA, State};
-use super::trigger::Trigger;
+use super::incident::{Also, Incident, Lasting, MOST_ALSO, SCHEMA, State};
+use super::trigger::{Over, Trigger};
 use super::triggers::MARK;
 use crate::output::warn;
 use anyhow::Context;
@@ -118,6 +118,7 @@ impl Incidents {
             bytes: 0,
             ending: Vec::new(),
         };
+        incidents.lose_sight(None);
         incidents.evict();
         Ok(incidents)
     }
@@ -125,11 +126,17 @@ impl Incidents {
     /// Something happened: begins an incident, or counts it where it belongs.
     pub fn begin(&mut self, trigger: Trigger, clocks: Clocks) {
         let real_ns = clocks.real_ns_of(trigger.at);
+        let since = trigger.since.map(|since| clocks.real_ns_of(since));
         if let Some(number) = self.told_lately(&trigger, real_ns) {
             if let Some(incident) = self.known.get_mut(&number) {
-                incident.repeats += 1;
+                incident.repeats = incident.repeats.saturating_add(1);
                 warn(&format!("incident {number} again: {} ({})", trigger.text, trigger.code));
                 incident.last_repeat_real_ns = Some(real_ns);
+                if let (Some(lasting), Some(since_real_ns)) = (&mut incident.lasting, since) {
+                    let Lasting { lasted_ns, at_least, .. } = *lasting;
+                    *lasting = Lasting { lasted_ns, at_least, ..Lasting::since(since_real_ns) };
+                }
+                incident.last_repeat_text = Some(trigger.text.chars().take(MOST_TEXT).collect());
                 self.dirty.insert(number);
             }
             return;
@@ -157,12 +164,14 @@ impl Incidents {
             core: trigger.core,
             text,
             triggered_real_ns: real_ns,
+            lasting: since.map(Lasting::since),
             from_real_ns: real_ns.saturating_sub(nanoseconds(self.config.before)),
             until_real_ns: real_ns.saturating_add(nanoseconds(self.config.after)),
             state: State::Open,
             frozen_real_ns: None,
             repeats: 0,
             last_repeat_real_ns: None,
+            last_repeat_text: None,
             also: Vec::new(),
             also_more: 0,
             error: None,
@@ -173,6 +182,34 @@ impl Incidents {
         self.dirty.insert(number);
         self.save(clocks.at);
         self.advance(number, clocks);
+    }
+
+    /// Something that had begun is over.
+    pub fn end(&mut self, over: &Over, clocks: Clocks) {
+        let is_it = |incident: &&mut Incident| {
+            incident.code == over.code
+                && incident.subject == over.subject
+                && incident.by == over.by
+                && incident.lasting.is_some_and(|lasting| lasting.goes_on())
+        };
+        let Some(incident) = self.known.values_mut().rev().find(is_it) else { return };
+        let Some(lasting) = &mut incident.lasting else { return };
+        let lasted = u64::try_from(over.lasted.as_nanos()).unwrap_or(u64::MAX);
+        lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
+        lasting.until_real_ns = Some(clocks.real_ns_of(over.until));
+        self.dirty.insert(incident.number);
+    }
+
+    /// Of what goes on, this recorder sees no end: it ends now, or another one saw it begin.
+    fn lose_sight(&mut self, now_real_ns: Option<u64>) {
+        for incident in self.known.values_mut() {
+            if let Some(lasting) = incident.lasting.as_mut().filter(|lasting| lasting.goes_on()) {
+                (lasting.end_unseen, lasting.at_least) = (true, true);
+                let lasted = now_real_ns.map_or(0, |now| now.saturating_sub(lasting.since_real_ns));
+                lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
+                self.dirty.insert(incident.number);
+            }
+        }
     }
 
     /// The incident that this is more of.
@@ -330,6 +367,7 @@ impl Incidents {
 
     /// The recorder stops: what is open is frozen as it is.
     pub fn finish(&mut self, clocks: Clocks) {
+        self.lose_sight(Some(clocks.real_ns));
         let open: Vec<u64> = self.open.keys().copied().collect();
         for number in open {
             let Some(state) = self.open.get_mut(&number) else { continue };

@@ -16,6 +16,7 @@ fn trigger(second: f64, subject: &str) -> Trigger {
         by: None,
         core: Some(3),
         at: clocks(second).at,
+        since: Some(clocks(second - 1.0).at),
         text: format!("{subject} was full"),
     }
 }
@@ -65,6 +66,45 @@ fn settle_at(incidents: &mut Incidents, clocks: Clocks) {
         assert!(std::time::Instant::now() < limit, "a child does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn how_long_it_lasted_is_known_when_it_is_over() {
+    let scratch = Scratch::new(FREEZES);
+    let mut incidents = scratch.open();
+    incidents.begin(trigger(1000.0, "core 3"), clocks(1000.1));
+    assert!(scratch.read(1).lasting.unwrap().goes_on());
+    let over = |from: f64, to: f64| Over {
+        code: "core-saturated".into(),
+        subject: "core 3".into(),
+        by: None,
+        lasted: clocks(to).at.since(clocks(from).at),
+        until: clocks(to).at,
+    };
+    incidents.end(&Over { subject: "core 4".into(), ..over(999.0, 1001.0) }, clocks(1001.0));
+    incidents.end(&over(999.0, 1420.0), clocks(1421.0));
+    incidents.turn(clocks(1423.0));
+    let lasting = scratch.read(1).lasting.unwrap();
+    assert_eq!((lasting.lasted_ns, lasting.until_real_ns), (421 * SECOND, Some(BOOT + 1420 * SECOND)));
+    // More of the same is added.
+    incidents.begin(trigger(1450.0, "core 3"), clocks(1450.1));
+    incidents.end(&over(1449.0, 1460.0), clocks(1461.0));
+    incidents.begin(trigger(1500.0, "core 3"), clocks(1500.1));
+    incidents.turn(clocks(1503.0));
+    let told = scratch.read(1);
+    assert_eq!((told.repeats, told.lasting.unwrap().lasted_ns), (2, 432 * SECOND));
+    assert!(told.lasting.unwrap().goes_on());
+    // Killed: the next one does not know when it ended.
+    drop(incidents);
+    let mut next = scratch.open();
+    next.turn(clocks(1510.0));
+    let told = scratch.read(1).lasting.unwrap();
+    assert!(told.end_unseen && told.at_least && !told.goes_on());
+    // The same comes again, and the recorder ends while it goes on: what it saw of it counts.
+    next.begin(trigger(1520.0, "core 3"), clocks(1520.1));
+    next.finish(clocks(1529.0));
+    let told = scratch.read(1).lasting.unwrap();
+    assert_eq!((told.lasted_ns, told.at_least), (442 * SECOND, true));
 }
 
 #[test]

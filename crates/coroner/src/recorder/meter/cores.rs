@@ -1,5 +1,6 @@
-//! Cores: how long each was full of kernel work, and which is the busiest.
+//! Cores: how long nobody else could use each, as it was full in the kernel or a real-time thread had it, and which is the busiest.
 
+use crate::recorder::real_time::{LATE, OWNED, RealTimeThreads};
 use coroner_diagnosis::cores::timeline::{Saturation, Timeline};
 use coroner_evidence::{CoreTimes, Evidence, Time, Window};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,8 @@ pub struct CoreMeter {
     /// Only its looks at the cores, of the last second or two.
     recent: Evidence,
     counted: Option<Time>,
+    /// When a core was full, and not in the kernel: by whom is known when its threads have been told.
+    unjudged: Vec<(u32, Window)>,
     /// One look a second, of the last ten.
     looks: VecDeque<CoreTimes>,
     full: BTreeMap<u32, Full>,
@@ -27,13 +30,26 @@ pub struct CoreMeter {
 #[derive(Default)]
 struct Full {
     ns: u64,
+    /// Counted until then.
     until: Time,
+    /// Looked at until then.
+    seen_until: Time,
     /// The same, but only what kept the core from serving its NIC queues.
     not_serving_until: Option<Time>,
 }
 
+impl Full {
+    fn add(&mut self, window: Window, keeps_queues_waiting: bool) {
+        self.ns += window.to.since(window.from.max(self.until)).as_nanos() as u64;
+        self.until = self.until.max(window.to);
+        if keeps_queues_waiting {
+            self.not_serving_until = self.not_serving_until.max(Some(window.to));
+        }
+    }
+}
+
 impl CoreMeter {
-    pub fn note(&mut self, looks: &[CoreTimes]) {
+    pub fn note(&mut self, looks: &[CoreTimes], real_time: &RealTimeThreads) {
         for look in looks {
             for core in &look.cores {
                 self.full.entry(core.core).or_default();
@@ -41,21 +57,35 @@ impl CoreMeter {
             self.recent.core_times.push(look.clone());
             let since = *self.counted.get_or_insert(look.at);
             if look.at.since(since) >= COUNT_EVERY {
-                self.count(look);
+                self.count(look, real_time);
             }
         }
     }
 
-    fn count(&mut self, newest: &CoreTimes) {
+    fn count(&mut self, newest: &CoreTimes, real_time: &RealTimeThreads) {
         self.counted = Some(newest.at);
-        for stretch in Timeline::of(&self.recent).stretches(Saturation::Kernel) {
+        let timeline = Timeline::of(&self.recent);
+        for stretch in timeline.stretches(Saturation::Kernel) {
+            self.full.entry(stretch.core).or_default().add(stretch.window, stretch.shares.softirq < SERVING);
+        }
+        for stretch in timeline.stretches(Saturation::Busy) {
             let full = self.full.entry(stretch.core).or_default();
-            full.ns += stretch.window.to.since(stretch.window.from.max(full.until)).as_nanos() as u64;
-            full.until = full.until.max(stretch.window.to);
-            if stretch.shares.softirq < SERVING {
-                full.not_serving_until = Some(stretch.window.to);
+            let from = stretch.window.from.max(full.until).max(full.seen_until);
+            if from < stretch.window.to {
+                full.seen_until = stretch.window.to;
+                self.unjudged.push((stretch.core, Window { from, to: stretch.window.to }));
             }
         }
+        let full = &mut self.full;
+        self.unjudged.retain(|(core, window)| {
+            // Of a window that a count cut short, the second that it ends is judged.
+            let about = Window { from: window.from.min(window.to - COUNT_EVERY), to: window.to };
+            let is_taken = real_time.share(*core, about).is_some_and(|had| had.share >= OWNED);
+            if is_taken {
+                full.entry(*core).or_default().add(*window, true);
+            }
+            !is_taken && newest.at.since(window.to) <= LATE
+        });
         let old = newest.at - KEPT;
         self.recent.core_times.retain(|look| look.at >= old);
 

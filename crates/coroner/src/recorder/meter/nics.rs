@@ -87,7 +87,7 @@ impl NicMeter {
         self.outages.iter().map(|(name, outages)| (name.clone(), outages.logged.max(outages.counted))).collect()
     }
 
-    /// Queues that only one core serves, which was full of something else within the last minute.
+    /// Queues that only one core serves, which something else had within the last minute.
     pub fn starved(&self, cores: &CoreMeter) -> Option<u64> {
         if !self.seen || !cores.is_counting() {
             return None;

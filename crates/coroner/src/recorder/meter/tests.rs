@@ -1,7 +1,14 @@
 use super::*;
+use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, Held, MapSource, Nic, NicQueue, QueueKind, Zombie, ZombieMethod,
+    Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, Held, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
+    ThreadSample, Zombie, ZombieMethod,
 };
+
+/// On a node without real-time threads.
+fn note(meter: &mut Meter, fragment: &Evidence) {
+    meter.note(fragment, &RealTimeThreads::default());
+}
 
 /// Two cores for some tenths of a second, ten looks a second; core 1 is in the kernel while `full`.
 struct Cores {
@@ -27,7 +34,7 @@ impl Cores {
                 CoreTicks { core: 0, user: self.at_ms / 100, idle: self.at_ms / 100 * 9, ..CoreTicks::default() };
             let core = CoreTicks { core: 1, system: self.kernel, idle: self.idle, ..CoreTicks::default() };
             let core_times = vec![CoreTimes { at: Time::from_millis(self.at_ms), cores: vec![calm, core] }];
-            meter.note(&Evidence { core_times, ..Evidence::default() });
+            note(meter, &Evidence { core_times, ..Evidence::default() });
         }
     }
 }
@@ -88,12 +95,59 @@ fn a_queue_is_starved_if_its_only_core_is_full_of_something_else() {
     let (mut meter, mut cores) = (Meter::new(), Cores::new());
     cores.pass(&mut meter, 30, false);
     assert_eq!(meter.node().starved_queues, None, "no device was seen");
-    meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() });
+    note(&mut meter, &Evidence { nics: vec![nic(1)], ..Evidence::default() });
     assert_eq!(meter.node().starved_queues, Some(0));
     cores.pass(&mut meter, 30, true);
     assert_eq!(meter.node().starved_queues, Some(1));
     cores.pass(&mut meter, 700, false);
     assert_eq!(meter.node().starved_queues, Some(0), "a minute later it is over");
+}
+
+/// A real-time thread in user mode keeps everybody off as well, and its looks come a second later than those of the core.
+#[test]
+fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
+    let seconds_of = |class: SchedulingClass| {
+        let (mut meter, mut real_time) = (Meter::new(), RealTimeThreads::default());
+        meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() }, &real_time);
+        let (mut user, mut idle) = (0, 0);
+        for tenth in 1..=200_u64 {
+            let at = Time::from_millis(tenth * 100);
+            let spins = (30..=150).contains(&tenth);
+            // Nineteen of twenty ticks, as the kernel throttles it.
+            let ticks = if tenth.is_multiple_of(2) { 9 } else { 10 };
+            (user, idle) = if spins { (user + ticks, idle + 10 - ticks) } else { (user, idle + 10) };
+            let cores = vec![CoreTicks { core: 1, user, idle, ..CoreTicks::default() }];
+            let mut seen = Evidence { core_times: vec![CoreTimes { at, cores }], ..Evidence::default() };
+            if tenth.is_multiple_of(10) {
+                let key = ThreadKey { tid: 4711, started: 1 };
+                let comm = "spin".to_owned();
+                let (pid, kernel, nice, affinity) = (4711, false, 0, None);
+                let rt_priority = 50;
+                seen.threads.push(Thread { at, key, pid, comm, kernel, class, rt_priority, nice, affinity });
+                let sched = Some(SchedTimes { run_ns: user * 10_000_000, wait_ns: 0, slices: 1 });
+                let (minor_faults, major_faults, user_ticks, system_ticks) = (0, 0, user, 0);
+                let (state, core) = ('R', 1);
+                seen.thread_samples.push(ThreadSample {
+                    at,
+                    key,
+                    state,
+                    core,
+                    user_ticks,
+                    system_ticks,
+                    minor_faults,
+                    major_faults,
+                    sched,
+                });
+            }
+            real_time.note(&seen);
+            meter.note(&seen, &real_time);
+        }
+        (meter.node().saturated_seconds[&1], meter.node().starved_queues)
+    };
+    let (seconds, queues) = seconds_of(SchedulingClass::Fifo);
+    assert!((10.5..=12.5).contains(&seconds), "{seconds}");
+    assert_eq!(queues, Some(1));
+    assert_eq!(seconds_of(SchedulingClass::Other), (0.0, Some(0)), "everyday work");
 }
 
 fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
@@ -115,22 +169,22 @@ fn an_outage_is_counted_once_however_much_is_printed() {
     let hang = "ena 0000:20:03.0: Keep alive watchdog timeout.";
     let done = "ena 0000:20:03.0 eth0: Device reset completed successfully, Driver info: ENA v2.11.0g";
     let log = vec![line(1, 50, done), line(7, 101, hang), line(8, 101, hang), line(9, 102, done)];
-    meter.note(&Evidence { clocks, nics: vec![nic(1)], log: log.clone(), ..Evidence::default() });
+    note(&mut meter, &Evidence { clocks, nics: vec![nic(1)], log: log.clone(), ..Evidence::default() });
     assert_eq!(meter.node().nic_resets, BTreeMap::from([("eth0".to_owned(), 1)]), "what was before us does not count");
     // A new segment tells old lines again.
-    meter.note(&Evidence { log, ..Evidence::default() });
+    note(&mut meter, &Evidence { log, ..Evidence::default() });
     let mut forged = line(10, 110, hang);
     forged.facility = 1;
-    meter.note(&Evidence { log: vec![forged], ..Evidence::default() });
+    note(&mut meter, &Evidence { log: vec![forged], ..Evidence::default() });
     assert_eq!(meter.node().nic_resets["eth0"], 1);
-    meter.note(&Evidence { log: vec![line(11, 111, hang), line(12, 112, done)], ..Evidence::default() });
+    note(&mut meter, &Evidence { log: vec![line(11, 111, hang), line(12, 112, done)], ..Evidence::default() });
     assert_eq!(meter.node().nic_resets["eth0"], 2, "soon after the first is another one");
 
     let mut counted = Evidence::default();
     for (second, value) in [(120, 40), (121, 43)] {
         counted.counters.push(Source::Ethtool, "eth0", "total_resets", Time::from_secs(second), value);
     }
-    meter.note(&counted);
+    note(&mut meter, &counted);
     assert_eq!(meter.node().nic_resets["eth0"], 3, "the driver saw one that the log lost");
 }
 
@@ -142,10 +196,10 @@ fn unit(name: &str, restarts: u32) -> Unit {
 fn restarts_count_from_the_first_look_on_and_survive_a_reset() {
     let mut meter = Meter::new();
     for restarts in [40, 42, 42, 0, 1, 5] {
-        meter.note(&Evidence {
-            units: vec![unit("ecs.service", restarts), unit("calm.service", 3)],
-            ..Evidence::default()
-        });
+        note(
+            &mut meter,
+            &Evidence { units: vec![unit("ecs.service", restarts), unit("calm.service", 3)], ..Evidence::default() },
+        );
     }
     assert_eq!(meter.node().unit_restarts, BTreeMap::from([("ecs.service".to_owned(), 7)]));
 }
@@ -156,7 +210,7 @@ fn tables_are_bounded_and_counters_never_fall() {
     let mut before = BTreeMap::new();
     for round in 0..4 {
         let units = (0..30_000).map(|i| unit(&format!("u{i}.service"), round)).collect();
-        meter.note(&Evidence { units, ..Evidence::default() });
+        note(&mut meter, &Evidence { units, ..Evidence::default() });
         let now = meter.node().unit_restarts;
         assert!(now.len() <= MOST_UNITS + 1, "{}", now.len());
         assert!(before.iter().all(|(unit, count)| now[unit] >= *count), "round {round}");
@@ -201,7 +255,7 @@ fn zombies_are_told_by_parent() {
     let mut meter = Meter::new();
     assert_eq!(meter.node().zombies, None);
     let paths = vec!["/system.slice/ecs.service", "/ecs/agent-1", "/ecs/agent-2"];
-    meter.note(&Evidence { zombie_scans: vec![scan(paths, Vec::new())], ..Evidence::default() });
+    note(&mut meter, &Evidence { zombie_scans: vec![scan(paths, Vec::new())], ..Evidence::default() });
     let zombies = meter.node().zombies.unwrap();
     assert_eq!((zombies.tracked, zombies.live, zombies.dead), (Some(10), Some(7), Some(3)));
     assert_eq!(zombies.by_parent, [("/ecs".to_owned(), 2), ("/system.slice".to_owned(), 1)]);
@@ -227,12 +281,12 @@ fn a_census_that_sees_a_part_does_not_spoil_a_scan_that_sees_all() {
         took_ns: 0,
     };
     let mut meter = Meter::new();
-    meter.note(&Evidence { zombie_scans: vec![scan(vec!["/ecs/agent-1"], Vec::new())], ..Evidence::default() });
+    note(&mut meter, &Evidence { zombie_scans: vec![scan(vec!["/ecs/agent-1"], Vec::new())], ..Evidence::default() });
     let by_scan = meter.node().zombies;
-    meter.note(&Evidence { cgroup_censuses: vec![census.clone()], ..Evidence::default() });
+    note(&mut meter, &Evidence { cgroup_censuses: vec![census.clone()], ..Evidence::default() });
     assert_eq!(meter.node().zombies, by_scan);
     census.dying = Some(10);
-    meter.note(&Evidence { cgroup_censuses: vec![census], ..Evidence::default() });
+    note(&mut meter, &Evidence { cgroup_censuses: vec![census], ..Evidence::default() });
     let zombies = meter.node().zombies.unwrap();
     assert_eq!((zombies.tracked, zombies.live, zombies.dead), (Some(12), Some(2), Some(10)));
     assert_eq!(zombies.by_parent.len(), 1, "who they are is still known");
@@ -249,13 +303,13 @@ fn many_parents_become_a_few_and_none_is_lost() {
 #[test]
 fn what_was_not_seen_is_not_0() {
     let mut meter = Meter::new();
-    meter.note(&Evidence::default());
+    note(&mut meter, &Evidence::default());
     assert_eq!(meter.node(), NodeStatus::default());
     let mut evidence = Evidence::default();
     for (second, value) in [(1, 100), (2, 103)] {
         evidence.counters.push(Source::Softnet, "cpu0", "dropped", Time::from_secs(second), value);
     }
     evidence.counters.push(Source::Vmstat, "", "oom_kill", Time::from_secs(1), 9);
-    meter.note(&evidence);
+    note(&mut meter, &evidence);
     assert_eq!((meter.node().softnet_drops, meter.node().oom_kills), (Some(3), Some(0)));
 }

@@ -92,14 +92,14 @@ impl Metrics {
             let help = "Dead memory cgroups (removed, but still held) by parent; ids in paths are folded to *.";
             out.gauges("zombie_memcgs", help, "parent", zombies.by_parent.iter().map(|(p, n)| (p.as_str(), *n)))?;
         }
-        let help = "Time for which a core was full of system, interrupt and softirq work for a second or longer.";
+        let help = "Time for which nobody else could use a core for a second or longer: it was full in the kernel, or a real-time thread had it.";
         out.counters("core_saturated_seconds", help, "core", &node.saturated_seconds)?;
         if let Some((core, busy)) = node.worst_core {
             out.gauge("worst_core", "The core that was busiest in the last ten seconds.", core)?;
             out.gauge("worst_core_busy_ratio", "Share of the last ten seconds for which that core was busy.", busy)?;
         }
         if let Some(queues) = node.starved_queues {
-            let help = "NIC queues whose only core was full of other kernel work within the last minute.";
+            let help = "NIC queues whose only core was full of other kernel work, or had by a real-time thread, within the last minute.";
             out.gauge("starved_nic_queues", help, queues)?;
         }
         let help = "Resets and outages of network devices, by the kernel log and the drivers' counters.";

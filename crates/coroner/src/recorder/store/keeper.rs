@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What kill -9 may take.
-const COMMIT_EVERY: Duration = Duration::from_millis(1000);
-/// Records come in at the end of their second; a commit that would be due a moment later is made with them.
-const COMMIT_EARLY: Duration = Duration::from_millis(150);
+/// What is seen waits up to 250 ms before it comes here: kill -9 may take a second.
+const COMMIT_EVERY: Duration = Duration::from_millis(750);
+/// Records come in at the end of their second; a commit that would be due about then is made with them.
+const WITH_RECORDS: Duration = Duration::from_millis(150);
 /// Records that wait for a disk with room. Half a minute of 64 cores.
 const MOST_RECORD_BYTES: usize = 8 << 20;
 /// Names of stacks and functions in memory; more than this begin a new segment.
@@ -113,7 +113,9 @@ impl Keeper {
     }
 
     pub fn run(&mut self, messages: &Receiver<Message>) -> Result<(), RecordingError> {
-        let mut due = Instant::now() + COMMIT_EVERY;
+        // So that they are not left behind by a moment, and wait for another second.
+        let every = COMMIT_EVERY + if self.live.is_some() { WITH_RECORDS } else { Duration::ZERO };
+        let mut due = Instant::now() + every;
         loop {
             let mut early = Duration::ZERO;
             match messages.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -130,21 +132,23 @@ impl Keeper {
                 }
                 Ok(Message::Records(records)) => {
                     self.hold_records(records);
-                    early = COMMIT_EARLY;
+                    early = 2 * WITH_RECORDS;
                 }
                 Ok(Message::Rollup(minute)) => self.rollups.push(*minute),
-                Ok(Message::Commit) => early = COMMIT_EVERY,
+                Ok(Message::Commit) => early = every,
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if Instant::now() + early >= due {
-                due = Instant::now() + COMMIT_EVERY;
+                due = Instant::now() + every;
                 self.commit();
             }
         }
         self.commit();
         let sealed = match self.open.take() {
             Some(mut open) => {
+                // Without it the loss stands only in the counters.
+                let _ = open.tell_source(self.lost.values().sum());
                 let told = open.file.take_leave();
                 harmless(open.file.finish(&[])).and(told)
             }
@@ -244,7 +248,12 @@ impl Keeper {
 
     fn store(&mut self) -> Result<(), RecordingError> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        open.file.try_commit()?;
+        if self.live.is_none() {
+            open.file.try_commit()?;
+        } else if self.trouble.is_some() || !open.source_told {
+            // Where there is no room, samples wait as they came, which is bounded. A file begins with what was seen.
+            open.file.try_commit_first()?;
+        }
         if !open.source_told {
             open.tell_source(0)?;
         }
@@ -268,7 +277,7 @@ impl Keeper {
                 });
                 std::mem::replace(&mut stored, Ok(()))?;
             }
-            samples.commit(writer)?;
+            file.try_commit_with(samples)?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! A core that is full of ordinary programs is everyday work: its run queue takes turns, and it begins no incident.
 
-use super::super::trigger::Trigger;
-use super::real_time::RealTimeThreads;
+use super::super::real_time::{LATE, OWNED, RealTimeThreads};
+use super::super::trigger::{Over, Trigger};
 use super::trigger;
 use coroner_diagnosis::Code;
 use coroner_diagnosis::cores::timeline::SATURATED;
@@ -20,13 +20,8 @@ const TICK_SLACK: f64 = 1.0;
 const ACCOUNTED: f64 = 0.9;
 /// A core that was full is so until it had some room: one that hovers about the threshold is the same incident.
 const ROOM: f64 = 0.8;
-/// Real-time threads own a core of which they have half, as in the finding core-monopolised. The kernel takes 5 % from them
-/// (sched_rt_runtime_us), or more with a smaller budget.
-const OWNED: f64 = 0.5;
-/// … and have left it when they had less than a quarter.
+/// Real-time threads have left a core when they had less than a quarter of it.
 const LEFT: f64 = 0.25;
-/// Threads are told later than cores, on a loaded node by a second or so.
-const LATE: Duration = Duration::from_secs(2);
 /// Bounds what is kept of each core, whatever the configuration says.
 const LONGEST: Duration = Duration::from_secs(60);
 const MOST_LOOKS: usize = 640;
@@ -35,7 +30,6 @@ pub struct CoreTriggers {
     /// Zero: never.
     full_for: Duration,
     cores: BTreeMap<u32, Core>,
-    real_time: RealTimeThreads,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +39,11 @@ struct Core {
     highest: [u64; 8],
     /// The latest time that it was full, and whether it was so in the kernel.
     full: Option<(Window, bool)>,
+    /// Until when it was full, and full in the kernel, if it was.
+    full_until: Time,
+    in_kernel_until: Time,
+    /// Of the last `full_for`.
+    kernel_share: f64,
     fired: Option<Fired>,
 }
 
@@ -58,32 +57,56 @@ struct Look {
     all: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fired {
+/// What was told and is not over.
+#[derive(Debug, Clone, PartialEq)]
+struct Fired {
+    since: Time,
+    by: FiredBy,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum FiredBy {
     Kernel,
-    /// Last seen then.
-    RealTime(Time),
+    /// This thread (`spin[4711] (SCHED_FIFO 50)`) had most of it: so long until it was judged last, and seen last then.
+    RealTime {
+        who: String,
+        comm: String,
+        held: Duration,
+        judged: Time,
+        seen: Time,
+    },
 }
 
 impl CoreTriggers {
     pub fn new(full_for: Duration) -> CoreTriggers {
-        CoreTriggers { full_for: full_for.min(LONGEST), cores: BTreeMap::new(), real_time: RealTimeThreads::default() }
+        CoreTriggers { full_for: full_for.min(LONGEST), cores: BTreeMap::new() }
     }
 
-    pub fn look(&mut self, fragment: &Evidence, found: &mut Vec<Trigger>) {
+    pub fn look(
+        &mut self,
+        fragment: &Evidence,
+        real_time: &RealTimeThreads,
+        found: &mut Vec<Trigger>,
+        over: &mut Vec<Over>,
+    ) {
         if self.full_for.is_zero() {
             return;
         }
-        self.real_time.note(fragment);
         for times in &fragment.core_times {
             for ticks in times.cores.iter().filter(|ticks| (ticks.core as usize) < MAX_CORES) {
                 self.cores.entry(ticks.core).or_default().take(times.at, ticks, self.full_for);
             }
             // A core that went offline begins anew when it comes back.
-            self.cores.retain(|_, core| core.looks.back().is_some_and(|look| look.at >= times.at));
+            self.cores.retain(|number, core| {
+                let stays = core.looks.back().is_some_and(|look| look.at >= times.at);
+                if !stays {
+                    over.extend(core.end(*number));
+                }
+                stays
+            });
         }
         for (number, core) in &mut self.cores {
-            found.extend(core.judge(*number, &self.real_time, self.full_for));
+            found.extend(core.judge(*number, real_time, self.full_for, over));
         }
     }
 }
@@ -126,11 +149,14 @@ impl Core {
             self.looks.pop_front();
         }
         let Some(shares) = self.last(full_for) else { return };
-        if self.fired == Some(Fired::Kernel) && shares.kernel < ROOM {
-            self.fired = None;
-        }
+        self.kernel_share = shares.kernel;
         if shares.is_full(shares.busy) {
-            self.full = Some((shares.window, shares.is_full(shares.kernel)));
+            let in_kernel = shares.is_full(shares.kernel);
+            self.full = Some((shares.window, in_kernel));
+            self.full_until = at;
+            if in_kernel {
+                self.in_kernel_until = at;
+            }
         }
     }
 
@@ -149,37 +175,80 @@ impl Core {
         })
     }
 
-    fn judge(&mut self, number: u32, real_time: &RealTimeThreads, full_for: Duration) -> Option<Trigger> {
+    fn judge(
+        &mut self,
+        number: u32,
+        real_time: &RealTimeThreads,
+        full_for: Duration,
+        over: &mut Vec<Over>,
+    ) -> Option<Trigger> {
         let now = self.looks.back()?.at;
-        if let Some(Fired::RealTime(seen)) = self.fired {
-            let lately = Window { from: now - full_for, to: now };
-            match real_time.share(number, lately) {
-                Some(had) if had.share >= LEFT => self.fired = Some(Fired::RealTime(now)),
-                // Not to be seen: it sleeps, moved or ended.
-                _ if now.since(seen) >= full_for + LATE => self.fired = None,
-                _ => {}
+        let is_over = match &mut self.fired {
+            None => false,
+            Some(Fired { by: FiredBy::Kernel, .. }) => self.kernel_share < ROOM,
+            Some(Fired { by: FiredBy::RealTime { who, held, judged, seen, .. }, .. }) => {
+                let lately = Window { from: now - full_for, to: now };
+                let had = real_time.share(number, lately);
+                let is_it = had.as_ref().is_some_and(|had| had.most == *who);
+                let owns = had.as_ref().is_some_and(|had| had.share >= OWNED);
+                if is_it && owns {
+                    *held += now.since(*judged);
+                }
+                *judged = now;
+                if is_it && had.is_some_and(|had| had.share >= LEFT) {
+                    *seen = now;
+                }
+                // Another one has it now; or it is not to be seen: it sleeps, moved or ended.
+                (owns && !is_it) || now.since(*seen) >= full_for + LATE
             }
+        };
+        if is_over {
+            over.extend(self.end(number));
         }
         let (window, in_kernel) = self.full?;
         if self.fired.is_some() || now.since(window.to) > LATE {
             self.full = None;
             return None;
         }
-        let subject = format!("core {number}");
-        let seconds = window.length().as_secs_f64();
         if let Some(had) = real_time.share(number, window).filter(|had| had.share >= OWNED) {
-            self.fired = Some(Fired::RealTime(now));
-            let text = format!("{} had core {number} for itself for {seconds:.1} s", had.most);
-            let trigger = trigger(Code::CoreMonopolised, subject, Some(number), window.to, text);
-            return Some(Trigger { by: Some(had.comm), ..trigger });
+            let (who, comm, held) = (had.most.clone(), had.comm.clone(), window.length());
+            let by = FiredBy::RealTime { who, comm, held, judged: window.to, seen: now };
+            let text = format!("{} had core {number} for itself", had.most);
+            let begun = self.begin(number, Code::CoreMonopolised, by, window, text);
+            return Some(Trigger { by: Some(had.comm), ..begun });
         }
         if in_kernel {
-            self.fired = Some(Fired::Kernel);
-            let text = format!("core {number} was in the kernel for {seconds:.1} s without a pause");
-            return Some(trigger(Code::CoreSaturated, subject, Some(number), window.to, text));
+            let text = format!("core {number} was in the kernel without a pause");
+            return Some(self.begin(number, Code::CoreSaturated, FiredBy::Kernel, window, text));
         }
         None
     }
+
+    fn begin(&mut self, number: u32, code: Code, by: FiredBy, window: Window, text: String) -> Trigger {
+        self.fired = Some(Fired { since: window.from, by });
+        let begun = trigger(code, subject(number), Some(number), window.to, text);
+        Trigger { since: Some(window.from), ..begun }
+    }
+
+    /// What is told when it is over, if anything had begun.
+    fn end(&mut self, number: u32) -> Option<Over> {
+        let Fired { since, by } = self.fired.take()?;
+        let (code, by, lasted, until) = match by {
+            FiredBy::Kernel => {
+                let until = self.in_kernel_until.max(since);
+                (Code::CoreSaturated, None, until.since(since), until)
+            }
+            FiredBy::RealTime { comm, held, seen, .. } => {
+                let until = self.full_until.min(seen).max(since);
+                (Code::CoreMonopolised, Some(comm), held.min(until.since(since)), until)
+            }
+        };
+        Some(Over { code: code.as_str().to_owned(), subject: subject(number), by, lasted, until })
+    }
+}
+
+fn subject(core: u32) -> String {
+    format!("core {core}")
 }
 
 struct Shares {

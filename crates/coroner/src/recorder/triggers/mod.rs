@@ -7,11 +7,11 @@
 mod cores;
 mod growth;
 mod log;
-mod real_time;
 mod restarts;
 
 use super::config::TriggerConfig;
-use super::trigger::Trigger;
+use super::real_time::RealTimeThreads;
+use super::trigger::{Noticed, Trigger};
 use cores::CoreTriggers;
 use coroner_diagnosis::Code;
 use coroner_evidence::{Evidence, Time};
@@ -41,24 +41,33 @@ impl Triggers {
         }
     }
 
-    /// What begins with this fragment. Fragments come in the order in which they were seen.
-    pub fn look(&mut self, fragment: &Evidence) -> Vec<Trigger> {
-        let mut found = Vec::new();
+    /// What begins and what ends with this fragment. Fragments come in the order in which they were seen.
+    pub fn look(&mut self, fragment: &Evidence, real_time: &RealTimeThreads) -> Noticed {
+        let mut noticed = Noticed::default();
+        let found = &mut noticed.begun;
         // The log first: where it names the culprit's victim, that incident is the one to open.
-        self.log.look(fragment, &mut found);
-        self.cores.look(fragment, &mut found);
-        self.softnet.look(fragment, &mut found);
-        self.restarts.look(fragment, &mut found);
-        self.zombies.look(fragment, &mut found);
-        found
+        self.log.look(fragment, found);
+        self.cores.look(fragment, real_time, found, &mut noticed.over);
+        self.softnet.look(fragment, found);
+        self.restarts.look(fragment, found);
+        self.zombies.look(fragment, found);
+        noticed
     }
 }
 
 /// `coroner mark`.
 pub fn mark(text: &str, at: Time) -> Trigger {
-    Trigger { code: MARK.to_owned(), subject: String::new(), by: None, core: None, at, text: text.to_owned() }
+    Trigger {
+        code: MARK.to_owned(),
+        subject: String::new(),
+        by: None,
+        core: None,
+        at,
+        since: None,
+        text: text.to_owned(),
+    }
 }
 
 fn trigger(code: Code, subject: impl Into<String>, core: Option<u32>, at: Time, text: String) -> Trigger {
-    Trigger { code: code.as_str().to_owned(), subject: subject.into(), by: None, core, at, text }
+    Trigger { code: code.as_str().to_owned(), subject: subject.into(), by: None, core, at, since: None, text }
 }

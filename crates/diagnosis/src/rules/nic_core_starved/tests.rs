@@ -51,6 +51,32 @@ fn a_starved_napi_thread_is_named_with_core_and_culprit() {
     assert_eq!(findings(&evidence)[0].subject.name, "vb in netns blue");
 }
 
+/// Two that had the core one after the other: each is told what it did to the queue.
+#[test]
+fn who_had_the_core_later_is_another_story() {
+    let spinner = |tid: u32, comm: &str, from: f64, to: f64| {
+        let actor = Actor::new(tid, comm, 1).fifo(50).pinned().until(from, Doing::Sleep);
+        actor.until(to, Doing::Run).until(99.0, Doing::Sleep)
+    };
+    let napi = Actor::kernel(300, "napi/vb-8195", 1)
+        .until(2.5, Doing::Sleep)
+        .until(12.0, Doing::Wait)
+        .until(20.5, Doing::Sleep)
+        .until(26.0, Doing::Wait)
+        .until(99.0, Doing::Sleep);
+    let evidence = Scene::new(2, 40.0)
+        .load(1, 2.0, 12.0, Kind::User, 1.0)
+        .load(1, 20.0, 26.0, Kind::User, 1.0)
+        .with(spinner(4711, "first", 2.0, 12.0))
+        .with(spinner(4712, "second", 20.0, 26.0))
+        .with(napi)
+        .evidence();
+    let found = findings(&evidence);
+    let culprits: Vec<&str> = found.iter().flat_map(|f| &f.ties.culprits).map(|task| task.comm.as_str()).collect();
+    assert_eq!(culprits, ["first", "second"]);
+    assert!(found[0].title.contains("9.5 s") && found[1].title.contains("5.5 s"), "{found:#?}");
+}
+
 #[test]
 fn nobody_is_sent_to_a_core_that_is_full_or_serves_a_nic() {
     let scene = || full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));

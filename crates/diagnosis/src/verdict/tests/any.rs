@@ -32,7 +32,7 @@ prop_compose! {
     ) -> Ties {
         let when = when.map(|(from, to, off)| When { from: from.min(to), to: from.max(to), uncertainty: Duration::from_nanos(off) });
         Ties {
-            cores, culprits, victims, queues, when, since: None,
+            cores, culprits, victims, queues, when, since: None, until: None,
             pods: pods.into_iter().map(str::to_owned).collect(),
             cgroups: cgroups.into_iter().map(str::to_owned).collect(),
             units: units.into_iter().map(str::to_owned).collect(),

@@ -3,7 +3,7 @@
 //! This is the file's side only: what a stack means is known to `coroner-profile`, which turns its samples into these rows and
 //! back. Every kind of name is numbered from 0 in the order in which it was first stored, within this file.
 //!
-//! [`Writer::append_profile`](super::Writer::append_profile) stores samples and the names that are new with them in one
+//! [`Writer::append_with_samples`](super::Writer::append_with_samples) stores samples and the names that are new with them in one
 //! transaction, so whatever survives a kill can be read. [`Reader`] gives back the samples of a stretch of time and looks up
 //! only the names that are asked for.
 

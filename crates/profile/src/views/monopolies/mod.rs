@@ -7,6 +7,7 @@
 
 mod beat;
 mod pace;
+mod pauses;
 mod run;
 mod watch;
 
@@ -80,7 +81,7 @@ pub struct Monopoly {
     pub also: Vec<TaskId>,
     /// The first sample, in nanoseconds.
     pub start: u64,
-    /// From the first sample to the last, and one interval, as each sample stands for the time around it.
+    /// From the first sample to the last, and one interval, as each sample stands for the time around it. Pauses that ended nothing are in it.
     pub length: u64,
     /// The true length is within this of `length`, if begin and end are others' samples.
     pub uncertainty: u64,
@@ -98,7 +99,12 @@ pub struct Monopoly {
     pub gaps: u64,
     pub longest_gap: u64,
     pub unseen: u64,
-    /// How likely so many samples in a row are for this thread's share of the core's samples around the run.
+    /// Short pauses within, as a real-time thread has them that the kernel throttles: how many, the longest, and all of them, in
+    /// nanoseconds. Somebody else had the core, or nobody.
+    pub pauses: u64,
+    pub longest_pause: u64,
+    pub paused: u64,
+    /// How likely so many samples with so few pauses are for this thread's share of the core's samples around the run.
     pub chance: f64,
     /// Who else was there last before, and first after.
     #[serde(skip)]
@@ -115,6 +121,11 @@ pub struct Monopoly {
 impl Monopoly {
     pub fn end_time(&self) -> u64 {
         self.start.saturating_add(self.length)
+    }
+
+    /// What the owner had of the time from its beginning to its end, between 0 and 1.
+    pub fn share(&self) -> f64 {
+        1.0 - self.paused.min(self.length) as f64 / self.length.max(1) as f64
     }
 }
 

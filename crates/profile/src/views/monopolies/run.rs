@@ -71,7 +71,16 @@ pub(super) struct Run {
     pub before: Option<TaskId>,
     pub begin: Edge,
     pub end: Edge,
-    pub chance: f64,
+    /// The share of the core that its owner had otherwise.
+    pub share: f64,
+    /// The most samples between two pauses.
+    pub most_in_a_row: u64,
+    /// Stretches within that others had, or nobody, and that ended nothing: how many, the longest, and all of them, in nanoseconds.
+    pub pauses: u64,
+    pub longest_pause: u64,
+    pub paused: u64,
+    /// Others' samples after its last, before it was known that it had ended.
+    pub others_since: u64,
     pub stacks: HashMap<StackId, u64>,
 }
 
@@ -101,7 +110,12 @@ impl Run {
             before,
             begin,
             end: Edge::Recording,
-            chance: 0.0,
+            share: 0.0,
+            most_in_a_row: 0,
+            pauses: 0,
+            longest_pause: 0,
+            paused: 0,
+            others_since: 0,
             stacks: HashMap::new(),
         }
     }
@@ -122,11 +136,49 @@ impl Run {
             self.tasks.push((step.task, 1));
         }
         *self.stacks.entry(step.stack).or_default() += 1;
+        self.forget_rare_stacks();
+    }
+
+    fn forget_rare_stacks(&mut self) {
         if self.stacks.len() > MOST_STACKS {
             let mut counts: Vec<u64> = self.stacks.values().copied().collect();
             let middle = *counts.select_nth_unstable(MOST_STACKS / 2).1;
             self.stacks.retain(|_, count| *count > middle);
         }
+    }
+
+    /// Goes on with a run of the same owner, after a pause.
+    pub fn join(&mut self, next: Run, pause: u64) {
+        self.last = next.last;
+        self.interval.1 = next.interval.1;
+        self.samples += next.samples;
+        self.stands_for = self.stands_for.saturating_add(next.stands_for);
+        self.kernel += next.kernel;
+        self.foreign += next.foreign;
+        self.aside += next.aside;
+        self.gaps += next.gaps;
+        self.longest_gap = self.longest_gap.max(next.longest_gap);
+        self.unseen = self.unseen.saturating_add(next.unseen);
+        self.end = next.end;
+        self.most_in_a_row = self.most_in_a_row.max(next.most_in_a_row);
+        self.pauses += 1 + next.pauses;
+        self.longest_pause = self.longest_pause.max(pause).max(next.longest_pause);
+        self.paused = self.paused.saturating_add(pause).saturating_add(next.paused);
+        for (task, samples) in next.tasks {
+            if let Some((_, known)) = self.tasks.iter_mut().find(|(known, _)| *known == task) {
+                *known += samples;
+            } else if self.tasks.len() < MOST_TASKS {
+                self.tasks.push((task, samples));
+            }
+        }
+        for (stack, count) in next.stacks {
+            *self.stacks.entry(stack).or_default() += count;
+        }
+        self.forget_rare_stacks();
+    }
+
+    pub fn samples(&self) -> Samples {
+        Samples { all: self.samples, in_a_row: self.most_in_a_row, pauses: self.pauses }
     }
 
     /// The gaps so far were gaps.
@@ -196,21 +248,54 @@ fn share(own: u64, of: u64) -> f64 {
     (own as f64 + 0.5) / (of as f64 + 1.0)
 }
 
-/// How likely `samples` in a row are for one with `own` of `of` samples otherwise.
-pub(super) fn chance(own: u64, of: u64, samples: u64) -> f64 {
-    in_a_row(share(own, of), samples)
-}
-
 /// A thread that has nearly all of a core is taken to leave a tenth: else no run of it would ever be out of the ordinary.
 const MOST_SHARE: f64 = 0.9;
 
-fn in_a_row(share: f64, samples: u64) -> f64 {
-    share.min(MOST_SHARE).powf(samples.saturating_sub(1) as f64)
+/// The samples of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Samples {
+    pub all: u64,
+    /// The most between two pauses.
+    pub in_a_row: u64,
+    pub pauses: u64,
 }
 
-/// Whether so many in a row are beyond chance for anybody.
-pub(super) fn beyond_chance(samples: u64, options: &Options) -> bool {
-    in_a_row(MOST_SHARE, samples) < options.chance
+impl Samples {
+    /// How likely they are by chance for one with this share of the core.
+    pub fn chance(self, share: f64) -> f64 {
+        in_a_row(share, self.in_a_row).min(self.with_pauses(share))
+    }
+
+    /// How likely they are for one with `own` of `of` samples otherwise.
+    pub fn chance_among(self, own: u64, of: u64) -> f64 {
+        self.chance(share(own, of))
+    }
+
+    /// Whether they are beyond chance for anybody.
+    pub fn are_beyond_chance(self, options: &Options) -> bool {
+        self.chance(MOST_SHARE) < options.chance
+    }
+
+    /// How likely so few pauses are among so many samples. How many samples come until the next pause is drawn anew each time (a geometric
+    /// distribution, here by the continuous one), so their sum has a Gamma distribution.
+    fn with_pauses(self, share: f64) -> f64 {
+        let stretches = self.pauses + 1;
+        let sum = self.all.saturating_sub(stretches) as f64 * -share.min(MOST_SHARE).ln();
+        if sum <= stretches as f64 {
+            return 1.0;
+        }
+        // The terms alone may be too small or too large for a number, their logarithms are not.
+        let (mut term, mut chance) = (-sum, (-sum).exp());
+        for n in 1..stretches {
+            term += (sum / n as f64).ln();
+            chance += term.exp();
+        }
+        chance.min(1.0)
+    }
+}
+
+fn in_a_row(share: f64, samples: u64) -> f64 {
+    share.min(MOST_SHARE).powf(samples.saturating_sub(1) as f64)
 }
 
 /// Around a run twice as many samples as it has are looked at, besides those of late: who comes and goes has a share only then.
@@ -231,6 +316,11 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
+    /// What runs now.
+    pub fn current(&self) -> Option<&Run> {
+        self.run.as_ref()
+    }
+
     pub fn take(&mut self, options: &Options, step: Step, follows: Follows, ended: &mut Vec<Run>) {
         if follows.slower
             && let Some(run) = &mut self.run
@@ -305,7 +395,9 @@ impl Tracker {
             run.settle_gaps();
             run.end = edge;
             let near = self.recent.share(run.owner, around(run.samples));
-            run.chance = in_a_row(self.recent.share(run.owner, RECENT).max(near), run.samples);
+            run.share = self.recent.share(run.owner, RECENT).max(near);
+            run.most_in_a_row = run.samples;
+            run.others_since = self.pending.len() as u64;
             self.recent.push(run.owner, run.samples);
             ended.push(run);
         }

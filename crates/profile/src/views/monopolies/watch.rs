@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::beat::Beat;
 use super::pace::{Change, Pace};
-use super::run::{Follows, Owner, Run, Step, Tracker, around, beyond_chance, chance};
+use super::pauses::{Bridge, Since};
+use super::run::{Follows, Owner, Run, Samples, Step, Tracker, around};
 use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
 use crate::model::{Dictionary, Sample, StrId, TaskId};
 
@@ -31,6 +32,8 @@ pub(super) struct Watch {
     idle_seen: bool,
     back: u32,
     threads: Tracker,
+    /// What `threads` told, until it is known to be over.
+    bridge: Bridge,
     interrupts: Tracker,
     workers: Vec<Worker>,
     /// Who was here of late and is not yet in `workers`.
@@ -61,6 +64,7 @@ struct Doubtful {
     /// Its position in `found`.
     at: usize,
     owner: Owner,
+    samples: Samples,
     /// How far its samples were apart: what comes may be sampled more often, and is weighed as if it were not.
     interval: u64,
     /// Nanoseconds.
@@ -70,7 +74,7 @@ struct Doubtful {
 
 impl Doubtful {
     /// Samples of its own thread afterwards, and of all, at the run's own rate.
-    fn samples(&self) -> (u64, u64) {
+    fn afterwards(&self) -> (u64, u64) {
         (self.own / self.interval, self.seen / self.interval)
     }
 }
@@ -97,6 +101,7 @@ impl Watch {
             idle_seen: false,
             back: 0,
             threads: Tracker::default(),
+            bridge: Bridge::default(),
             interrupts: Tracker::default(),
             workers: Vec::new(),
             sightings: VecDeque::new(),
@@ -152,6 +157,9 @@ impl Watch {
             }
         }
         self.threads.take(options, step, follows, &mut ended);
+        let mut over = Vec::new();
+        ended.drain(..).for_each(|run| self.bridge.take(run, &mut over));
+        self.bridge.look(&step, (self.pace.interval(), options.pause), self.threads.current(), &mut over);
         let owner = match kind {
             Kind::Irq => Owner::Interrupts,
             Kind::Idle => Owner::Idle,
@@ -160,12 +168,16 @@ impl Watch {
         let step = Step { owner, aside: false, kernel: aside, ..step };
         self.interrupts.take(options, step, follows, &mut ended);
         self.decide(false);
-        ended.into_iter().for_each(|run| self.end(options, names, run));
+        over.into_iter().for_each(|(run, since)| self.end(options, names, run, since));
+        ended.into_iter().for_each(|run| self.end(options, names, run, Since::default()));
         if !idle_task {
             self.sightings.push_back((sample.task, time));
         }
-        // A run is known to have ended only some samples later.
-        while self.sightings.len() as u64 > options.pause_intervals.saturating_add(1) {
+        // A run is known to have ended only some samples later, or after what may be a pause.
+        let over_since = self.bridge.may_be_over_since(self.threads.current()).unwrap_or(u64::MAX);
+        while self.sightings.len() as u64 > options.pause_intervals.saturating_add(1)
+            && self.sightings.front().is_some_and(|(_, time)| *time <= over_since)
+        {
             self.see_next(names);
         }
     }
@@ -209,8 +221,12 @@ impl Watch {
     fn close(&mut self, options: &Options, names: &Dictionary, edge: Edge) {
         let mut ended = Vec::new();
         self.threads.end_all(options, edge, self.pace.interval(), &mut ended);
+        let mut over = Vec::new();
+        ended.drain(..).for_each(|run| self.bridge.take(run, &mut over));
+        self.bridge.close(&mut over);
+        over.into_iter().for_each(|(run, since)| self.end(options, names, run, since));
         self.interrupts.end_all(options, edge, self.pace.interval(), &mut ended);
-        ended.into_iter().for_each(|run| self.end(options, names, run));
+        ended.into_iter().for_each(|run| self.end(options, names, run, Since::default()));
         while !self.sightings.is_empty() {
             self.see_next(names);
         }
@@ -227,10 +243,10 @@ impl Watch {
         let found = &mut self.found;
         self.doubtful.retain(|doubtful| {
             let found = &mut found[doubtful.at];
-            let (own, seen) = doubtful.samples();
+            let (own, seen) = doubtful.afterwards();
             let open = seen < around(found.samples) && !all;
             if !open {
-                found.chance = found.chance.max(chance(own, seen, found.samples));
+                found.chance = found.chance.max(doubtful.samples.chance_among(own, seen));
             }
             open
         });
@@ -248,9 +264,9 @@ impl Watch {
         self.found
     }
 
-    fn end(&mut self, options: &Options, names: &Dictionary, run: Run) {
+    fn end(&mut self, options: &Options, names: &Dictionary, run: Run, since: Since) {
         let length = run.length();
-        if length.saturating_sub(run.unseen) < options.threshold || run.samples < 2 {
+        if length.saturating_sub(run.unseen).saturating_sub(run.paused) < options.threshold || run.samples < 2 {
             return;
         }
         // Between its samples it may have slept.
@@ -258,7 +274,8 @@ impl Watch {
         if is_thin && !self.idle_seen {
             return;
         }
-        if run.chance >= options.chance {
+        let chance = run.samples().chance(run.share);
+        if chance >= options.chance {
             self.by_chance += 1;
             return;
         }
@@ -289,15 +306,20 @@ impl Watch {
             gaps: run.gaps,
             longest_gap: run.longest_gap,
             unseen: run.unseen,
-            chance: run.chance,
+            pauses: run.pauses,
+            longest_pause: run.longest_pause,
+            paused: run.paused,
+            chance,
             before: run.before,
             after: None,
             absent: self.absent(&run),
             stacks: stacks.into_iter().map(|(stack, count)| (stack, share(count))).collect(),
         });
-        if !beyond_chance(run.samples, options) {
-            let interval = (length / run.samples).max(1);
-            self.doubtful.push(Doubtful { at: self.found.len() - 1, owner: run.owner, interval, own: 0, seen: 0 });
+        let samples = run.samples();
+        if !samples.are_beyond_chance(options) {
+            let (at, interval) = (self.found.len() - 1, (length / run.samples).max(1));
+            let Since { own, all: seen } = since;
+            self.doubtful.push(Doubtful { at, owner: run.owner, samples, interval, own, seen });
         }
         if self.found.len() >= options.most.saturating_mul(2).max(16) {
             self.found[self.open..].iter_mut().for_each(settle);

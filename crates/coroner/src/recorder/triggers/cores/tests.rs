@@ -8,7 +8,9 @@ struct Node {
     at: Time,
     ticks: CoreTicks,
     idle: CoreTicks,
+    real_time: RealTimeThreads,
     fired: Vec<Trigger>,
+    over: Vec<Over>,
 }
 
 /// What core 1 does in one step of ten ticks: user, system, softirq, steal; the rest is idle.
@@ -24,7 +26,9 @@ impl Node {
             at: Time::from_secs(1000),
             ticks: CoreTicks { core: 1, user: 5000, system: 70_000, ..CoreTicks::default() },
             idle: CoreTicks { core: 0, ..CoreTicks::default() },
+            real_time: RealTimeThreads::default(),
             fired: Vec::new(),
+            over: Vec::new(),
         };
         node.run(30, IDLE);
         node
@@ -50,7 +54,8 @@ impl Node {
                 ..Evidence::default()
             };
             add(&mut evidence, self.at);
-            self.triggers.look(&evidence, &mut self.fired);
+            self.real_time.note(&evidence);
+            self.triggers.look(&evidence, &self.real_time, &mut self.fired, &mut self.over);
         }
         self.fired.len() - before
     }
@@ -94,12 +99,19 @@ fn a_second_in_the_kernel_fires_once_until_there_was_room() {
     assert_eq!(node.run(2, SYSTEM), 1);
     let fired = &node.fired[0];
     assert_eq!((fired.code.as_str(), fired.subject.as_str(), fired.core), ("core-saturated", "core 1", Some(1)));
-    assert_eq!(fired.text, "core 1 was in the kernel for 1.0 s without a pause");
+    assert_eq!(fired.text, "core 1 was in the kernel without a pause");
     assert_eq!(node.run(600, SYSTEM), 0, "it goes on");
     for _ in 0..20 {
         assert_eq!(node.run(1, [0, 9, 0, 0]) + node.run(9, SYSTEM), 0, "it hovers about the threshold");
     }
+    let began = node.fired[0].since.unwrap();
+    assert_eq!(node.over, [], "it is not over");
     node.run(10, IDLE);
+    let [over] = &node.over[..] else { panic!("{:?}", node.over) };
+    assert_eq!((over.code.as_str(), over.subject.as_str()), ("core-saturated", "core 1"));
+    assert_eq!(over.until.since(began), over.lasted);
+    let lasted = over.lasted.as_secs_f64();
+    assert!((80.0..=81.5).contains(&lasted), "{lasted}");
     assert_eq!(node.run(11, SYSTEM), 1, "another time");
 }
 
@@ -125,10 +137,13 @@ fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
     assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
     let fired = &node.fired[0];
     assert_eq!((fired.code.as_str(), fired.core), ("core-monopolised", Some(1)));
-    assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 for itself for 1.0 s");
+    assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 for itself");
     assert!(fired.at.since(born) < Duration::from_millis(1300), "{:?}", fired.at);
     // It ends, and programs fill the core: that is another story, until the next one comes.
     assert_eq!(node.run(100, USER), 0);
+    let lasted = node.over[0].lasted.as_secs_f64();
+    assert!((1.9..=3.1).contains(&lasted), "{lasted}");
+    assert_eq!((node.over.len(), node.over[0].by.as_deref()), (1, Some("spin")));
     let born = node.at;
     assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
 }
@@ -167,7 +182,8 @@ fn a_core_that_was_away_and_counters_of_another_boot_begin_anew() {
     node.run(8, SYSTEM);
     let present = node.ticks;
     let away = CoreTimes { at: node.at + Duration::from_millis(50), cores: vec![node.idle] };
-    node.triggers.look(&Evidence { core_times: vec![away], ..Evidence::default() }, &mut node.fired);
+    let seen = Evidence { core_times: vec![away], ..Evidence::default() };
+    node.triggers.look(&seen, &node.real_time, &mut node.fired, &mut node.over);
     node.ticks = present;
     assert_eq!(node.run(9, SYSTEM), 0);
 }

@@ -12,6 +12,11 @@ const FORGOTTEN: Duration = Duration::from_secs(1800);
 /// What a thread did longer ago says nothing about this second.
 const KEPT: Duration = Duration::from_secs(10);
 const MOST_SAMPLES: usize = 64;
+/// Real-time threads own a core of which they have half, as in the finding core-monopolised. The kernel takes 5 % from them
+/// (sched_rt_runtime_us), or more with a smaller budget.
+pub const OWNED: f64 = 0.5;
+/// Threads are told later than cores, on a loaded node by a second or so.
+pub const LATE: Duration = Duration::from_secs(2);
 /// Threads are read some hundred milliseconds apart from cores.
 const APART: Duration = Duration::from_millis(300);
 
