@@ -17,14 +17,14 @@ fn group<'z>(zombies: &'z Value, truth: &Value) -> &'z Value {
 }
 
 /// A page that somebody tries to reclaim is on no list for a moment: then it is looked again.
-fn settled(args: &[&str], truth: &Value) -> Value {
-    let mut zombies = json_of(&coroner(args));
+fn settled(truth: &Value, look: impl Fn() -> Value) -> Value {
+    let mut zombies = look();
     for _ in 0..5 {
         let bytes = &group(&zombies, truth)["bytes"];
         if ["file", "shmem"].iter().all(|kind| bytes[kind] == truth["bytes"][kind]) {
             break;
         }
-        zombies = json_of(&coroner(args));
+        zombies = look();
     }
     zombies
 }
@@ -61,7 +61,7 @@ fn dead_cgroups_are_named_with_the_files_that_keep_them_live_and_recorded() {
     for way in [&["--method", "test-run"][..], &["--method", "page-faults"], &[]] {
         let mut args = vec!["zombies", "--json"];
         args.extend(way);
-        let zombies = settled(&args, &truth);
+        let zombies = settled(&truth, || json_of(&coroner(&args)));
         let method = zombies["method"].as_str().unwrap();
         assert_eq!(method, if way.contains(&"page-faults") { "bpf-page-faults" } else { "bpf-test-run" });
         assert_named(&zombies, &truth);
@@ -79,10 +79,12 @@ fn dead_cgroups_are_named_with_the_files_that_keep_them_live_and_recorded() {
         assert!(text.contains(part.as_str().unwrap()), "{part} is not in\n{text}");
     }
 
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("z.coroner");
-    json_of(&coroner(&["record", "--for", "1s", "--json", "-o", file.to_str().unwrap()]));
-    let recorded = json_of(&coroner(&["zombies", "--json", "--from", file.to_str().unwrap()]));
+    let recorded = settled(&truth, || {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("z.coroner");
+        json_of(&coroner(&["record", "--for", "1s", "--json", "-o", file.to_str().unwrap()]));
+        json_of(&coroner(&["zombies", "--json", "--from", file.to_str().unwrap()]))
+    });
     assert_named(&recorded, &truth);
 
     let diagnosis = json_of(&coroner(&["diagnose", "--for", "1s", "--json"]));

@@ -37,6 +37,8 @@ pub struct ProcessWork {
     pub symbol: Option<String>,
     /// From the first to the last second in which it did at least half of what it did at its peak.
     pub when: Window,
+    /// It did any of it for the last time.
+    pub until: Time,
 }
 
 impl ProcessWork {
@@ -54,6 +56,7 @@ impl ProcessWork {
             cores: self.cores.iter().map(|(core, _)| *core).collect(),
             culprits: vec![self.thread.clone()],
             when: Some(self.when.into()),
+            until: Some(self.until),
             ..Ties::default()
         }
     }
@@ -212,6 +215,7 @@ impl Gathered<'_> {
         let mut at_it = self.seconds.iter().filter(|second| share(*second) >= peak / 2.0).map(|(second, _)| second);
         let first = at_it.next()?;
         let last = at_it.next_back().unwrap_or(first);
+        let until = self.seconds.keys().map(|(_, to)| *to).max()?;
         let symbol = self.symbols.into_iter().max_by_key(|(name, time)| (*time, Reverse(*name)));
         Some(ProcessWork {
             thread: Task { tid, pid, comm: comm.to_owned() },
@@ -221,6 +225,7 @@ impl Gathered<'_> {
             cores,
             symbol: symbol.map(|(name, _)| name.to_owned()),
             when: Window { from: first.0, to: last.1 },
+            until,
         })
     }
 }

@@ -155,6 +155,18 @@ impl Counters {
         self.delta(source, subject, name).map(|d| d.amount())
     }
 
+    /// When a counter moved for the last time, if that was long before `end`: three times as long as it ever paused between two
+    /// moves, since nobody knows how far apart the looks at one that stands still are.
+    pub fn stopped(&self, source: Source, subject: &str, name: &str, end: Time) -> Option<Time> {
+        const LONG: u32 = 3;
+        let points = self.points(source, subject, name);
+        let moves: Vec<Time> =
+            points.windows(2).filter(|two| two[0].value != two[1].value).map(|two| two[1].at).collect();
+        let longest_pause = moves.windows(2).map(|two| two[1].since(two[0])).max()?;
+        let last = *moves.last()?;
+        (end.since(last) > longest_pause.saturating_mul(LONG)).then_some(last)
+    }
+
     /// The subjects of a source, sorted.
     pub fn subjects(&self, source: Source) -> Vec<&str> {
         let mut subjects: Vec<&str> =
@@ -217,5 +229,25 @@ impl From<Vec<(Series, Vec<Point>)>> for Counters {
 impl From<Counters> for Vec<(Series, Vec<Point>)> {
     fn from(counters: Counters) -> Vec<(Series, Vec<Point>)> {
         counters.series
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_stopped_if_it_stands_still_for_longer_than_it_ever_paused() {
+        let mut counters = Counters::default();
+        let stopped = |counters: &Counters, end| counters.stopped(Source::Softnet, "cpu1", "dropped", Time(end));
+        for (at, value) in [(10, 5), (100, 5), (102, 6), (104, 9), (107, 11)] {
+            counters.push(Source::Softnet, "cpu1", "dropped", Time(at), value);
+        }
+        assert_eq!(stopped(&counters, 116), None, "looks are up to three apart");
+        assert_eq!(stopped(&counters, 117), Some(Time(107)));
+        let mut once = Counters::default();
+        once.push(Source::Softnet, "cpu1", "dropped", Time(1), 0);
+        once.push(Source::Softnet, "cpu1", "dropped", Time(2), 1);
+        assert_eq!(stopped(&once, 1000), None, "one move tells nothing of the next");
     }
 }

@@ -3,10 +3,11 @@
 
 use super::incidents::Incidents;
 use super::run::read_clocks;
-use super::trigger::Trigger;
+use super::trigger::{Over, Trigger};
 use coroner_evidence::Clocks;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,9 +19,16 @@ const IDLE: Duration = Duration::from_secs(1);
 const MOST_WAITING: usize = 256;
 
 pub struct IncidentThread {
-    triggers: SyncSender<(Trigger, Clocks)>,
+    noticed: Sender<(News, Clocks)>,
+    /// So many triggers were not taken yet.
+    waiting: Arc<AtomicUsize>,
     told: Arc<Mutex<Told>>,
     thread: JoinHandle<()>,
+}
+
+enum News {
+    Begun(Trigger),
+    Over(Over),
 }
 
 /// What the others ask for.
@@ -34,16 +42,26 @@ pub struct Told {
 
 impl IncidentThread {
     pub fn start(incidents: Incidents) -> std::io::Result<IncidentThread> {
-        let (triggers, receiver) = sync_channel(MOST_WAITING);
+        let (noticed, receiver) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
         let told = Arc::new(Mutex::new(Told::default()));
-        let theirs = Arc::clone(&told);
-        let run = move || run(incidents, &receiver, &theirs);
+        let (theirs, taken) = (Arc::clone(&told), Arc::clone(&waiting));
+        let run = move || run(incidents, &receiver, &taken, &theirs);
         let thread = std::thread::Builder::new().name("incidents".to_owned()).spawn(run)?;
-        Ok(IncidentThread { triggers, told, thread })
+        Ok(IncidentThread { noticed, waiting, told, thread })
     }
 
     pub fn begin(&self, trigger: Trigger, clocks: Clocks) {
-        let _ = self.triggers.try_send((trigger, clocks));
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING {
+            let _ = self.noticed.send((News::Begun(trigger), clocks));
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Is never let go: there are no more ends than beginnings, and without its end an incident would go on for ever.
+    pub fn end(&self, over: Over, clocks: Clocks) {
+        let _ = self.noticed.send((News::Over(over), clocks));
     }
 
     pub fn told(&self) -> Told {
@@ -52,17 +70,21 @@ impl IncidentThread {
 
     /// What is open is frozen as it is.
     pub fn finish(self) -> Told {
-        drop(self.triggers);
+        drop(self.noticed);
         let _ = self.thread.join();
         lock(&self.told).clone()
     }
 }
 
-fn run(mut incidents: Incidents, triggers: &Receiver<(Trigger, Clocks)>, told: &Mutex<Told>) {
+fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &AtomicUsize, told: &Mutex<Told>) {
     loop {
         let wait = if incidents.needed_from_real_ns().is_some() { TURN_EVERY } else { IDLE };
-        match triggers.recv_timeout(wait) {
-            Ok((trigger, clocks)) => incidents.begin(trigger, clocks),
+        match noticed.recv_timeout(wait) {
+            Ok((News::Begun(trigger), clocks)) => {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                incidents.begin(trigger, clocks);
+            }
+            Ok((News::Over(over), clocks)) => incidents.end(&over, clocks),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }

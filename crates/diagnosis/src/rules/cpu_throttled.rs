@@ -36,6 +36,8 @@ struct Throttled<'e> {
     /// Cores that the quota is worth.
     quota_cores: Option<f64>,
     quota_us: Option<u64>,
+    /// It was stopped for the last time, a while before the end.
+    until: Option<Time>,
     /// It came while we watched, and no second look shows what it did.
     seen_once: bool,
 }
@@ -117,6 +119,7 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
         stopped: Duration::from_micros(moved("throttled_us")?),
         quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
         quota_us,
+        until: evidence.window().and_then(|w| counters.stopped(Source::CgroupCpu, path, "nr_throttled", w.to)),
         // What stands still since the first look is written down only then.
         seen_once: matches!(counters.points(Source::CgroupCpu, path, "nr_periods"), [only] if Some(only.at) > first_look),
     })
@@ -162,7 +165,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
     }
     Finding {
         code: Code::CpuThrottled,
-        ties: Ties::of_cgroup(t.path),
+        ties: Ties { until: t.until, ..Ties::of_cgroup(t.path) },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, t.path),
         title: format!("{} is stopped by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),

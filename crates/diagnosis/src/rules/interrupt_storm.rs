@@ -97,6 +97,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
             victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
             queues: cores.queues(core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
             when: Some(window.into()),
+            until: Some(full.until()),
             ..Ties::default()
         },
     }

@@ -12,7 +12,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, list, percent};
-use coroner_evidence::{CgroupOwner, Evidence, Source, probe};
+use coroner_evidence::{CgroupOwner, Evidence, Source, Time, probe};
 use std::time::Duration;
 
 /// All that wanted to run stood still for memory for so much of the time (`full`). systemd-oomd kills at 60 % over 30 s; a twentieth
@@ -58,6 +58,8 @@ struct AtLimit<'e> {
     limit: Option<u64>,
     /// memory.high, which makes threads sleep, rather than the hard limit.
     high: bool,
+    /// It was hit for the last time, a while before the end.
+    until: Option<Time>,
 }
 
 pub fn examine(evidence: &Evidence) -> Answer {
@@ -155,7 +157,9 @@ fn cgroups_at_limit(evidence: &Evidence, secs: f64) -> Vec<AtLimit<'_>> {
         let hits = if full { max } else { 0 };
         let (hits, high) = if high > hits { (high, true) } else { (hits, false) };
         if hits as f64 / secs >= LIMIT_HITS_PER_SECOND {
-            found.push(AtLimit { path, hits, usage, limit, high });
+            let name = if high { "high_hits" } else { "limit_hits" };
+            let until = evidence.window().and_then(|w| counters.stopped(Source::CgroupMemory, path, name, w.to));
+            found.push(AtLimit { path, hits, usage, limit, high, until });
         }
     }
     let mut deepest: Vec<AtLimit> = found
@@ -318,7 +322,7 @@ fn cgroup_finding(
     };
     Finding {
         code: Code::MemoryReclaim,
-        ties: Ties::of_cgroup(c.path),
+        ties: Ties { until: c.until, ..Ties::of_cgroup(c.path) },
         severity,
         subject: Subject::new(SubjectKind::Cgroup, c.path),
         title: format!("{} reclaims inside {which}{size}: {} hits in {within}", cgroup_name(c.path), count(c.hits)),

@@ -10,7 +10,7 @@ use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
 use crate::zombies::{self, Growth, MakerShare, Report, cost};
-use coroner_evidence::{CgroupCensus, Evidence, StatRead, probe};
+use coroner_evidence::{CgroupCensus, Evidence, StatRead, ZombieScan, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -24,6 +24,9 @@ const DEAD_PER_LIVE: u64 = 2;
 /// What a walk over all of them costs is felt: 5,000 took 1.4 s of reclaim on Linux 6.18, 10,000 took 0.7 s per statistics read on
 /// kernels before 5.8 (both measured); and it has been going on for long.
 const TOO_MANY: u64 = 10_000;
+
+/// Fewer come and go while a node is busy.
+const CHANGED: u64 = 20;
 
 /// How those that a scan named are told.
 pub mod named;
@@ -90,10 +93,12 @@ pub fn dead_and_live(evidence: &Evidence, report: Option<&Report<'_>>) -> Option
 }
 
 impl Counts {
-    /// Where a scan named them its count is told, so that the groups add up to it; else the census counts.
+    /// Where a scan named them its count is told, so that the groups add up to it; else, or if much has come or gone since, the
+    /// census counts.
     fn of(census: Option<&CgroupCensus>, report: Option<&Report<'_>>) -> Option<Counts> {
         let scanned = || report.and_then(Counts::of_scan);
-        let named = report.is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none());
+        let named = report
+            .is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none() && !is_outdated(r.scan, census));
         let counted = if named { scanned() } else { None };
         counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned)
     }
@@ -122,6 +127,14 @@ impl Counts {
             tracked_source: scan.method.as_str(),
         })
     }
+}
+
+/// Whether a later census counted so many more, or fewer, that the scan no longer tells how things stand. A recorder names them
+/// rarely, and a part of what it recorded may have names of its beginning only.
+fn is_outdated(scan: &ZombieScan, census: Option<&CgroupCensus>) -> bool {
+    let counted = census.filter(|census| census.at > scan.at).and_then(Counts::of_census);
+    let Some((now, then)) = counted.map(|counts| counts.dead).zip(scan.dead) else { return false };
+    now.abs_diff(then) > CHANGED.max(then / 4)
 }
 
 fn finding(
@@ -155,7 +168,16 @@ fn finding(
         bytes(memory),
     );
     match report {
-        Some(report) => detail.push_str(&named::detail(report)),
+        Some(report) => {
+            if let (true, Some(census)) = (is_outdated(report.scan, census), census) {
+                detail.push_str(&format!(
+                    "They were last named {} before they were counted, when there were {}: ",
+                    duration_words(census.at.since(report.scan.at)),
+                    count(report.scan.dead.unwrap_or(0))
+                ));
+            }
+            detail.push_str(&named::detail(report));
+        }
         None => {
             if let Some(parent) = parent {
                 detail.push_str(&format!("Most died below {}. ", parent.path));
@@ -305,6 +327,29 @@ mod tests {
             "{}",
             f.remedy
         );
+    }
+
+    #[test]
+    fn names_of_a_few_do_not_hide_that_there_are_many_now() {
+        let early = ZombieScan { at: start(40), ..scan((0..40).map(|i| format!("/ecs/agent-{i}"))) };
+        let mut evidence = Evidence { zombie_scans: vec![early], ..with(50, 701) };
+        let f = one(examine(&evidence));
+        assert_eq!(f.severity, Severity::Warning);
+        assert_eq!(fact(&f, "dead memory cgroups"), 701);
+        assert!(
+            f.detail.contains("last named 40 seconds before they were counted, when there were 40: "),
+            "{}",
+            f.detail
+        );
+        // A few more do not make the names wrong, and nor does a census of before.
+        evidence.cgroup_censuses = vec![census(END, 50, 60)];
+        assert!(fine(examine(&evidence)).contains("40 dead"));
+        evidence.cgroup_censuses = vec![census(start(50), 50, 701)];
+        assert!(fine(examine(&evidence)).contains("40 dead"));
+        // Most of them were freed.
+        evidence.zombie_scans[0] = ZombieScan { at: start(40), ..scan((0..900).map(|i| format!("/ecs/agent-{i}"))) };
+        evidence.cgroup_censuses = vec![census(END, 50, 12)];
+        assert!(fine(examine(&evidence)).contains("12 dead"));
     }
 
     #[test]

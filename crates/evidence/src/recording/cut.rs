@@ -83,15 +83,20 @@ fn stretches<T>(items: &mut Vec<T>, window: Window, ends: fn(&T) -> (Time, Time)
 }
 
 /// Of many looks at the dead the first and the last in the window tell what changed; each can have tens of thousands of names.
-/// Without one in the window it is the last before it.
-pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time) -> Vec<T> {
-    let within = || scans.iter().enumerate().filter(|(_, scan)| window.contains(at(scan)));
-    let first = within().min_by_key(|(_, scan)| at(scan)).map(|(i, _)| i);
-    let last = within().max_by_key(|(_, scan)| at(scan)).map(|(i, _)| i);
-    let before = scans.iter().enumerate().filter(|(_, scan)| at(scan) < window.from);
-    let before = before.max_by_key(|(_, scan)| at(scan)).map(|(i, _)| i).filter(|_| last.is_none());
-    let wanted = [first, last, before];
-    scans.into_iter().enumerate().filter(|(i, _)| wanted.contains(&Some(*i))).map(|(_, scan)| scan).collect()
+/// Without one in the window it is the last before it. Besides, the last that named them: in the window, else before it.
+pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: impl Fn(&T) -> bool) -> Vec<T> {
+    let of = |wanted: &dyn Fn(&T) -> bool| {
+        let mut places: Vec<usize> =
+            (0..scans.len()).filter(|&i| at(&scans[i]) <= window.to && wanted(&scans[i])).collect();
+        places.sort_by_key(|&i| at(&scans[i]));
+        places
+    };
+    let within = of(&|scan| at(scan) >= window.from);
+    let before = of(&|scan| at(scan) < window.from);
+    let named = of(&names);
+    let last = within.last().or(before.last());
+    let wanted: Vec<usize> = [within.first(), last, named.last()].into_iter().flatten().copied().collect();
+    scans.into_iter().enumerate().filter(|(i, _)| wanted.contains(i)).map(|(_, scan)| scan).collect()
 }
 
 /// What each segment tells anew is told once.
@@ -110,7 +115,7 @@ pub fn told_once(evidence: &mut Evidence, window: Window) {
     }
     evidence.cgroup_mounts = mounts;
     let all = std::mem::take(&mut evidence.zombie_scans);
-    evidence.zombie_scans = scans(all, window, |scan| scan.at);
+    evidence.zombie_scans = scans(all, window, |scan| scan.at, |scan| !scan.zombies.is_empty());
 }
 
 /// A segment begins with the lines that the kernel still remembers. Their numbers tell them apart; the telling that knows best
@@ -146,4 +151,24 @@ fn again<T, K: Hash + Eq>(items: &mut Vec<T>, key: fn(&T) -> K, same: fn(&T, &T)
         }
     }
     *items = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_scans_the_first_the_last_and_the_last_with_names_stay() {
+        let kept = |scans_at: &[(u64, bool)], from, to| {
+            let window = Window { from: Time(from), to: Time(to) };
+            scans(scans_at.to_vec(), window, |(at, _)| Time(*at), |(_, named)| *named)
+        };
+        let all = [(1, true), (2, false), (3, true), (4, false), (5, false), (9, true)];
+        assert_eq!(kept(&all, 2, 5), [(2, false), (3, true), (5, false)]);
+        assert_eq!(kept(&all, 4, 5), [(3, true), (4, false), (5, false)], "named before it");
+        assert_eq!(kept(&all, 6, 8), [(3, true), (5, false)]);
+        assert_eq!(kept(&all[..2], 0, 9), [(1, true), (2, false)]);
+        assert_eq!(kept(&all[1..2], 3, 9), [(2, false)]);
+        assert_eq!(kept(&[], 3, 9), []);
+    }
 }

@@ -435,7 +435,8 @@ impl Reader {
     fn zombie_scans(&mut self) -> Vec<ZombieScan> {
         let mut scans = self.rows(zombie_rows::ZOMBIE_SCANS, zombie_rows::zombie_scan);
         if let Some(window) = self.window {
-            scans = cut::scans(scans, window, |(_, scan)| scan.at);
+            let named = self.named_scans();
+            scans = cut::scans(scans, window, |(_, scan)| scan.at, |(id, _)| named.contains(id));
         }
         let wanted: HashSet<i64> = scans.iter().map(|(id, _)| *id).collect();
         let mut zombies: HashMap<i64, Unpacked> = HashMap::new();
@@ -456,6 +457,15 @@ impl Reader {
             zombies.remove(id).unwrap_or_default().give_to(scan, files.remove(id).unwrap_or_default());
         }
         scans.into_iter().map(|(_, scan)| scan).collect()
+    }
+
+    /// The looks that tell the dead by name. One that cannot be told is not chosen for its names.
+    fn named_scans(&self) -> HashSet<i64> {
+        let ids = || -> rusqlite::Result<HashSet<i64>> {
+            let mut select = self.db.prepare("SELECT DISTINCT scan_id FROM zombie_chunks")?;
+            select.query_map([], |row| row.get(0))?.collect()
+        };
+        ids().unwrap_or_default()
     }
 
     fn counters(&mut self) -> Counters {

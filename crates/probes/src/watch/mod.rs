@@ -52,6 +52,8 @@ use unit_looks::UnitLooks;
 
 /// How long the beginning and the end wait for network devices, which may be in a reset.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
+/// A new NAPI thread means a new device or queue, which is looked for at once, but no more often than a close watch does.
+const NIC_MAP_AT_NEWS: Duration = Duration::from_secs(10);
 
 /// How long the end waits for what the audit still reads.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(1);
@@ -323,6 +325,8 @@ impl Watch {
         } else if self.paces.hot_threads.is_due() {
             self.paces.hot_threads.pay(|at| self.tasks.look_hot(at, evidence));
             self.homes.note(evidence);
+        } else if let Some(pace) = self.paces.waiting_threads.as_mut().filter(|pace| pace.is_due()) {
+            pace.pay(|at| self.tasks.look_waiting(at, evidence));
         }
         if self.paces.counters.is_due() {
             self.look_at_counters(evidence);
@@ -387,6 +391,10 @@ impl Watch {
         self.paces.all_threads.pay(|at| self.tasks.look_all(at, evidence));
         self.homes.note(evidence);
         self.homes.forget_unless(|pid| self.tasks.has_process(pid));
+        // It is told when it begins, or when it is given to other cores.
+        if evidence.threads.iter().any(|thread| thread.comm.starts_with("napi/")) {
+            self.paces.nic_map.hasten(NIC_MAP_AT_NEWS);
+        }
     }
 
     fn look_at_counters(&mut self, evidence: &mut Evidence) {

@@ -10,12 +10,13 @@ pub struct Pace {
     interval: Duration,
     /// May use 1/share of a core.
     share: u32,
+    last: Time,
     next: Time,
 }
 
 impl Pace {
     pub fn new(interval: Duration, share: u32) -> Pace {
-        Pace { interval, share, next: Time(0) }
+        Pace { interval, share, last: Time(0), next: Time(0) }
     }
 
     pub fn is_due(&self) -> bool {
@@ -33,6 +34,12 @@ impl Pace {
 
     /// For a probe that others do the work of: at this moment it cost so much.
     pub fn put_off(&mut self, at: Time, cost: Duration) {
+        self.last = at;
         self.next = at + self.interval.max(cost.saturating_mul(self.share));
+    }
+
+    /// There is news: the next turn comes this long after the last one, if it would come later.
+    pub fn hasten(&mut self, interval: Duration) {
+        self.next = self.next.min(self.last + interval);
     }
 }
