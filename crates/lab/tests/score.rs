@@ -7,7 +7,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// One of these tests keeps the machine busy, and the others would wait for it to become idle.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A directory with a program that answers as coroner does; gone with the test.
 struct Fake {
@@ -64,6 +71,7 @@ fn alarmed() -> Value {
 
 #[test]
 fn a_quiet_answer_to_a_control_reaches_the_bars() {
+    let _turn = turn();
     let fake = Fake::new("quiet", "", &quiet(), 0);
     let out = fake.score(&["--for", "8s", "--no-bpf"]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -80,6 +88,7 @@ fn a_quiet_answer_to_a_control_reaches_the_bars() {
 
 #[test]
 fn a_warning_in_a_control_is_below_the_bar_and_is_kept() {
+    let _turn = turn();
     let fake = Fake::new("alarmed", "", &alarmed(), 1);
     let keep = fake.dir.join("kept");
     let out = fake.score(&["--json", "--keep", keep.to_str().unwrap()]);
@@ -127,6 +136,7 @@ impl Drop for Others {
 
 #[test]
 fn a_machine_that_others_keep_busy_is_told_and_excuses_nothing() {
+    let _turn = turn();
     let fake = Fake::new("busy", "", &alarmed(), 1);
     let _others = Others::start();
     let out = fake.score(&[]);
@@ -143,6 +153,7 @@ fn a_machine_that_others_keep_busy_is_told_and_excuses_nothing() {
 
 #[test]
 fn what_cannot_be_run_is_not_called_reached() {
+    let _turn = turn();
     let fails = Fake::new("fails", "", &quiet(), 2);
     let out = fails.score(&[]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -160,6 +171,7 @@ fn what_cannot_be_run_is_not_called_reached() {
 
 #[test]
 fn ctrl_c_ends_coroner_and_the_scenario() {
+    let _turn = turn();
     // The look before the scenario answers at once; the diagnosis never ends.
     let hang = "case \"$*\" in *500ms*) ;; *) touch $(dirname $0)/hangs; exec sleep 600 ;; esac";
     let fake = Fake::new("hangs", hang, &quiet(), 0);

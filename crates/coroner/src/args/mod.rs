@@ -286,7 +286,7 @@ pub struct CatalogueArgs {
 #[derive(Debug, ClapArgs)]
 pub struct RecordArgs {
     /// Record all the time into this directory: segments of ten minutes, the oldest let go when it is full, and the minutes
-    /// around each incident kept. SIGTERM or Ctrl-C seals the last one and ends it.
+    /// around each incident kept. SIGTERM, SIGHUP or Ctrl-C seals the last one and ends it.
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     pub dir: Option<PathBuf>,
 

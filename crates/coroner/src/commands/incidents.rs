@@ -13,9 +13,9 @@ use crate::recorder::incident::{Incident, State};
 use crate::recorder::incidents::files;
 use crate::recorder::{directory, freeze as freezer};
 use anyhow::{Context, bail};
-use coroner_diagnosis::finding::SubjectKind;
-use coroner_diagnosis::verdict::{FindingRef, Verdict};
-use coroner_diagnosis::{Diagnosis, diagnose};
+use coroner_diagnosis::finding::{Subject, SubjectKind};
+use coroner_diagnosis::verdict::Verdict;
+use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, RiserRow};
 use std::fs::File;
@@ -51,6 +51,9 @@ fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
 pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     let running = match &args.dir {
         Some(dir) if directory::is_live(dir) => Some(dir.clone()),
+        Some(dir) if directory::is_closed(dir) => {
+            bail!("{}: permission denied; run as the user of its recorder (root)", dir.display())
+        }
         Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
         None => the_running_one()?,
     };
@@ -114,6 +117,8 @@ pub struct Report {
 pub struct Read {
     pub evidence: Evidence,
     pub diagnosis: Diagnosis,
+    /// What it was frozen for, if that hurt nobody: then no verdict tells of it.
+    pub about: Option<Finding>,
     /// As they were found when the window was over: the hour before is not in the file.
     pub risers: Vec<RiserRow>,
 }
@@ -146,8 +151,13 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Re
             verdicts.sort_by_key(|verdict| {
                 (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance_ns(verdict, &listed.incident))
             });
+            let unexplained = &mut diagnosis.conclusion.unexplained;
+            unexplained.sort_by_key(|untold| {
+                std::cmp::Reverse(near(untold.finding.code, &untold.finding.subject, &listed.incident))
+            });
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
-            Read { evidence: recording.evidence, diagnosis, risers }
+            let about = harmless(&diagnosis, &listed.incident).cloned();
+            Read { evidence: recording.evidence, diagnosis, about, risers }
         }),
     };
     Ok(Report { directory: directory.to_owned(), listed, read, verbose })
@@ -156,16 +166,27 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Re
 /// How much a verdict is about what the incident was frozen for; the nearest is told first.
 fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
     let told = verdict.chain.iter().flat_map(|link| [&link.from, &link.to]).chain([&verdict.root_cause]);
-    let of_one = |told: &FindingRef| {
-        let name = told.subject.name.as_str();
-        let core = incident.core.map(|core| core.to_string());
-        let same_core = told.subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
-        let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
-        u8::from(told.code.as_str() == incident.code) * 2
-            + u8::from(same_core || name == incident.subject)
-            + u8::from(told.subject.kind == SubjectKind::Process && same_doer) * 4
-    };
-    told.map(of_one).max().unwrap_or(0)
+    told.map(|told| near(told.code, &told.subject, incident)).max().unwrap_or(0)
+}
+
+/// The same of one finding.
+fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
+    let name = subject.name.as_str();
+    let core = incident.core.map(|core| core.to_string());
+    let same_core = subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
+    let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
+    u8::from(code.as_str() == incident.code) * 2
+        + u8::from(same_core || name == incident.subject)
+        + u8::from(subject.kind == SubjectKind::Process && same_doer) * 4
+}
+
+/// The finding that the incident was frozen for, if it hurt nobody: what hurts is told by verdicts and what is unexplained.
+fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Finding> {
+    /// The same code, and the same core, unit or thread.
+    const THE_SAME: u8 = 3;
+    let near = |finding: &&Finding| near(finding.code, &finding.subject, incident);
+    let all = diagnosis.findings.iter().filter(|finding| near(finding) >= THE_SAME);
+    all.max_by_key(|finding| (near(finding), finding.severity)).filter(|finding| finding.severity == Severity::Info)
 }
 
 /// How far from the trigger it began: of two that are alike, it was the nearer one.

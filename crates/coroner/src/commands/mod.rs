@@ -48,10 +48,19 @@ impl NodeArgs {
     }
 }
 
-/// Becomes true at Ctrl-C or SIGTERM, so that what was seen by then can still be told. The second one ends us the hard way.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal_hook::consts::SIGHUP - 1) & 1 == 1
+}
+
+/// Becomes true at Ctrl-C, SIGTERM or SIGHUP, so that what was seen by then can still be told. The second one ends us the hard way.
 pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    // A terminal that is closed; whoever uses nohup asked for something else.
+    let hangup = (!ignores_hangup()).then_some(signal_hook::consts::SIGHUP);
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM].into_iter().chain(hangup) {
         signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot watch for Ctrl-C")?;

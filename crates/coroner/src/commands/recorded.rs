@@ -87,12 +87,28 @@ pub fn read_path(path: &Path, args: &RecordedArgs) -> anyhow::Result<Recorded> {
         path.display(),
         if is_written { " yet: its recorder has just begun, try again in a second" } else { "" }
     );
+    let silent = monotonic_now().since(recording.evidence.window().map_or(Time(0), |window| window.to));
+    if is_directory && is_written && args.until.is_none() && silent > STUCK {
+        warn(&format!(
+            "{}: its recorder runs, but has stored nothing for {:.0} s: what happens now is not in this. Is its disk full? Its log and \
+             /metrics say why",
+            path.display(),
+            silent.as_secs_f64()
+        ));
+    }
     kernel_work::add(path, &mut recording.evidence);
     let line = match is_directory && is_default {
         true => format!("from {}, its last 10 minutes; --last, --since and --until ask for others", path.display()),
-        false => String::new(),
+        false => incident_line(path),
     };
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
+}
+
+/// A file that is an incident says why it was frozen.
+fn incident_line(path: &Path) -> String {
+    let Ok(Some((row, _))) = recording::incident(path) else { return String::new() };
+    let of = if row.subject.is_empty() { String::new() } else { format!(" {}", row.subject) };
+    format!("incident {}, {}{of}, triggered {}: {}", row.number, row.code, timestamp(row.triggered_real_ns), row.text)
 }
 
 fn log_beside(path: &Path) -> PathBuf {

@@ -62,6 +62,7 @@ pub fn report(report: &Report) -> anyhow::Result<Value> {
     Ok(json!({
         "schema": "coroner.incident-report/1",
         "incident": incident(&report.listed),
+        "about": report.read.as_ref().ok().and_then(|read| read.about.as_ref()),
         "diagnosis": diagnosis,
         "risers": risers,
         "missing_samples": missing,

@@ -75,6 +75,12 @@ pub fn report(report: &Report) -> String {
     match read {
         Ok(read) => {
             out.push('\n');
+            if let Some(about) = &read.about {
+                out.push_str(&format!("{}\n", bold("What it was")));
+                out.push_str(&wrap(&printable(&about.detail), width, 2));
+                out.push_str(&wrap(&format!("What to do: {}", printable(&about.remedy)), width, 2));
+                out.push('\n');
+            }
             out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, "", *verbose));
             out.push_str(&samples(read, incident, width));
         }

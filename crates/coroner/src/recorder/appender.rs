@@ -7,10 +7,11 @@ use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unsee
 use coroner_profile::recording::SampleWriter;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What kill -9 may take: fragments are handed to the file this often.
+/// Fragments are handed to the file this often by [`Appender::take`]; the recorder's store has a pace of its own.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
-/// Evidence that does not fit on the disk waits for room: at most so long …
-const MOST_WAITING: Duration = Duration::from_secs(30);
+/// Evidence that does not fit on the disk waits for room. When the newer part of it is so old, the older part goes: so half a minute
+/// to a whole one is kept …
+const PART: Duration = Duration::from_secs(30);
 /// … and so much of it, as a guest on the node must stay small.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 
@@ -19,8 +20,11 @@ pub struct Appender {
     /// Seen, and not in the file yet.
     waiting: Evidence,
     waiting_bytes: usize,
-    /// Everything before is in the file or given up.
+    /// Everything before is in the file, in `older` or given up.
     waiting_from: SystemTime,
+    /// What waits for longer, and since when.
+    older: Option<(Evidence, SystemTime)>,
+    older_bytes: usize,
     tried: SystemTime,
     /// Given up, and the file does not know of it yet.
     gap: Option<Gap>,
@@ -61,6 +65,8 @@ impl Appender {
             waiting: Evidence::default(),
             waiting_bytes: 0,
             waiting_from: now,
+            older: None,
+            older_bytes: 0,
             tried: now,
             gap: None,
             complained: false,
@@ -113,13 +119,14 @@ impl Appender {
         self.commit(samples).map_err(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
-                    "{error}; recording goes on, {} s wait for room, what is older is lost",
-                    MOST_WAITING.as_secs()
+                    "{error}; recording goes on, the last {} s or more wait for room, what is older is lost",
+                    PART.as_secs()
                 ));
             }
-            let long = self.waiting_from.elapsed().is_ok_and(|since| since > MOST_WAITING);
-            if long || self.waiting_bytes > MOST_WAITING_BYTES {
+            if self.waiting_bytes + self.older_bytes > MOST_WAITING_BYTES {
                 self.give_up(&error);
+            } else if self.waiting_from.elapsed().is_ok_and(|since| since > PART) {
+                self.give_up_older(&error);
             }
             error
         })
@@ -133,7 +140,7 @@ impl Appender {
         let Err(error) = self.commit(none) else { return Ok(()) };
         self.give_up(&error);
         let Err(_) = self.commit(none) else { return Ok(()) };
-        self.waiting = Evidence::default();
+        (self.waiting, self.older) = (Evidence::default(), None);
         self.commit(none)
     }
 
@@ -142,6 +149,11 @@ impl Appender {
     }
 
     fn commit(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
+        if let Some((older, _)) = &self.older {
+            self.writer.append(older)?;
+            self.looks += older.core_times.len();
+            (self.older, self.older_bytes) = (None, 0);
+        }
         let told = self.gap.as_ref().map(Gap::unseen);
         let unseen = self.waiting.unseen.len();
         self.waiting.unseen.extend(told);
@@ -157,26 +169,40 @@ impl Appender {
         Ok(())
     }
 
-    /// Lets go of what waits, but for what is said only once: without it, what comes later could not be understood.
+    /// Lets go of all that waits.
     fn give_up(&mut self, error: &RecordingError) {
+        self.give_up_older(error);
+        self.give_up_older(error);
+    }
+
+    /// Lets go of the older part of what waits, but for what is said only once: without it, what comes later could not be understood.
+    /// The newer part becomes the older one.
+    fn give_up_older(&mut self, error: &RecordingError) {
         let now = SystemTime::now();
-        self.lost += now.duration_since(self.waiting_from).unwrap_or_default();
+        let newer = (std::mem::take(&mut self.waiting), self.waiting_from);
+        self.older_bytes = std::mem::take(&mut self.waiting_bytes);
+        self.waiting_from = now;
+        let Some((lost, from)) = self.older.replace(newer) else { return };
+        let to = self.older.as_ref().map_or(now, |(_, since)| *since);
+        self.lost += to.duration_since(from).unwrap_or_default();
         let why = match error {
             RecordingError::DiskFull { .. } => "the disk was full".to_owned(),
             other => other.to_string(),
         };
-        let from = self.gap.take().map_or(self.waiting_from, |gap| gap.from);
-        self.gap = Some(Gap { from, to: now, why });
-        self.waiting_from = now;
-        let Evidence { node, mut clocks, mut processes, mut threads, cgroup_mounts, unseen, cost, .. } =
-            std::mem::take(&mut self.waiting);
+        let from = self.gap.take().map_or(from, |gap| gap.from);
+        self.gap = Some(Gap { from, to, why });
+        let Evidence { node, mut clocks, mut processes, mut threads, cgroup_mounts, unseen, cost, .. } = lost;
         clocks.drain(..clocks.len().saturating_sub(1));
         if processes.len() * size_of::<Process>() + threads.len() * size_of::<Thread>() > MOST_WAITING_BYTES / 2 {
             (processes, threads) = Default::default();
         }
-        self.waiting =
+        let mut once =
             Evidence { node, clocks, processes, threads, cgroup_mounts, unseen, cost, ..Evidence::default() };
-        self.waiting_bytes = bytes_of(&self.waiting);
+        if let Some((older, _)) = &mut self.older {
+            once.append(std::mem::take(older));
+            self.older_bytes = bytes_of(&once);
+            *older = once;
+        }
     }
 }
 
@@ -303,6 +329,29 @@ mod tests {
         let recording = read(&path).unwrap();
         assert!(recording.about.sealed);
         assert_eq!(missing(&recording.evidence).len(), 1, "{:?}", recording.evidence.unseen);
+    }
+
+    #[test]
+    fn of_what_waits_for_long_the_older_part_goes() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        for part in 0..4 {
+            // Too large for what is left.
+            take_now(&mut recorder, log(300_000));
+            take_now(&mut recorder, Evidence { node: (part == 0).then(Node::default), ..look(10 + part) });
+            recorder.waiting_from -= PART;
+        }
+        assert!(recorder.lost > Duration::ZERO);
+        std::fs::remove_file(&ballast).unwrap();
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        let kept: Vec<Time> = evidence.core_times.iter().map(|look| look.at).collect();
+        assert!(kept.contains(&Time::from_millis(13)) && kept.contains(&Time::from_millis(12)), "{kept:?}");
+        assert!(!kept.contains(&Time::from_millis(10)) && evidence.node.is_some(), "{kept:?}");
+        assert_eq!(missing(&evidence).len(), 1, "{:?}", evidence.unseen);
     }
 
     #[test]

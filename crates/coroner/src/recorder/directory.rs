@@ -76,6 +76,11 @@ pub fn is_live(path: &Path) -> bool {
     }
 }
 
+/// Whether we may not look into it: then nobody knows whether a recorder runs there.
+pub fn is_closed(path: &Path) -> bool {
+    File::open(path.join("lock")).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 pub fn incidents(directory: &Path) -> PathBuf {
     directory.join("incidents")
 }

@@ -230,17 +230,21 @@ impl Timeline {
 
     /// The core with the highest share over any second, for the words "worst core 3 at 34 % system".
     pub fn worst(&self, of: impl Fn(&Shares) -> f64) -> Option<(u32, f64)> {
-        let mut worst: Option<(u32, f64)> = None;
-        for (core, line) in &self.lines {
+        let of_core = |(core, line): (&u32, &CoreLine)| {
+            let (mut highest, mut full) = (None, 0u32);
             line.windows(|_, _, sums| {
-                if let Some(share) = Shares::of(sums).map(|s| of(&s))
-                    && worst.is_none_or(|(_, w)| share > w)
-                {
-                    worst = Some((*core, share));
+                if let Some(share) = Shares::of(sums).map(|s| of(&s)) {
+                    highest = Some(share.max(highest.unwrap_or(0.0)));
+                    full += u32::from(share >= SATURATED);
                 }
             });
-        }
-        worst
+            Some((*core, highest?, full))
+        };
+        // Of several that were full for a second, the one that was so for longest.
+        let percent = |share: f64| (share * 100.0).round() as u64;
+        let all: Vec<(u32, f64, u32)> = self.lines.iter().filter_map(of_core).collect();
+        let worst = all.into_iter().rev().max_by_key(|(_, share, full)| (percent(*share), *full))?;
+        Some((worst.0, worst.1))
     }
 
     /// Whether there was a second to look at.

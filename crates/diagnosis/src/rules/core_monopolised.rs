@@ -27,7 +27,9 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
-    let mut full = cores.full_by_owner(Saturation::Busy, |f| monopolist(f).is_some());
+    let sees_waits = cores.waits_hidden().is_none();
+    let told = |f: &FullCore| keeps_others_off(f) || (sees_waits && is_alone(f));
+    let mut full = cores.full_by_owner(Saturation::Busy, told);
     full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
     let findings: Vec<Finding> =
         full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(&cores, f, owner, who))).collect();
@@ -53,20 +55,27 @@ pub fn examine(evidence: &Evidence) -> Answer {
     }
 }
 
-/// The thread that keeps others off, if it is one.
+/// The thread that has the core, if it is one.
 fn monopolist(full: &FullCore) -> Option<(&Owner, &Who)> {
     let owner = full.ownership.owner()?;
     let OwnerKind::Thread(who) = &owner.kind else { return None };
-    if who.observer {
-        return None;
-    }
-    let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
+    (!who.observer).then_some((owner, who))
+}
+
+fn keeps_others_off(full: &FullCore) -> bool {
+    let Some((owner, who)) = monopolist(full) else { return false };
     let to_blame = if who.class.is_real_time() {
         owner.share >= REAL_TIME_SHARE && (full.is_outranked() || full.others_have_room())
     } else {
         owner.share >= ORDINARY_SHARE && (full.is_stuck() || full.others_have_room())
     };
-    (starved && to_blame).then_some((owner, who))
+    to_blame && full.victims.iter().any(|v| v.harm == Harm::Starved)
+}
+
+/// A real-time thread that has a core for itself while nobody else wants it: that is worth knowing, as somebody may.
+fn is_alone(full: &FullCore) -> bool {
+    monopolist(full).is_some_and(|(owner, who)| who.class.is_real_time() && owner.share >= REAL_TIME_SHARE)
+        && full.victims.is_empty()
 }
 
 fn longest_wait(full: &FullCore) -> u64 {
@@ -96,7 +105,10 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         span(full.stretch.window.length().as_nanos() as u64),
         cores.when(full.stretch.window.from),
     );
-    detail.push_str(&format!(" Kept off: {}.", victims_text(&starved)));
+    detail.push_str(&match starved.is_empty() {
+        true => " Nobody was seen waiting for it.".to_owned(),
+        false => format!(" Kept off: {}.", victims_text(&starved)),
+    });
     detail.push_str(&full.more_owners_text());
     if let Some(affinity) = &who.affinity {
         match affinity.single() {
@@ -134,18 +146,38 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
             until: Some(full.until()),
             ..Ties::of_core(full.core, full.stretch.window, &full.ownership)
         },
-        severity: if network { Severity::Critical } else { Severity::Warning },
+        severity: match (network, starved.is_empty()) {
+            (true, _) => Severity::Critical,
+            (false, false) => Severity::Warning,
+            (false, true) => Severity::Info,
+        },
         subject: Subject::new(SubjectKind::Process, subject(who)),
-        title: format!(
-            "{} ({}) kept {others} off core {} for up to {}",
-            who.name(),
-            who.scheduling(),
-            full.core,
-            span(longest_wait(full))
-        ),
+        title: match starved.is_empty() {
+            true => format!(
+                "{} ({}) had core {} for itself for {}; nobody was seen waiting for it",
+                who.name(),
+                who.scheduling(),
+                full.core,
+                span(full.stretch.window.length().as_nanos() as u64)
+            ),
+            false => format!(
+                "{} ({}) kept {others} off core {} for up to {}",
+                who.name(),
+                who.scheduling(),
+                full.core,
+                span(longest_wait(full))
+            ),
+        },
         detail,
         evidence,
-        remedy: remedy(cores, full, who, in_kernel),
+        remedy: match starved.is_empty() {
+            true => format!(
+                "Nothing, if core {0} is meant for it alone. Else: {1}",
+                full.core,
+                remedy(cores, full, who, in_kernel)
+            ),
+            false => remedy(cores, full, who, in_kernel),
+        },
     }
 }
 
@@ -226,6 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn a_real_time_thread_that_nobody_waits_for_is_worth_knowing() {
+        let idle = || Actor::kernel(31, "kworker/1:1", 1).until(99.0, Doing::Sleep);
+        let found = findings(&scene().with(spinner()).with(idle()).evidence());
+        let [f] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "spin[4711]"));
+        assert!(
+            f.title.starts_with("spin[4711] (SCHED_FIFO 50") && f.title.contains("had core 1 for itself"),
+            "{}",
+            f.title
+        );
+        assert!(f.title.ends_with("nobody was seen waiting for it") && !f.detail.contains("Kept off"), "{}", f.detail);
+        assert!(f.remedy.starts_with("Nothing, if core 1 is meant for it alone. Else: "), "{}", f.remedy);
+        // An ordinary program may use an idle core.
+        let program = Actor::new(4711, "train", 1).pinned().until(99.0, Doing::Run);
+        assert_eq!(findings(&scene().with(program).with(idle()).evidence()), []);
+    }
+
+    #[test]
     fn a_starved_softirq_thread_of_a_nic_is_critical() {
         let scene = scene().with(spinner()).with(throttled_victim(22, "ksoftirqd/1"));
         let mut evidence = scene.nic("eth0", 1).evidence();
@@ -273,8 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn without_victims_nobody_monopolises() {
-        assert_eq!(findings(&scene().with(spinner()).evidence()), []);
+    fn without_a_full_core_nobody_monopolises() {
         let idle = Scene::new(2, 5.0).evidence();
         assert!(matches!(examine(&idle), Answer::Fine(why) if why.contains("no core was full")));
     }

@@ -10,7 +10,7 @@ use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, list, percent, plural};
-use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Source, Time, probe};
+use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Point, Source, Time, probe};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,8 +21,12 @@ const THROTTLED_PERIODS: f64 = 0.25;
 /// With fewer periods a ratio says nothing.
 const MIN_PERIODS: u64 = 5;
 
-/// Stopped for at least so much of the window, added over cores; less than that nobody notices.
+/// Stopped for at least so much of the time in which it was stopped at all, added over cores; less than that nobody notices.
 const STOPPED_SHARE: f64 = 0.05;
+/// Quotas are looked at about this often; one that stands still for long is not written down meanwhile.
+const LOOKS_APART: Duration = Duration::from_secs(2);
+/// And of a window that is much longer than that, so long.
+const STOPPED_LEAST: Duration = Duration::from_secs(1);
 
 /// So many cgroups get a finding of their own.
 const SHOWN: usize = 5;
@@ -36,6 +40,8 @@ struct Throttled<'e> {
     /// Cores that the quota is worth.
     quota_cores: Option<f64>,
     quota_us: Option<u64>,
+    /// From the first to the last look at which more of it was stopped.
+    over: Duration,
     /// It was stopped for the last time, a while before the end.
     until: Option<Time>,
     /// It came while we watched, and no second look shows what it did.
@@ -119,6 +125,7 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
         stopped: Duration::from_micros(moved("throttled_us")?),
         quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
         quota_us,
+        over: span_of_moves(counters.points(Source::CgroupCpu, path, "nr_throttled")),
         until: evidence.window().and_then(|w| counters.stopped(Source::CgroupCpu, path, "nr_throttled", w.to)),
         // What stands still since the first look is written down only then.
         seen_once: matches!(counters.points(Source::CgroupCpu, path, "nr_periods"), [only] if Some(only.at) > first_look),
@@ -127,9 +134,23 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
 }
 
 fn is_bitten(t: &Throttled, window: Duration) -> bool {
+    // In a recording of minutes, what it suffered in half of one is no less.
+    let over = if t.stopped >= STOPPED_LEAST { t.over.min(window) } else { window };
     t.periods >= MIN_PERIODS
         && t.ratio() >= THROTTLED_PERIODS
-        && t.stopped.as_secs_f64() >= STOPPED_SHARE * window.as_secs_f64()
+        && t.stopped.as_secs_f64() >= STOPPED_SHARE * over.as_secs_f64()
+}
+
+/// From the look at which a counter first had moved until the last such one, and a step before it.
+fn span_of_moves(points: &[Point]) -> Duration {
+    let moves = || points.windows(2).filter(|two| two[0].value != two[1].value);
+    match (moves().next(), moves().next_back()) {
+        (Some(first), Some(last)) => {
+            let step = first[1].at.since(first[0].at).min(LOOKS_APART);
+            last[1].at.since(first[1].at) + step
+        }
+        _ => Duration::ZERO,
+    }
 }
 
 /// Where a pod and its container both stop, one quota is what bites: the inner one, unless the outer one (shared by several)

@@ -8,7 +8,6 @@ use crate::code::Code;
 use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
 use crate::kernel_work::{ProcessWork, Work, not_sampled};
 use crate::words::{count, percent};
-use crate::zombies;
 use coroner_evidence::{Evidence, WorkKind};
 
 /// With fewer a walk takes less than a millisecond (0.07 to 0.3 µs to visit one in a hot cache, 70 to 270 µs for a whole dead one at worst).
@@ -21,7 +20,7 @@ const MOST_FINDINGS: usize = 3;
 
 pub fn examine(evidence: &Evidence) -> Answer {
     let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
-    let report = zombies::report(evidence);
+    let report = zombie_memcgs::current(evidence);
     let memcgs = zombie_memcgs::dead_and_live(evidence, report.as_ref());
     let all = memcgs.map(|(dead, live)| dead.saturating_add(live));
     let share = work.share_words(WorkKind::is_memcg_walk);

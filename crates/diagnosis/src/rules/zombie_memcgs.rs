@@ -48,7 +48,17 @@ pub fn examine(evidence: &Evidence) -> Answer {
         (true, None) => Severity::Warning,
         (false, _) => Severity::Info,
     };
-    Answer::Findings(vec![finding(evidence, census, &counts, report.as_ref(), severity, slow)])
+    let (current, outdated) = match report {
+        Some(report) if is_outdated(report.scan, census) => (None, Some(report)),
+        report => (report, None),
+    };
+    Answer::Findings(vec![finding(evidence, census, &counts, current.as_ref(), outdated.as_ref(), severity, slow)])
+}
+
+/// What can be said of the dead by name; `None` if those are the names of long ago.
+pub fn current(evidence: &Evidence) -> Option<Report<'_>> {
+    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
+    zombies::report(evidence).filter(|report| !is_outdated(report.scan, census))
 }
 
 fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
@@ -142,6 +152,7 @@ fn finding(
     census: Option<&CgroupCensus>,
     counts: &Counts,
     report: Option<&Report<'_>>,
+    outdated: Option<&Report<'_>>,
     severity: Severity,
     slow: Option<&StatRead>,
 ) -> Finding {
@@ -168,19 +179,18 @@ fn finding(
         bytes(memory),
     );
     match report {
-        Some(report) => {
-            if let (true, Some(census)) = (is_outdated(report.scan, census), census) {
-                detail.push_str(&format!(
-                    "They were last named {} before they were counted, when there were {}: ",
-                    duration_words(census.at.since(report.scan.at)),
-                    count(report.scan.dead.unwrap_or(0))
-                ));
-            }
-            detail.push_str(&named::detail(report));
-        }
+        Some(report) => detail.push_str(&format!("{}{}", named::detail(report), named::what_they_cost(report))),
         None => {
             if let Some(parent) = parent {
                 detail.push_str(&format!("Most died below {}. ", parent.path));
+            }
+            if let Some((outdated, census)) = outdated.zip(census) {
+                detail.push_str(&format!(
+                    "They were last named {} before they were counted, when there were {}; whose the new ones are is not known yet. {}",
+                    duration_words(census.at.since(outdated.scan.at)),
+                    count(outdated.scan.dead.unwrap_or(0)),
+                    named::makers_seen(outdated)
+                ));
             }
             detail.push_str(&what_reads_say(evidence, slow));
         }
@@ -336,11 +346,8 @@ mod tests {
         let f = one(examine(&evidence));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(fact(&f, "dead memory cgroups"), 701);
-        assert!(
-            f.detail.contains("last named 40 seconds before they were counted, when there were 40: "),
-            "{}",
-            f.detail
-        );
+        assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"), "those that were named are others");
+        assert!(f.detail.contains("last named 40 s before they were counted, when there were 40; "), "{}", f.detail);
         // A few more do not make the names wrong, and nor does a census of before.
         evidence.cgroup_censuses = vec![census(END, 50, 60)];
         assert!(fine(examine(&evidence)).contains("40 dead"));

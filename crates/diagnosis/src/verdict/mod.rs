@@ -47,7 +47,7 @@ pub struct Case<'e> {
 
 impl<'e> Case<'e> {
     pub fn new(evidence: &'e Evidence, findings: &'e [Finding]) -> Case<'e> {
-        let zombies = zombies::report(evidence);
+        let zombies = zombie_memcgs::current(evidence);
         Case {
             evidence,
             findings,

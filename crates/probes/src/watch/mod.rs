@@ -328,6 +328,10 @@ impl Watch {
         } else if let Some(pace) = self.paces.waiting_threads.as_mut().filter(|pace| pace.is_due()) {
             pace.pay(|at| self.tasks.look_waiting(at, evidence));
         }
+        // It is told when it begins, or when it is given to other cores.
+        if evidence.threads.iter().any(|thread| thread.kernel && thread.comm.starts_with("napi/")) {
+            self.paces.nic_map.hasten(NIC_MAP_AT_NEWS);
+        }
         if self.paces.counters.is_due() {
             self.look_at_counters(evidence);
         }
@@ -391,10 +395,6 @@ impl Watch {
         self.paces.all_threads.pay(|at| self.tasks.look_all(at, evidence));
         self.homes.note(evidence);
         self.homes.forget_unless(|pid| self.tasks.has_process(pid));
-        // It is told when it begins, or when it is given to other cores.
-        if evidence.threads.iter().any(|thread| thread.comm.starts_with("napi/")) {
-            self.paces.nic_map.hasten(NIC_MAP_AT_NEWS);
-        }
     }
 
     fn look_at_counters(&mut self, evidence: &mut Evidence) {

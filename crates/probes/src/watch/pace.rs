@@ -11,12 +11,14 @@ pub struct Pace {
     /// May use 1/share of a core.
     share: u32,
     last: Time,
+    /// What the last turn must be paid with.
+    owed: Duration,
     next: Time,
 }
 
 impl Pace {
     pub fn new(interval: Duration, share: u32) -> Pace {
-        Pace { interval, share, last: Time(0), next: Time(0) }
+        Pace { interval, share, last: Time(0), owed: Duration::ZERO, next: Time(0) }
     }
 
     pub fn is_due(&self) -> bool {
@@ -34,12 +36,12 @@ impl Pace {
 
     /// For a probe that others do the work of: at this moment it cost so much.
     pub fn put_off(&mut self, at: Time, cost: Duration) {
-        self.last = at;
-        self.next = at + self.interval.max(cost.saturating_mul(self.share));
+        (self.last, self.owed) = (at, cost.saturating_mul(self.share));
+        self.next = at + self.interval.max(self.owed);
     }
 
-    /// There is news: the next turn comes this long after the last one, if it would come later.
+    /// There is news: the next turn comes this long after the last one, if it would come later; but not before that one is paid.
     pub fn hasten(&mut self, interval: Duration) {
-        self.next = self.next.min(self.last + interval);
+        self.next = self.next.min(self.last + interval.max(self.owed));
     }
 }

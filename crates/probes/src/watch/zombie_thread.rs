@@ -14,6 +14,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(60);
+/// Where the census counts many more than were told last.
+const AT_NEWS: Duration = Duration::from_secs(10);
 /// The walks may take this part of one core: 1/1000 = 0.1 %.
 const SHARE: u32 = 1000;
 /// How long one may take; 60,000 take a third of a second.
@@ -38,6 +40,8 @@ pub struct ZombieThread {
     answers: Receiver<(Evidence, Duration)>,
     is_asked: bool,
     by_name_wanted: bool,
+    /// How many there were at the last look.
+    dead: u64,
     pace: Pace,
 }
 
@@ -59,7 +63,7 @@ impl ZombieThread {
         };
         // Without a thread nobody answers, and the census tells at least their number.
         let _ = std::thread::Builder::new().name("zombies".to_owned()).spawn(work);
-        ZombieThread { asks, answers, is_asked: false, by_name_wanted: true, pace: Pace::new(EVERY, SHARE) }
+        ZombieThread { asks, answers, is_asked: false, by_name_wanted: true, dead: 0, pace: Pace::new(EVERY, SHARE) }
     }
 
     /// The next look tells each of them.
@@ -74,11 +78,15 @@ impl ZombieThread {
                 Ok((seen, cost)) => {
                     self.is_asked = false;
                     self.pace.put_off(now(), cost);
+                    self.dead = seen.zombie_scans.last().and_then(|scan| scan.dead).unwrap_or(self.dead);
                     evidence.append(seen);
                 }
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => return self.pace.put_off(now(), Duration::MAX),
             }
+        }
+        if evidence.cgroup_censuses.iter().filter_map(|c| c.dying).any(|dead| are_many_more(dead, self.dead)) {
+            self.pace.hasten(AT_NEWS);
         }
         if self.by_name_wanted || self.pace.is_due() {
             let ask = if self.by_name_wanted { Ask::ByName } else { Ask::ByParent };

@@ -1,5 +1,6 @@
 //! Puts samples into a recording.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use coroner_evidence::Evidence;
@@ -58,6 +59,15 @@ impl SampleWriter {
         self.rows.stored();
         self.span = None;
         Ok(())
+    }
+
+    /// Samples that are held and not stored, by core.
+    pub fn held(&self) -> BTreeMap<u32, u64> {
+        let mut held = BTreeMap::new();
+        for row in &self.rows.samples {
+            *held.entry(row.core.unwrap_or(0)).or_default() += 1;
+        }
+        held
     }
 
     fn event(&mut self, names: &Dictionary, id: usize) -> u32 {

@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,11 +22,23 @@ const SMALLEST: u64 = 8 << 20;
 const SHORTEST_SATURATION: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// Far more than any configuration; /dev/zero has no end.
+const MOST_BYTES: u64 = 1 << 20;
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let read = std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MOST_BYTES {
+        return Err(std::io::Error::other("it is larger than 1 MiB, which no configuration is"));
+    }
+    Ok(text)
+}
+
 impl Config {
     /// Reads a file; without one, [`DEFAULT_FILE`] if it is there.
     pub fn read(file: Option<&Path>) -> anyhow::Result<Config> {
         let path = file.unwrap_or(Path::new(DEFAULT_FILE));
-        let text = match std::fs::read_to_string(path) {
+        let text = match read_bounded(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => {
                 return Ok(Config::default());

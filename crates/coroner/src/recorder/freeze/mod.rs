@@ -66,6 +66,7 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let span = Span::Between { from_real_ns: from, to_real_ns: until };
     let mut evidence = read_span(directory, &span)?.evidence;
     let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
+    only_lines_of(&mut evidence, clocks, incident);
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
     let work = copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
@@ -81,6 +82,14 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     }
     file.finish(&findings)?;
     Ok(())
+}
+
+/// A recording tells of the day before it what the kernel still remembers. An incident is of its minutes: what was reset an hour before
+/// is none of it.
+fn only_lines_of(evidence: &mut Evidence, clocks: Clocks, incident: &Incident) {
+    if let Some(from) = clocks.time_of_real_ns(incident.from_real_ns) {
+        evidence.log.retain(|line| line.at + Duration::from_nanos(line.uncertainty_ns) >= from);
+    }
 }
 
 /// When the oldest segment begins: that nothing was recorded before the recorder ran needs no word, and is no damage.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::recorder::incident::{SCHEMA, State};
+use coroner_evidence::LogLine;
 use coroner_evidence::recording::{self, segments};
 use coroner_probes::Root;
 use coroner_probes::watch::{Options, Watch};
@@ -93,6 +94,8 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
         assert!(frozen.about.sealed);
         assert_eq!(frozen.evidence.core_times, evidence.core_times);
         assert_eq!(frozen.evidence.node, evidence.node);
+        let before = |line: &LogLine| line.at < clocks.at - Duration::from_secs(130) && line.uncertainty_ns < SECOND;
+        assert!(!frozen.evidence.log.iter().any(before), "lines of long before are not of this incident");
         let mut told = Evidence { kernel_work: Vec::new(), ..frozen.evidence.clone() };
         // The samples begin before the evidence does.
         told.core_times[0].at = clocks.at - Duration::from_secs(100);

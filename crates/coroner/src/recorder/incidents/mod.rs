@@ -205,7 +205,9 @@ impl Incidents {
         for incident in self.known.values_mut() {
             if let Some(lasting) = incident.lasting.as_mut().filter(|lasting| lasting.goes_on()) {
                 (lasting.end_unseen, lasting.at_least) = (true, true);
-                let lasted = now_real_ns.map_or(0, |now| now.saturating_sub(lasting.since_real_ns));
+                // Of a recorder that was killed it is known what it had seen when it told of it.
+                let told = incident.last_repeat_real_ns.unwrap_or(incident.triggered_real_ns);
+                let lasted = now_real_ns.unwrap_or(told).saturating_sub(lasting.since_real_ns);
                 lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
                 self.dirty.insert(incident.number);
             }

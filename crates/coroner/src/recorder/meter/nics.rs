@@ -10,6 +10,8 @@ use std::time::Duration;
 /// A node has some tens of devices; with a veth for each container some hundreds.
 const MOST_DEVICES: usize = 4_096;
 const MOST_RESETTING: usize = 50;
+/// A device that two maps in a row did not have is gone; one map may miss a namespace.
+const GONE_AFTER: Duration = Duration::from_secs(150);
 /// Queues count as starved so long after their core was full: scrapes come every 15 to 60 s and shall not miss it.
 const STARVED_FOR: Duration = Duration::from_secs(60);
 /// Counters of drivers that miss no reset (as in the rule nic-reset).
@@ -44,6 +46,9 @@ impl NicMeter {
                 oldest.map(|key| self.devices.remove(&key));
             }
             self.devices.insert(key, nic.clone());
+        }
+        if let Some(mapped) = nics.iter().map(|nic| nic.at).max() {
+            self.devices.retain(|_, nic| mapped.since(nic.at) < GONE_AFTER);
         }
     }
 

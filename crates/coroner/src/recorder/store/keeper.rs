@@ -6,8 +6,8 @@ use crate::recorder::appender::{Appender, bytes_of};
 use crate::recorder::memory;
 use crate::recorder::segments::Segments;
 use crate::recorder::status::Status;
-use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
-use coroner_evidence::{Clocks, Evidence, Node};
+use coroner_evidence::recording::{PROBE, RecordingError, RollupRow, segments as names};
+use coroner_evidence::{Clocks, Evidence, Node, Unseen};
 use coroner_profile::import::Report;
 use coroner_profile::live::Live;
 use coroner_profile::model::Clock;
@@ -33,6 +33,8 @@ const MOST_DICTIONARY_BYTES: usize = 12 << 20;
 const ANEW_AGAIN: Duration = Duration::from_secs(15);
 /// Within this time everything is told that a segment begins with.
 const BEGINNING: Duration = Duration::from_secs(6);
+/// What was freed goes back to the kernel this often: a crowd of processes is gone sooner than a segment.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(120);
 /// No segment is shorter, but for a full dictionary.
 const YOUNGEST: Duration = Duration::from_secs(20);
 /// A wall clock that was set by more than this, in nanoseconds, begins a new segment.
@@ -60,6 +62,7 @@ pub struct Keeper {
     failed_commits: u64,
     trouble: Option<String>,
     sealing: Vec<JoinHandle<()>>,
+    gave_back: Instant,
     /// After a segment could not be begun.
     anew_not_before: Instant,
     shared: Arc<Shared>,
@@ -106,6 +109,7 @@ impl Keeper {
             failed_commits: 0,
             trouble: None,
             sealing: Vec::new(),
+            gave_back: Instant::now(),
             anew_not_before: Instant::now() + ANEW_AGAIN,
             shared,
             status,
@@ -147,6 +151,12 @@ impl Keeper {
         self.commit();
         let sealed = match self.open.take() {
             Some(mut open) => {
+                let waiting: Vec<Records> = self.records.drain(..).collect();
+                let mut lost = open.samples.held();
+                for (core, samples) in waiting.iter().flat_map(Records::samples) {
+                    *lost.entry(core).or_default() += samples;
+                }
+                self.lose(&mut open, lost);
                 // Without it the loss stands only in the counters.
                 let _ = open.tell_source(self.lost.values().sum());
                 let told = open.file.take_leave();
@@ -227,7 +237,11 @@ impl Keeper {
                 open.began_with = size;
             }
             if inode(&open.path) != open.inode {
-                self.trouble = Some(format!("{}: was removed or replaced by somebody", open.path.display()));
+                let why = format!("{}: was removed or replaced by somebody", open.path.display());
+                if self.trouble.as_ref() != Some(&why) {
+                    warn(&format!("{why}; what it held is gone, another one is begun if that can be done"));
+                }
+                self.trouble = Some(why);
                 open.want_anew(&self.shared);
             }
             // What each begins with would else be most of what there is.
@@ -243,6 +257,10 @@ impl Keeper {
             self.anew_not_before = Instant::now() + ANEW_AGAIN;
         }
         self.sealing.retain(|thread| !thread.is_finished());
+        if self.gave_back.elapsed() > GIVE_BACK_EVERY {
+            self.gave_back = Instant::now();
+            memory::give_back();
+        }
         self.tell_status();
     }
 
@@ -322,12 +340,35 @@ impl Keeper {
         };
         if let Some(before) = self.open.replace(next) {
             self.seal(before);
+            self.gave_back = Instant::now();
             memory::give_back();
         }
     }
 
+    /// These samples of a segment that ends found no room on the disk.
+    fn lose(&mut self, segment: &mut OpenSegment, lost: BTreeMap<u32, u64>) {
+        let all: u64 = lost.values().sum();
+        if all == 0 {
+            return;
+        }
+        // Those that were decoded had been counted as recorded.
+        self.samples = self.samples.saturating_sub(segment.samples.held().values().sum());
+        for (core, samples) in lost {
+            *self.lost.entry(core).or_default() += samples;
+        }
+        let unseen = Unseen {
+            probe: PROBE.to_owned(),
+            what: format!("{all} stack samples at the end of this segment"),
+            why: self.trouble.clone().unwrap_or_else(|| "they could not be stored".to_owned()),
+            how_to_see: "make room and record again".to_owned(),
+        };
+        segment.file.hold(Evidence { unseen: vec![unseen], ..Evidence::default() });
+    }
+
     /// Beside the recording, as a disk may take its time.
     fn seal(&mut self, mut segment: OpenSegment) {
+        let held = segment.samples.held();
+        self.lose(&mut segment, held);
         // Without it the loss stands only in the counters.
         let _ = segment.tell_source(self.lost.values().sum());
         let seal = move || {

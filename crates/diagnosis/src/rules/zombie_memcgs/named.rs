@@ -50,8 +50,20 @@ pub fn detail(report: &Report<'_>) -> String {
     if !makers.is_empty() {
         text.push_str(&format!("Made by {}. ", makers.join("; ")));
     }
-    text.push_str(&report.cost.matters);
-    text.push(' ');
+    text
+}
+
+/// Who made and removed most cgroups while it was watched, whichever of them are dead.
+pub fn makers_seen(report: &Report<'_>) -> String {
+    match report.makers.iter().find(|share| share.maker.is_some() && share.removed > 0) {
+        Some(share) => format!("Most were made and removed by {}. ", maker_words(share)),
+        None => String::new(),
+    }
+}
+
+/// And how fast they came.
+pub fn what_they_cost(report: &Report<'_>) -> String {
+    let mut text = format!("{} ", report.cost.matters);
     if let Some(words) = report.per_hour.and_then(births_words) {
         text.push_str(&words);
     }

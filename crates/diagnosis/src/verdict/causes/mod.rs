@@ -102,11 +102,18 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
     let recorded = |needs| Needed {
         needs,
         command: "coroner record --dir DIR",
-        then: "then `coroner incidents DIR` when it has happened again",
+        then: "then `coroner incidents --dir DIR` when it has happened again",
     };
     let longer = "coroner diagnose --for 30s";
     let by_us = finding.ties.culprits.first().is_some_and(|task| case.is_observer(task.pid));
+    let watched =
+        case.evidence.window().zip(finding.ties.when).is_some_and(|(window, when)| window.contains(when.from));
     match finding.code {
+        Code::NicReset | Code::KernelStall if watched && !finding.ties.cores.is_empty() => Needed {
+            needs: "more than was seen: it was watched when it happened, and nothing that was seen on that core then explains it",
+            command: "coroner cores --from FILE",
+            then: "and `coroner flame FILE --core N` for the seconds before it",
+        },
         Code::NicReset if finding.ties.cores.is_empty() => {
             recorded("which core serves the queue, and what ran there when it happened")
         }
