@@ -6,8 +6,8 @@ use crate::recorder::appender::{Appender, bytes_of};
 use crate::recorder::memory;
 use crate::recorder::segments::Segments;
 use crate::recorder::status::Status;
-use coroner_evidence::recording::{PROBE, RecordingError, RollupRow, segments as names};
-use coroner_evidence::{Clocks, Evidence, Node, Unseen};
+use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
+use coroner_evidence::{Clocks, Evidence, Node, Unseen, probe};
 use coroner_profile::import::Report;
 use coroner_profile::live::Live;
 use coroner_profile::model::Clock;
@@ -151,9 +151,8 @@ impl Keeper {
         self.commit();
         let sealed = match self.open.take() {
             Some(mut open) => {
-                let waiting: Vec<Records> = self.records.drain(..).collect();
                 let mut lost = open.samples.held();
-                for (core, samples) in waiting.iter().flat_map(Records::samples) {
+                for (core, samples) in self.records.drain(..).flat_map(|records| records.samples()) {
                     *lost.entry(core).or_default() += samples;
                 }
                 self.lose(&mut open, lost);
@@ -353,11 +352,15 @@ impl Keeper {
         }
         // Those that were decoded had been counted as recorded.
         self.samples = self.samples.saturating_sub(segment.samples.held().values().sum());
+        // At the end the thread of the rings, which tells losses, is gone.
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         for (core, samples) in lost {
             *self.lost.entry(core).or_default() += samples;
+            *status.own.lost_samples.entry(core).or_default() += samples;
         }
+        drop(status);
         let unseen = Unseen {
-            probe: PROBE.to_owned(),
+            probe: probe::SAMPLES.to_owned(),
             what: format!("{all} stack samples at the end of this segment"),
             why: self.trouble.clone().unwrap_or_else(|| "they could not be stored".to_owned()),
             how_to_see: "make room and record again".to_owned(),
