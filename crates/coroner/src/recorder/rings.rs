@@ -1,10 +1,10 @@
-//! The thread that empties the perf rings, whatever the other threads wait for: every 750 ms in peace, five times a second where much
+//! The thread that empties the perf rings, whatever the other threads wait for: with each commit in peace, five times a second where much
 //! is written (a high rate, a storm of processes). What comes is committed at once, so that kill -9 takes no more than a second.
 //!
 //! It only copies: what the bytes mean is found out by the store. What the store cannot take is counted as lost.
 
 use super::status::Status;
-use super::store::{Handle, Records};
+use super::store::{COMMIT_EVERY, Handle, Records};
 use coroner_evidence::{Counters, Evidence, Source, Time};
 use coroner_probes::root::now;
 use coroner_probes::sampler::{CoreLosses, Sampler};
@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the main loop sees waits up to 250 ms for its turn, and then for the commit that comes with this.
-const PEACE: Duration = Duration::from_millis(750);
+const PEACE: Duration = COMMIT_EVERY;
 const BUSY: Duration = Duration::from_millis(200);
 /// From so many bytes of one core at once on, its ring (half a megabyte, less beyond 64 cores) is emptied more often.
 const MUCH: usize = 48 << 10;

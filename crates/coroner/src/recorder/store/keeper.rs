@@ -1,6 +1,6 @@
 //! What the store's thread does.
 
-use super::{Message, Records, Shared};
+use super::{COMMIT_EVERY, Message, Records, Shared};
 use crate::output::warn;
 use crate::recorder::appender::{Appender, bytes_of};
 use crate::recorder::memory;
@@ -21,9 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is seen waits up to 250 ms before it comes here: kill -9 may take a second.
-const COMMIT_EVERY: Duration = Duration::from_millis(750);
-/// Records come in at the end of their second; a commit that would be due about then is made with them.
+/// Records come in as often; a commit that would be due about then is made with them.
 const WITH_RECORDS: Duration = Duration::from_millis(150);
 /// Records that wait for a disk with room. Half a minute of 64 cores.
 const MOST_RECORD_BYTES: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! The thread that owns the segments: it takes what was seen, brings it into the file once a second, begins a new segment when
+//! The thread that owns the segments: it takes what was seen, brings it into the file every [`COMMIT_EVERY`], begins a new segment when
 //! it is time, and lets the oldest go when the directory is full.
 //!
 //! The others hand over and go on. What they hand over is bounded in bytes: if this thread cannot keep up (a disk that hangs), what
@@ -20,7 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+/// What happens waits up to 100 ms for a look and that for its turn, up to 250 ms, before it comes here: kill -9 may take a second.
+pub const COMMIT_EVERY: Duration = Duration::from_millis(650);
 /// Handed over and not taken yet.
 const MOST_IN_FLIGHT: usize = 16 << 20;
 const MOST_MESSAGES: usize = 4096;
