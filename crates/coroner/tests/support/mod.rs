@@ -1,6 +1,6 @@
 //! What the tests of the command share.
 
-#![allow(dead_code)] // each test binary uses a part of it
+#![allow(dead_code)] // each of the two test binaries uses a part of it
 
 pub mod recorder;
 

@@ -3,6 +3,7 @@
 mod any_evidence;
 mod any_units;
 mod any_zombies;
+mod cost;
 mod damaged;
 mod full_disk;
 mod killed;

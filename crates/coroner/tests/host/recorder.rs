@@ -1,0 +1,194 @@
+//! The flight recorder as its users meet it: it runs, is killed, meets a full disk, and its directory is always readable.
+
+use crate::support::recorder::{Recorder, segment_bytes, segments};
+use crate::support::*;
+use coroner_evidence::recording;
+use coroner_lab::HostLock;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn what_was_recorded_can_be_diagnosed_and_drawn_while_it_records() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::start(dir.path(), &[]);
+    let from = dir.path().to_str().unwrap();
+    wait_until("there are samples to draw", || coroner(&["flame", from, "--last", "1m", "--json"]).status.success());
+    let diagnosis = json_of(&coroner(&["diagnose", "--from", from, "--last", "1m", "--json"]));
+    assert!(diagnosis["window"].is_object(), "{diagnosis:#}");
+    let cores = json_of(&coroner(&["cores", "--from", from, "--json"]));
+    assert!(cores["cores"].as_array().is_some_and(|cores| !cores.is_empty()), "{cores:#}");
+    assert_eq!(recorder.stop(), Some(0));
+    let [segment] = &segments(dir.path())[..] else { panic!("one segment: {:?}", segments(dir.path())) };
+    assert!(recording::read(segment).unwrap().about.sealed);
+    assert!(!dir.path().join("control.sock").exists());
+}
+
+#[test]
+fn a_second_recorder_of_a_directory_is_refused() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let first = Recorder::start(dir.path(), &[]);
+    let second = coroner(&["record", "--dir", dir.path().to_str().unwrap(), "--metrics", "off"]);
+    assert_eq!(second.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains(&format!("another recorder (pid {})", first.child.id())), "{said}");
+    assert_eq!(first.stop(), Some(0), "the first one was not disturbed");
+    assert_eq!(Recorder::start(dir.path(), &[]).stop(), Some(0), "the directory is free again");
+}
+
+/// Killed at 100 moments: every file can be read, and holds all but the last second or two of what its recorder saw.
+#[test]
+fn a_hundred_kills_lose_no_file() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..100 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        // Now and then in the middle of its start, mostly after it.
+        let recorder = Recorder::spawn(dir.path(), &[]);
+        std::thread::sleep(Duration::from_millis(random % 1500));
+        let before = segments(dir.path());
+        recorder.kill();
+        let mut empty = Vec::new();
+        for segment in &before {
+            match recording::read(segment) {
+                Ok(recording) => assert!(recording.evidence.unseen.iter().all(|u| u.probe != recording::PROBE)),
+                // Killed before its first commit.
+                Err(recording::RecordingError::Empty { .. }) => empty.push(segment),
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+        assert!(empty.len() <= 1, "round {round}: a recorder takes away what the last one left empty: {empty:?}");
+    }
+    // The last one lived for a while: what it committed is there.
+    let recorder = Recorder::start(dir.path(), &[]);
+    let newest = || segments(dir.path()).last().cloned().expect("a segment");
+    let last_look = |path: &Path| recording::read(path).ok().and_then(|r| Some(r.evidence.window()?.to));
+    wait_until("three seconds are recorded", || {
+        recording::read(&newest()).is_ok_and(|r| r.evidence.window().is_some_and(|w| w.length().as_secs() >= 3))
+    });
+    let killed = coroner_probes::root::now();
+    recorder.kill();
+    let last = last_look(&newest()).expect("a window");
+    assert!(killed.since(last) < Duration::from_secs(2), "{:?} were lost", killed.since(last));
+    // Who comes next puts the logs into their files.
+    assert_eq!(Recorder::start(dir.path(), &[]).stop(), Some(0));
+    let logs = std::fs::read_dir(dir.path()).unwrap().flatten();
+    let logs: Vec<_> = logs.filter(|entry| entry.file_name().to_string_lossy().contains("-wal")).collect();
+    assert!(logs.is_empty(), "{logs:?}");
+}
+
+/// A small file system of its own; gone when this goes, also if the test fails.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn mount(size: &str) -> Tmpfs {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("size={size},mode=755");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path()).status();
+        assert!(mounted.expect("mount").success());
+        Tmpfs(directory)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_new_seconds_and_no_old_ones_and_it_recovers() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let tmpfs = Tmpfs::mount("24m");
+    let dir = tmpfs.0.path().join("d");
+    let recorder = Recorder::start(&dir, &["--max-size", "64MiB"]);
+    let looks = || {
+        segments(&dir).iter().filter_map(|s| Some(recording::read(s).ok()?.evidence.core_times.len())).sum::<usize>()
+    };
+    wait_until("something is recorded", || looks() > 20);
+    let ballast = tmpfs.0.path().join("ballast");
+    // To the last byte: fails when nothing more fits.
+    assert!(std::fs::write(&ballast, vec![7; 24 << 20]).is_err());
+    wait_until("it says that the disk is full", || recorder.said().contains("the disk is full"));
+    let before = looks();
+    std::fs::remove_file(&ballast).unwrap();
+    wait_until("it goes on", || looks() > before + 20);
+    assert!(recorder.said().contains("there is room again"), "{}", recorder.said());
+    assert_eq!(recorder.stop(), Some(0));
+    for segment in segments(&dir) {
+        recording::read(&segment).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn the_size_limit_is_kept_and_the_oldest_go_first() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let limit = 16 << 20;
+    // Segments of an earlier life, more than the limit.
+    for i in 0..40u64 {
+        let name = recording::segments::name((1_700_000_000 + i * 600) * 1_000_000_000, 1);
+        let writer = recording::Writer::create(&dir.path().join(&name)).unwrap();
+        writer.finish(&[]).unwrap();
+        let file = std::fs::File::options().append(true).open(dir.path().join(name)).unwrap();
+        file.set_len(1 << 20).unwrap();
+    }
+    let first = segments(dir.path())[0].clone();
+    let last = segments(dir.path())[39].clone();
+    let mut stress = Command::new("stress-ng")
+        .args(["--fork", "1", "--cpu", "1", "--timeout", "60s", "--quiet"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("stress-ng");
+    let recorder = Recorder::start(dir.path(), &["--max-size", "16MiB", "--rate", "999"]);
+    wait_until("the old ones are let go", || segment_bytes(dir.path()) <= limit);
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(100));
+        // A chunk of a second may be on its way.
+        assert!(segment_bytes(dir.path()) < limit + (2 << 20), "{}", segment_bytes(dir.path()));
+    }
+    end(&mut stress);
+    assert!(!first.exists(), "the oldest went");
+    assert!(last.exists(), "the youngest of them stays");
+    assert_eq!(recorder.stop(), Some(0));
+    assert!(segment_bytes(dir.path()) <= limit, "{}", segment_bytes(dir.path()));
+}
+
+#[test]
+fn a_storm_of_processes_is_survived_and_losses_are_counted() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::start(dir.path(), &[]);
+    let stress = Command::new("stress-ng").args(["--fork", "2", "--timeout", "6s", "--quiet"]).status();
+    assert!(stress.expect("stress-ng").success());
+    let pid = recorder.child.id();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    assert!(peak.unwrap() < 96 << 10, "{peak:?} KiB at most");
+    assert_eq!(recorder.stop(), Some(0));
+    let evidence = recording::read_span(dir.path(), &recording::Span::All).unwrap().evidence;
+    assert!(
+        evidence.counters.has(coroner_evidence::Source::Sampler),
+        "how many samples were lost is told, also that none were"
+    );
+    let samples = json_of(&coroner(&["flame", dir.path().to_str().unwrap(), "--json"]));
+    assert!(samples["source"]["samples"].as_u64().is_some_and(|n| n > 100), "{samples:#}");
+}
+
+#[test]
+fn bad_settings_are_refused_with_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    fails(&["record", "--dir", dir, "--max-size", "1MiB"], &["max_size"]);
+    fails(&["record", "--max-size", "1GiB"], &["--dir"]);
+    fails(&["record", "--dir", dir, "--metrics", "0.0.0.0:9478"], &["loopback"]);
+    fails(&["record", "--dir", "/proc/nowhere"], &["/proc/nowhere"]);
+    fails(&["record", "--config", "/nowhere/coroner.toml"], &["/nowhere/coroner.toml"]);
+}

@@ -1,0 +1,213 @@
+//! What coroner said on other kernels, in VMs. `./check vm` boots them and then runs this.
+
+use crate::support::*;
+use crate::vm_zombies;
+use coroner_lab::truth::Truth;
+use serde_json::Value;
+
+/// What one VM wrote: parts, each a line `@@ what` and a JSON document.
+pub struct Results {
+    pub name: String,
+    parts: Vec<(String, Value)>,
+}
+
+impl Results {
+    fn all() -> Vec<Results> {
+        let dir = std::env::var("CORONER_VM_RESULTS").expect("CORONER_VM_RESULTS is set by ./check vm");
+        let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files.iter().map(|path| Results::read(path)).collect()
+    }
+
+    fn read(path: &std::path::Path) -> Results {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(path).unwrap();
+        let Some((text, _)) = text.split_once("@@ end") else { panic!("{name} did not come to its end: {text}") };
+        let part = |part: &str| {
+            let (what, json) = part.split_once('\n').unwrap_or((part, ""));
+            let what = what.trim().to_owned();
+            let value = serde_json::from_str(json.trim()).unwrap_or_else(|e| panic!("{name}, {what}: {e}: {json}"));
+            (what, value)
+        };
+        let parts = text.split("@@ ").skip(1).map(part).collect();
+        Results { name, parts }
+    }
+
+    /// `6.1.0-54-cloud-amd64-cgroup_v2`
+    fn is(&self, kernel: &str, cgroups: &str) -> bool {
+        self.name.starts_with(kernel) && self.name.ends_with(&format!("cgroup_{cgroups}"))
+    }
+
+    /// The parts from each `what` to the next.
+    pub fn sections(&self, what: &str) -> impl Iterator<Item = Section<'_>> {
+        let starts = (0..self.parts.len()).filter(move |&i| self.parts[i].0 == what);
+        let what = what.to_owned();
+        starts.map(move |start| {
+            let after = &self.parts[start + 1..];
+            let end = after.iter().position(|(w, _)| *w == what).unwrap_or(after.len());
+            Section { name: &self.name, first: &self.parts[start].1, rest: &after[..end] }
+        })
+    }
+}
+
+pub struct Section<'r> {
+    pub name: &'r str,
+    pub first: &'r Value,
+    pub rest: &'r [(String, Value)],
+}
+
+impl Section<'_> {
+    pub fn part(&self, what: &str) -> &Value {
+        let found = self.rest.iter().find(|(w, _)| w == what);
+        found.map(|(_, value)| value).unwrap_or_else(|| panic!("{}: no {what} after {}", self.name, self.first))
+    }
+
+    pub fn truth(&self) -> Truth {
+        serde_json::from_value(self.first["truth"].clone()).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+    }
+}
+
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
+    let machines = Results::all();
+    println!("\n| kernel | scenario | live | recorded |\n|---|---|---|---|");
+    for machine in &machines {
+        let mut scenarios = 0;
+        for scenario in machine.sections("scenario") {
+            let (live, recorded) = (scenario.part("live"), scenario.part("recorded"));
+            let codes = |d: &Value| {
+                severities_from(d, "warning")
+                    .iter()
+                    .map(|f| f.split(' ').next().unwrap().to_owned())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            let made = scenario.first["scenario"].as_str().unwrap_or("?");
+            println!("| {} | {made} | {} | {} |", machine.name, codes(live), codes(recorded));
+            assert_truth(&scenario.truth(), live);
+            assert_truth(&scenario.truth(), recorded);
+            scenarios += 1;
+        }
+        if is_whole() {
+            assert_eq!(scenarios, if machine.is("6.1.", "v2") { 5 } else { 4 }, "{}", machine.name);
+        }
+    }
+    assert_all_ran(&machines);
+}
+
+/// The agent of the story, under a systemd of its own, on cgroup v2.
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn a_crashlooping_unit_is_the_root_cause_on_cgroup_v2() {
+    let machines = Results::all();
+    let mut seen = 0;
+    for machine in &machines {
+        for scenario in machine.sections("scenario").filter(|s| s.first["scenario"] == "crashloop-leak") {
+            assert_eq!(scenario.first["truth"]["cgroup_version"], 2, "{}", machine.name);
+            for way in ["live", "recorded"] {
+                let verdict = only_verdict(scenario.name, scenario.part(way));
+                println!("{} crashloop-leak, {way}: {}", machine.name, told(verdict));
+                assert_eq!(verdict["root_cause"]["code"], "unit-crashloop");
+                assert_eq!(verdict["root_cause"]["subject"]["name"], scenario.first["truth"]["unit"]);
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 0 || !is_whole(), "no VM ran crashloop-leak");
+}
+
+/// `coroner fix` and `coroner undo` under a systemd on cgroup v2.
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn a_crashloop_is_mended_and_taken_back_on_cgroup_v2() {
+    let machines = Results::all();
+    let mut seen = 0;
+    for machine in &machines {
+        for mended in machine.sections("mended") {
+            assert_eq!(mended.first["truth"]["cgroup_version"], 2, "{}", machine.name);
+            let (fix, undo) = (mended.part("fix"), mended.part("undo"));
+            let steps = fix["steps"].as_array().unwrap();
+            let off = steps.iter().find(|s| s["kind"] == "disable-unit").unwrap_or_else(|| panic!("{fix:#}"));
+            println!("{} disable-unit: {}", machine.name, off["words"].as_str().unwrap_or("?"));
+            assert_eq!((&off["outcome"], &off["effect"]), (&"done".into(), &"worked".into()), "{fix:#}");
+            // cgroup v2's own reclaim: those that page cache kept go, those that files in a tmpfs keep stay.
+            let freed = steps.iter().find(|s| s["kind"] == "free-zombies").unwrap_or_else(|| panic!("{fix:#}"));
+            println!("{} free-zombies: {}", machine.name, freed["words"].as_str().unwrap_or("?"));
+            let number = |what: &str| freed["after"][what].as_u64().unwrap_or_else(|| panic!("{freed:#}"));
+            assert!(number("freed") >= 5 && number("dead_after") >= 5, "{freed:#}");
+            assert_eq!(undo["whole"], true, "{undo:#}");
+            let last = undo["steps"].as_array().unwrap().last().unwrap();
+            assert!(last["words"].as_str().unwrap().contains("enabled"), "{undo:#}");
+            seen += 1;
+        }
+    }
+    assert!(seen == 1 || !is_whole(), "{seen} were mended");
+}
+
+/// A core that is taken until the kernel itself gives up on a queue of the NIC that it serves.
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn a_reset_by_the_kernels_own_watchdog_names_core_queue_and_culprit() {
+    let machines = Results::all();
+    let mut seen = 0;
+    for machine in &machines {
+        for reset in machine.sections("reset") {
+            let fact = |name: &str| reset.first[name].as_str().unwrap_or_default();
+            let queue = fact("line").split("transmit queue ").nth(1).and_then(|rest| rest.split(' ').next());
+            let queue = queue.unwrap_or_else(|| panic!("{}: the watchdog did not fire: {}", machine.name, reset.first));
+            let (way, diagnosis) = &reset.rest[0];
+            let verdict = only_verdict(reset.name, diagnosis);
+            println!("{} {}\n{way}: {}", machine.name, fact("line"), told(verdict));
+            assert!(verdict["root_cause"].to_string().contains(fact("culprit")), "{verdict:#}");
+            let chain = verdict["chain"].as_array().unwrap();
+            let last = chain.iter().find(|link| link["to"]["code"] == "nic-reset");
+            let last = last.unwrap_or_else(|| panic!("{}: the reset is not explained: {verdict:#}", machine.name));
+            for words in [format!("{} tx-{queue}", fact("device")), format!("core {}", reset.first["core"])] {
+                assert!(last.to_string().contains(&words), "{words} is not named: {last:#}");
+            }
+            seen += 1;
+        }
+    }
+    // Live and recorded, on 6.1 and 6.12: their kernels print it differently.
+    assert!(seen == 4 || !is_whole(), "{seen} resets");
+}
+
+fn only_verdict<'d>(name: &str, diagnosis: &'d Value) -> &'d Value {
+    match diagnosis["verdicts"].as_array().map(Vec::as_slice) {
+        Some([verdict]) => verdict,
+        verdicts => panic!("{name}: not one verdict: {verdicts:#?}\nunexplained: {:#}", diagnosis["unexplained"]),
+    }
+}
+
+fn told(verdict: &Value) -> String {
+    format!("{}: {}", verdict["certainty"].as_str().unwrap_or("?"), verdict["story"].as_str().unwrap_or("?"))
+}
+
+#[test]
+#[ignore = "slow tier: ./check vm boots the VMs and runs it"]
+fn every_kernel_names_its_dead_cgroups_with_bytes_and_files() {
+    let machines = Results::all();
+    println!("{}", vm_zombies::HEADER);
+    for machine in &machines {
+        if is_whole() || machine.sections("pinned").next().is_some() {
+            vm_zombies::assert_named(machine);
+        }
+    }
+    assert_all_ran(&machines);
+}
+
+/// Not only a part of the tier, which somebody asked for.
+fn is_whole() -> bool {
+    std::env::var_os("CORONER_VM_PART").is_none()
+}
+
+/// One of each kind, at least; Ubuntu's kernel may be out of reach.
+fn assert_all_ran(machines: &[Results]) {
+    for (kernel, cgroups) in [("6.1.", "v2"), ("6.1.", "v1"), ("6.12.", "v2"), ("5.10.", "v1")] {
+        assert!(
+            !is_whole() || machines.iter().any(|m| m.is(kernel, cgroups)),
+            "no VM of {kernel} with cgroup {cgroups}"
+        );
+    }
+}
