@@ -1,7 +1,7 @@
 //! What a diagnosis consists of, and how it is made.
 
+use crate::case::Case;
 use crate::code::Code;
-use crate::cores::made::made_once;
 use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};
@@ -179,16 +179,13 @@ pub struct Diagnosis {
 
 /// Puts every rule to the evidence, and concludes.
 pub fn diagnose(evidence: &Evidence) -> Diagnosis {
-    made_once(evidence, || judge(evidence))
-}
-
-fn judge(evidence: &Evidence) -> Diagnosis {
+    let mut case = Case::of(evidence);
     let mut findings = Vec::new();
     let mut ruled_out = Vec::new();
     let mut unseen = evidence.unseen.clone();
     let damaged = evidence.why_unseen(recording::PROBE);
     for rule in rules::ALL {
-        match (rule.examine)(evidence).unless_damaged(damaged) {
+        match (rule.examine)(&case).unless_damaged(damaged) {
             Answer::Findings(found) => findings.extend(found),
             Answer::NotAsked => {}
             Answer::Fine(why) => ruled_out.push(RuledOut { code: rule.code, why }),
@@ -204,12 +201,13 @@ fn judge(evidence: &Evidence) -> Diagnosis {
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     let window_real_ns =
         evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
-    let conclusion = verdict::conclude(evidence, &findings);
+    case.findings = findings;
+    let conclusion = verdict::conclude(&case);
     Diagnosis {
         conclusion,
         node: evidence.node.clone().unwrap_or_default(),
         window_real_ns,
-        findings,
+        findings: case.findings,
         ruled_out,
         unseen,
         cost: evidence.cost,

@@ -5,6 +5,7 @@
 //! [`log_events`].
 
 pub mod agents;
+pub mod case;
 pub mod cgroup_paths;
 pub mod code;
 pub mod cores;
@@ -19,5 +20,6 @@ pub mod verdict;
 pub mod words;
 pub mod zombies;
 
+pub use case::Case;
 pub use code::Code;
 pub use finding::{Answer, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose};

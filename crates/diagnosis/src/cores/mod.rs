@@ -1,9 +1,8 @@
 //! What each core did, who owned it and who waited for it, derived from the evidence.
 //!
-//! [`Cores::of`] is cheap (milliseconds for 192 cores and 300 looks), so each rule builds its own.
+//! Rules share one, [`crate::Case::cores`].
 
 pub mod cited;
-pub mod made;
 pub mod owners;
 #[cfg(test)]
 pub mod scene;
@@ -15,13 +14,11 @@ pub mod words;
 
 use crate::finding::Answer;
 use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window, probe};
-use made::shared;
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
-use threads::{ThreadSamples, Threads};
+use threads::Threads;
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
 use waits::{Harm, Victim, Waits};
 
@@ -50,10 +47,10 @@ const TURNS_PER_SECOND: f64 = 2.0;
 
 pub struct Cores<'a> {
     pub evidence: &'a Evidence,
-    pub timeline: Arc<Timeline>,
+    pub timeline: Timeline,
     pub threads: Threads<'a>,
-    pub charges: Arc<Charges>,
-    pub waits: Arc<Waits>,
+    pub charges: Charges,
+    pub waits: Waits,
     /// Each device once, as last seen.
     pub nics: Vec<&'a Nic>,
 }
@@ -204,11 +201,10 @@ impl<'a> Cores<'a> {
     }
 
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
-        let timeline = shared(evidence, |parts| &mut parts.timeline, || Timeline::of(evidence));
-        let samples = shared(evidence, |parts| &mut parts.samples, || ThreadSamples::of(evidence));
-        let threads = Threads::of(evidence, &samples);
-        let charges = shared(evidence, |parts| &mut parts.charges, || Charges::of(&threads));
-        let waits = shared(evidence, |parts| &mut parts.waits, || Waits::of(evidence, &threads));
+        let timeline = Timeline::of(evidence);
+        let threads = Threads::of(evidence);
+        let charges = Charges::of(&threads);
+        let waits = Waits::of(evidence, &threads);
         let mut nics: BTreeMap<(&Option<String>, &str), &Nic> = BTreeMap::new();
         for nic in &evidence.nics {
             let latest = nics.entry((&nic.netns, &nic.name)).or_insert(nic);

@@ -1,5 +1,6 @@
 use super::scene::{Actor, Doing, Kind, Scene, time};
 use super::*;
+use crate::case::Case;
 use crate::rules;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
@@ -47,9 +48,9 @@ fn the_reign_of_one_thread_is_found_on_a_core_that_is_always_busy() {
         let throttled = Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 };
         scene = scene.with(spin.until(1.0, Doing::Sleep).until(4.0, throttled).until(99.0, Doing::Sleep));
         let evidence = scene.evidence();
-        let Answer::Findings(found) = rules::core_monopolised::examine(&evidence) else { panic!() };
+        let Answer::Findings(found) = rules::core_monopolised::examine(&Case::of(&evidence)) else { panic!() };
         assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "spin[50]"));
-        let Answer::Findings(found) = rules::core_saturated::examine(&evidence) else { panic!() };
+        let Answer::Findings(found) = rules::core_saturated::examine(&Case::of(&evidence)) else { panic!() };
         assert!(found[0].title.starts_with("core 1 was 100 % busy for 3.0 s, owned by spin[50]"), "{}", found[0].title);
     }
 }
@@ -154,9 +155,10 @@ fn a_big_node_is_examined_quickly() {
     const RUNS: u32 = 10;
     let before = cpu_ms();
     for _ in 0..RUNS {
-        let _ = rules::core_saturated::examine(&evidence);
-        let _ = rules::core_monopolised::examine(&evidence);
-        let _ = rules::nic_core_starved::examine(&evidence);
+        let case = Case::of(&evidence);
+        let _ = rules::core_saturated::examine(&case);
+        let _ = rules::core_monopolised::examine(&case);
+        let _ = rules::nic_core_starved::examine(&case);
     }
     let each = (cpu_ms() - before) / f64::from(RUNS);
     eprintln!("192 cores, 300 looks, {} samples: {each:.1} ms of CPU", evidence.thread_samples.len());
@@ -260,11 +262,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn any_evidence_is_examined_without_panic(evidence in any_evidence(), parts in 0usize..50) {
-        let _ = rules::core_saturated::examine(&evidence);
-        let _ = rules::core_monopolised::examine(&evidence);
-        let _ = rules::nic_core_starved::examine(&evidence);
-        let _ = rules::softnet_drop::examine(&evidence);
-        let _ = rules::nic_allowance::examine(&evidence);
+        let _ = rules::core_saturated::examine(&Case::of(&evidence));
+        let _ = rules::core_monopolised::examine(&Case::of(&evidence));
+        let _ = rules::nic_core_starved::examine(&Case::of(&evidence));
+        let _ = rules::softnet_drop::examine(&Case::of(&evidence));
+        let _ = rules::nic_allowance::examine(&Case::of(&evidence));
         let cores = Cores::of(&evidence);
         if let Some(summary) = cores.summary(parts) {
             for core in &summary.cores {
@@ -290,6 +292,6 @@ proptest! {
             shuffled.thread_samples.swap(i % a, *random as usize % a);
             shuffled.core_times.swap(i % b, *random as usize % b);
         }
-        prop_assert_eq!(rules::core_saturated::examine(&evidence), rules::core_saturated::examine(&shuffled));
+        prop_assert_eq!(rules::core_saturated::examine(&Case::of(&evidence)), rules::core_saturated::examine(&Case::of(&shuffled)));
     }
 }

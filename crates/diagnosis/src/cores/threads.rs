@@ -4,7 +4,6 @@ use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSample, Time};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Our own name: an observer that waits for a moment is nobody's victim, and what it costs is told elsewhere.
 pub const OBSERVER: &str = "coroner";
@@ -115,7 +114,7 @@ pub struct ThreadLine<'a> {
     pub about: Option<&'a Thread>,
     pub process: Option<&'a Process>,
     /// By time. A thread that was born while we watched begins with a sample of nothing consumed at its birth.
-    pub samples: Arc<[ThreadSample]>,
+    pub samples: Vec<ThreadSample>,
 }
 
 impl ThreadLine<'_> {
@@ -166,38 +165,31 @@ pub struct Threads<'a> {
 }
 
 /// The samples of each thread, by thread and time.
-#[derive(Debug)]
-pub struct ThreadSamples {
-    by_thread: Vec<(ThreadKey, Arc<[ThreadSample]>)>,
-}
-
-impl ThreadSamples {
-    pub fn of(evidence: &Evidence) -> ThreadSamples {
-        let mut places: HashMap<ThreadKey, usize> = HashMap::new();
-        let mut by_thread: Vec<(ThreadKey, Vec<ThreadSample>)> = Vec::new();
-        for sample in &evidence.thread_samples {
-            let place = *places.entry(sample.key).or_insert_with(|| {
-                by_thread.push((sample.key, Vec::new()));
-                by_thread.len() - 1
-            });
-            by_thread[place].1.push(*sample);
-        }
-        by_thread.sort_by_key(|(key, _)| *key);
-        let first_look = evidence.thread_samples.iter().map(|s| s.at).min();
-        let in_order = |(key, mut samples): (ThreadKey, Vec<ThreadSample>)| {
-            samples.sort_by_key(|s| s.at);
-            samples.dedup_by_key(|s| s.at);
-            if let Some(birth) = birth(evidence, first_look, &samples) {
-                samples.insert(0, birth);
-            }
-            (key, Arc::from(samples))
-        };
-        ThreadSamples { by_thread: by_thread.into_iter().map(in_order).collect() }
+fn samples_by_thread(evidence: &Evidence) -> Vec<(ThreadKey, Vec<ThreadSample>)> {
+    let mut places: HashMap<ThreadKey, usize> = HashMap::new();
+    let mut by_thread: Vec<(ThreadKey, Vec<ThreadSample>)> = Vec::new();
+    for sample in &evidence.thread_samples {
+        let place = *places.entry(sample.key).or_insert_with(|| {
+            by_thread.push((sample.key, Vec::new()));
+            by_thread.len() - 1
+        });
+        by_thread[place].1.push(*sample);
     }
+    by_thread.sort_by_key(|(key, _)| *key);
+    let first_look = evidence.thread_samples.iter().map(|s| s.at).min();
+    let in_order = |(key, mut samples): (ThreadKey, Vec<ThreadSample>)| {
+        samples.sort_by_key(|s| s.at);
+        samples.dedup_by_key(|s| s.at);
+        if let Some(birth) = birth(evidence, first_look, &samples) {
+            samples.insert(0, birth);
+        }
+        (key, samples)
+    };
+    by_thread.into_iter().map(in_order).collect()
 }
 
 impl<'a> Threads<'a> {
-    pub fn of(evidence: &'a Evidence, samples: &ThreadSamples) -> Threads<'a> {
+    pub fn of(evidence: &'a Evidence) -> Threads<'a> {
         // What was said last counts: class and affinity may have changed while we watched.
         let mut about: HashMap<ThreadKey, &Thread> = HashMap::new();
         for thread in &evidence.threads {
@@ -213,13 +205,13 @@ impl<'a> Threads<'a> {
                 *latest = process;
             }
         }
-        let line = |(key, samples): &(ThreadKey, Arc<[ThreadSample]>)| {
-            let about = about.get(key).copied();
+        let line = |(key, samples): (ThreadKey, Vec<ThreadSample>)| {
+            let about = about.get(&key).copied();
             let pid = about.map_or(key.tid, |t| t.pid);
             let process = processes.get(&pid).copied();
-            ThreadLine { key: *key, about, process, samples: Arc::clone(samples) }
+            ThreadLine { key, about, process, samples }
         };
-        Threads { lines: samples.by_thread.iter().map(line).collect() }
+        Threads { lines: samples_by_thread(evidence).into_iter().map(line).collect() }
     }
 
     /// Whether run-queue waits could be read at all.

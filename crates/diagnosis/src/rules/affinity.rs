@@ -1,17 +1,17 @@
 //! Do threads share a core because they may run nowhere else?
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::timeline::Saturation;
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
-use coroner_evidence::Evidence;
 
 const NAMED: usize = 4;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let cores = case.cores();
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
@@ -19,7 +19,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     // Pinned to all cores alike is a full node, not a crowded core.
     if shared.len() < cores.timeline.lines.len() {
         let crowded: Vec<Finding> =
-            shared.iter().filter(|full| full.is_crowded_by_pinning()).map(|full| finding(&cores, full)).collect();
+            shared.iter().filter(|full| full.is_crowded_by_pinning()).map(|full| finding(cores, full)).collect();
         if !crowded.is_empty() {
             return Answer::Findings(crowded);
         }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn two_that_are_pinned_to_one_core_are_named_with_what_each_had() {
-        let f = one(examine(&both_on_core_0().evidence()));
+        let f = one(examine(&Case::of(&both_on_core_0().evidence())));
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "0"));
         assert!(f.title.contains("2 threads are pinned to core 0"), "{}", f.title);
         for word in ["rank-0[60] 50 %", "rank-1[61] 50 %", "The other cores were 0 % busy"] {
@@ -120,7 +120,7 @@ mod tests {
             .load(0, 0.0, 5.0, Kind::User, 1.0)
             .with(Actor::new(60, "a", 0).until(99.0, HALF))
             .with(Actor::new(61, "b", 0).until(99.0, HALF));
-        assert_eq!(fine(examine(&scene.evidence())), "no thread is pinned to a core");
+        assert_eq!(fine(examine(&Case::of(&scene.evidence()))), "no thread is pinned to a core");
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         for core in 0..2 {
             scene = scene.with(Actor::new(60 + core, "rank", core).pinned().until(99.0, Doing::Run));
         }
-        assert!(fine(examine(&scene.evidence())).starts_with("2 threads are pinned"));
+        assert!(fine(examine(&Case::of(&scene.evidence()))).starts_with("2 threads are pinned"));
     }
 
     #[test]
@@ -138,6 +138,6 @@ mod tests {
         for n in 0..4 {
             scene = scene.with(Actor::new(60 + n, "rank", n % 2).pinned().until(99.0, HALF));
         }
-        fine(examine(&scene.evidence()));
+        fine(examine(&Case::of(&scene.evidence())));
     }
 }

@@ -6,17 +6,18 @@
 
 use super::agent_unused::{blind_to_files, broken_catalogue, nothing_seen, subject};
 use crate::agents::{self, Harm, Judgement, Verdict};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity};
 use crate::ties::Ties;
 use crate::words::{list, plural};
-use coroner_evidence::Evidence;
 use std::collections::BTreeMap;
 
 /// How many pieces of evidence are shown of each side.
 const SHOWN: usize = 3;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     if let Some(blind) = nothing_seen(evidence) {
         return blind;
     }

@@ -5,6 +5,7 @@
 //! which two kinds of reasons speak, has a finding of its own; in an image each has.
 
 use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind, Verdict};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
@@ -21,7 +22,8 @@ const KINDS: usize = 2;
 /// How many idle agents the common finding names in its title.
 const NAMED: usize = 6;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     if let Some(blind) = nothing_seen(evidence) {
         return blind;
     }

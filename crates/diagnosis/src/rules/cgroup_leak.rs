@@ -4,6 +4,7 @@
 //! all of them every few seconds, and memory cgroups run out of ids at 65,535: then no container starts any more.
 
 use super::not_seen;
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
@@ -25,7 +26,8 @@ const IDS: u64 = 65_535;
 /// Time to act before no container starts any more.
 const IDS_NEARLY_GONE: f64 = 0.8;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
         return not_seen(
             evidence,
@@ -215,14 +217,14 @@ mod tests {
             }),
         };
         evidence.cgroup_churn = vec![row(70, "leaker", 30, 1), row(71, "tidy", 400, 400)];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.ties.culprits.iter().map(Task::name).collect::<Vec<_>>(), ["leaker[70]"]);
         assert!(f.detail.contains("leaker[70] made 30 of them in the"), "{}", f.detail);
     }
 
     #[test]
     fn thousands_of_empty_ones_name_their_parent_and_an_example() {
-        let f = one(examine(&with(2_400, Some(2_100))));
+        let f = one(examine(&Case::of(&with(2_400, Some(2_100)))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice"));
         assert_eq!(fact(&f, "of these empty"), 2_100);
@@ -232,26 +234,26 @@ mod tests {
 
     #[test]
     fn each_threshold_holds_at_its_edge() {
-        one(examine(&with(2_400, Some(2_000))));
-        assert!(fine(examine(&with(2_400, Some(1_999)))).contains("1,999 of them empty"));
-        fine(examine(&with(4_000, Some(2_000))));
-        one(examine(&with(3_999, Some(2_000))));
-        assert_eq!(one(examine(&with(52_428, Some(0)))).severity, Severity::Critical);
-        fine(examine(&with(52_427, Some(0))));
+        one(examine(&Case::of(&with(2_400, Some(2_000)))));
+        assert!(fine(examine(&Case::of(&with(2_400, Some(1_999))))).contains("1,999 of them empty"));
+        fine(examine(&Case::of(&with(4_000, Some(2_000)))));
+        one(examine(&Case::of(&with(3_999, Some(2_000)))));
+        assert_eq!(one(examine(&Case::of(&with(52_428, Some(0))))).severity, Severity::Critical);
+        fine(examine(&Case::of(&with(52_427, Some(0)))));
     }
 
     #[test]
     fn a_count_that_was_cut_short_is_at_least_that_much() {
         let mut evidence = with(60_000, Some(59_000));
         evidence.cgroup_censuses[0].truncated = true;
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert!(f.title.starts_with("at least 60,000"), "{}", f.title);
     }
 
     #[test]
     fn unknown_emptiness_is_not_zero() {
-        assert!(fine(examine(&with(300, None))).contains("only 300"));
-        assert!(cannot_tell(examine(&with(5_000, None))).1.contains("root"));
-        cannot_tell(examine(&watched(5)));
+        assert!(fine(examine(&Case::of(&with(300, None)))).contains("only 300"));
+        assert!(cannot_tell(examine(&Case::of(&with(5_000, None)))).1.contains("root"));
+        cannot_tell(examine(&Case::of(&watched(5))));
     }
 }

@@ -3,12 +3,13 @@
 //! When it is, the kernel drops the first packet of every new connection: DNS fails, health checks fail, and nothing else looks
 //! wrong.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family};
 use crate::ties::Ties;
 use crate::words::{count, percent, plural};
-use coroner_evidence::{Evidence, Source};
+use coroner_evidence::Source;
 
 /// A table this full has little room for the next burst: a node that opens 1,000 connections a second fills the last 5 % of the
 /// usual 262,144 in 13 s.
@@ -17,7 +18,8 @@ const NEARLY_FULL: f64 = 0.95;
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let log = log_events::recent(evidence, Family::Conntrack);
     // The fullest moment that was watched.
     let used = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count").iter().map(|p| p.value).max();
@@ -109,6 +111,7 @@ fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>)
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, log, one, start, watched};
+    use coroner_evidence::Evidence;
 
     fn table(used: u64, max: u64) -> Evidence {
         let mut evidence = watched(5);
@@ -121,10 +124,10 @@ mod tests {
 
     #[test]
     fn nearly_full_begins_at_95_percent() {
-        let f = one(examine(&table(95_000, 100_000)));
+        let f = one(examine(&Case::of(&table(95_000, 100_000))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(fact(&f, "tracked connections"), 95_000);
-        assert!(fine(examine(&table(94_999, 100_000))).contains("94,999 of 100,000 (95 %)"));
+        assert!(fine(examine(&Case::of(&table(94_999, 100_000)))).contains("94,999 of 100,000 (95 %)"));
     }
 
     #[test]
@@ -134,7 +137,7 @@ mod tests {
             (7200, "nf_conntrack: nf_conntrack: table full in netns 4026531840, dropping packet"),
             (7190, "nf_conntrack: nf_conntrack: table full, dropping packet"),
         ]);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Critical);
         assert!(f.title.contains("last 1 h") || f.title.contains("last 2 h"), "{}", f.title);
         assert!(f.detail.contains("10 of 262,144"));
@@ -144,12 +147,12 @@ mod tests {
     #[test]
     fn without_a_table_the_log_answers_and_without_both_nothing_does() {
         let mut evidence = watched(5);
-        cannot_tell(examine(&evidence));
+        cannot_tell(examine(&Case::of(&evidence)));
         evidence.log = log(&[]);
-        assert!(fine(examine(&evidence)).contains("no connection table"));
-        let (because, _) = cannot_tell(examine(&Evidence { log: Vec::new(), ..table(10, 100) }));
+        assert!(fine(examine(&Case::of(&evidence))).contains("no connection table"));
+        let (because, _) = cannot_tell(examine(&Case::of(&Evidence { log: Vec::new(), ..table(10, 100) })));
         assert!(because.contains("only the watched 5.0 s were judged: 10 of 100"), "{because}");
         // A maximum of zero is no table to divide by.
-        assert!(fine(examine(&table(10, 0))).contains("no connection table"));
+        assert!(fine(examine(&Case::of(&table(10, 0)))).contains("no connection table"));
     }
 }

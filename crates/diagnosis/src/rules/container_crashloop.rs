@@ -4,6 +4,7 @@
 //! weeks. Each start makes a new cgroup. What counts as a loop is in [`crate::units::containers`].
 
 use super::unit_crashloop::rounded;
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
@@ -12,11 +13,12 @@ use crate::units::containers::{ContainerLoop, container_loops};
 use crate::units::loops::Trend;
 use crate::units::paths::shell_word;
 use crate::words::{age_words, count, duration_words, plural, rate};
-use coroner_evidence::{CgroupOwner, Evidence, probe};
+use coroner_evidence::{CgroupOwner, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let loops = container_loops(evidence);
     let now = log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now));
     if !loops.is_empty() {
@@ -159,7 +161,7 @@ mod tests {
         let mut evidence = watched(5);
         // 40 restarts, one each five minutes, the last two minutes ago.
         evidence.containers = vec![pod_container(40, 120, 12_000)];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!((f.severity, f.subject.kind), (Severity::Warning, SubjectKind::Container));
         assert_eq!(f.subject.name, "prod/web-0/app");
         assert!(
@@ -175,7 +177,7 @@ mod tests {
     fn a_docker_container_is_told_by_its_name() {
         let mut evidence = watched(60);
         evidence.containers = vec![docker(60, 3), docker(0, 9)];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.title, "web crashloops: 9 restarts, 6.0 per minute, exit code 1");
         assert!(f.remedy.contains("docker logs --tail 100 web") && !f.remedy.contains("docker rm"));
     }
@@ -184,7 +186,7 @@ mod tests {
     fn a_pod_that_only_cgroups_told_of_is_named_by_its_uid() {
         let mut evidence = watched(300);
         evidence.cgroup_churn = pod_births(12);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert!(f.subject.name.starts_with("pod 6f9b1c7e-"), "{}", f.subject.name);
         assert!(f.remedy.contains("crictl ps -a"), "{}", f.remedy);
     }
@@ -192,11 +194,11 @@ mod tests {
     #[test]
     fn healthy_containers_are_fine_and_none_at_all_too() {
         let mut evidence = watched(5);
-        assert_eq!(fine(examine(&evidence)), "no containers were seen");
+        assert_eq!(fine(examine(&Case::of(&evidence))), "no containers were seen");
         evidence.containers = vec![pod_container(0, 3600, 0)];
-        assert_eq!(fine(examine(&evidence)), "1 container, none restarts again and again");
+        assert_eq!(fine(examine(&Case::of(&evidence))), "1 container, none restarts again and again");
         evidence.containers.clear();
         evidence.unseen(probe::CONTAINERS, "restarts of containers", "permission denied", "run as root");
-        assert_eq!(cannot_tell(examine(&evidence)).1, "run as root");
+        assert_eq!(cannot_tell(examine(&Case::of(&evidence))).1, "run as root");
     }
 }

@@ -3,6 +3,7 @@
 //! core-saturated speaks of the core, this of the thread: who it is, by what right it stays (scheduling class, priority,
 //! affinity, or code in the kernel that cannot be preempted), and who could not run.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{culprit_steps, owner_facts, victim_fact, victims_text};
 use crate::cores::owners::{Owner, OwnerKind};
@@ -15,15 +16,14 @@ use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
 use crate::words::plural;
-use coroner_evidence::Evidence;
 
 /// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
 const REAL_TIME_SHARE: f64 = 0.5;
 /// An ordinary thread is only to blame if hardly anybody else ran: otherwise the core is crowded, not monopolised.
 const ORDINARY_SHARE: f64 = 0.8;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let cores = case.cores();
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
@@ -32,7 +32,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     let mut full = cores.full_by_owner(Saturation::Busy, told);
     full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
     let findings: Vec<Finding> =
-        full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(&cores, f, owner, who))).collect();
+        full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(cores, f, owner, who))).collect();
     if !findings.is_empty() {
         return Answer::Findings(findings);
     }
@@ -214,10 +214,11 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use coroner_evidence::Evidence;
     use coroner_evidence::Source;
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
-        match examine(evidence) {
+        match examine(&Case::of(evidence)) {
             Answer::Findings(findings) => findings,
             Answer::Fine(_) | Answer::NotAsked => Vec::new(),
             Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn without_a_full_core_nobody_monopolises() {
         let idle = Scene::new(2, 5.0).evidence();
-        assert!(matches!(examine(&idle), Answer::Fine(why) if why.contains("no core was full")));
+        assert!(matches!(examine(&Case::of(&idle)), Answer::Fine(why) if why.contains("no core was full")));
     }
 
     /// In a recording of minutes one may follow the other; both are to be named, each with its own time.
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(findings(&spike), []);
         let mut blind = scene().with(spinner()).evidence();
         blind.thread_samples.clear();
-        assert!(matches!(examine(&blind), Answer::CannotTell { .. }));
-        assert!(matches!(examine(&Evidence::default()), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&blind)), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&Evidence::default())), Answer::CannotTell { .. }));
     }
 }

@@ -4,6 +4,7 @@
 //! ill; it is ill if it is stuck in the kernel (what runs there can often not be preempted, and interrupts are served late) or
 //! if somebody else needs it and cannot get it.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{
     culprit_steps, owner_facts, shares_text, victim_fact, victims_text, with_room, with_room_for_thread,
@@ -15,7 +16,6 @@ use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
-use coroner_evidence::Evidence;
 use std::collections::BTreeSet;
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
@@ -27,8 +27,8 @@ const HIDING: f64 = 0.6;
 /// Sharers of a core that are named; all others are counted.
 const MOST_SHARERS: usize = 4;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let cores = case.cores();
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
@@ -54,14 +54,14 @@ pub fn examine(evidence: &Evidence) -> Answer {
         });
     }
     if full.is_empty() {
-        return nothing_found(&cores);
+        return nothing_found(cores);
     }
     // Those that serve a NIC first, then the longest.
     full.sort_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
     let (told, rest) = full.split_at(full.len().min(MOST_FINDINGS));
     let is_told = |core: &u32| told.iter().any(|f| f.core == *core);
     let more = rest.iter().map(|f| f.core).filter(|core| !is_told(core)).collect::<BTreeSet<u32>>().len();
-    let mut findings: Vec<Finding> = told.iter().map(|f| finding(&cores, f)).collect();
+    let mut findings: Vec<Finding> = told.iter().map(|f| finding(cores, f)).collect();
     if more > 0
         && let Some(last) = findings.last_mut()
     {

@@ -1,12 +1,13 @@
 //! Is there simply too little CPU for all that wants to run?
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::Cores;
 use crate::cores::words::{listed, percent, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
+use coroner_evidence::Source;
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{Evidence, Source};
 use std::collections::BTreeMap;
 
 /// The cores have nothing left.
@@ -20,8 +21,9 @@ const NAMED: usize = 4;
 /// Fewer than this on average are nobody in particular.
 const WORTH_NAMING: f64 = 0.05;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
+    let cores = case.cores();
     let seen = cores.window().and_then(|window| Some((window, cores.timeline.average(window)?)));
     let Some((window, average)) = seen.filter(|_| cores.timeline.lasts()) else {
         return cores.not_watched();
@@ -40,7 +42,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
         };
     }
     let number = cores.timeline.lines.len() as f64;
-    let (waiting, by_command) = waiting(&cores, window.length().as_nanos() as f64);
+    let (waiting, by_command) = waiting(cores, window.length().as_nanos() as f64);
     let per_core = waiting / number.max(1.0);
     if per_core < WORTH_KNOWING {
         return Answer::Fine(format!(
@@ -118,6 +120,7 @@ mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Kind, Scene};
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one};
+    use coroner_evidence::Evidence;
 
     /// Two full cores and so many threads on each, that take equal turns.
     fn crowd(threads: u32, nice: i8) -> Evidence {
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn who_gets_a_third_of_what_it_wants_lacks_cpu() {
         // On each core one of four runs, and three wait.
-        let f = one(examine(&crowd(4, 0)));
+        let f = one(examine(&Case::of(&crowd(4, 0))));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.title.starts_with("too little CPU: 6.0 threads waited for 2 full cores"), "{}", f.title);
         assert!(f.detail.contains("train (6.0)"), "{}", f.detail);
@@ -143,13 +146,13 @@ mod tests {
 
     #[test]
     fn a_build_with_two_processes_a_core_is_at_work() {
-        assert_eq!(one(examine(&crowd(2, 0))).severity, Severity::Info);
-        assert!(fine(examine(&crowd(1, 0))).contains("0.0 threads waited"));
+        assert_eq!(one(examine(&Case::of(&crowd(2, 0)))).severity, Severity::Info);
+        assert!(fine(examine(&Case::of(&crowd(1, 0)))).contains("0.0 threads waited"));
     }
 
     #[test]
     fn those_who_asked_to_be_served_last_do_not_count() {
-        assert!(fine(examine(&crowd(8, 10))).contains("0.0 threads waited"));
+        assert!(fine(examine(&Case::of(&crowd(8, 10)))).contains("0.0 threads waited"));
     }
 
     #[test]
@@ -159,13 +162,13 @@ mod tests {
         for tid in 100..105 {
             scene = scene.with(Actor::new(tid, "train", 1).pinned().until(99.0, turns));
         }
-        assert!(fine(examine(&scene.evidence())).contains("50 % busy"));
+        assert!(fine(examine(&Case::of(&scene.evidence()))).contains("50 % busy"));
     }
 
     #[test]
     fn a_full_node_whose_waits_are_hidden_is_not_called_fine() {
         let mut evidence = crowd(4, 0);
         evidence.threads.retain(|thread| !thread.kernel);
-        assert!(cannot_tell(examine(&evidence)).0.contains("100 % busy"));
+        assert!(cannot_tell(examine(&Case::of(&evidence))).0.contains("100 % busy"));
     }
 }

@@ -1,12 +1,12 @@
 //! Does the hypervisor give the node's cores to others?
 
+use crate::case::Case;
 use crate::code::Code;
-use crate::cores::Cores;
 use crate::cores::timeline::{Shares, Timeline};
 use crate::cores::words::{percent, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
-use coroner_evidence::{Evidence, Window};
+use coroner_evidence::Window;
 
 /// Of the time that was wanted. A tenth is what dashboards alarm at; a short watch needs more to be sure that it is not a moment.
 const WARNING: f64 = 0.2;
@@ -22,8 +22,8 @@ const HARDLY_LET: f64 = 0.8;
 /// Of a long watch the parts are longer than a second.
 const MOST_PARTS: usize = 600;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let cores = case.cores();
     let average = cores.window().and_then(|window| Some((window, cores.timeline.average(window)?)));
     let Some((window, average)) = average.filter(|_| cores.timeline.lasts()) else {
         return cores.not_watched();
@@ -89,6 +89,7 @@ fn stolen_at_work(timeline: &Timeline, window: Window) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
+    use coroner_evidence::Evidence;
     use coroner_evidence::{CoreTicks, CoreTimes};
     use std::time::Duration;
 
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_takes_half_of_the_time_is_critical() {
-        let f = one(examine(&node(0.5, 0.5)));
+        let f = one(examine(&Case::of(&node(0.5, 0.5))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.title, "the hypervisor took 50 % of the CPU time that this node wanted");
         assert_eq!(fact(&f, "of the time that was wanted"), 50.0);
@@ -123,29 +124,29 @@ mod tests {
     #[test]
     fn it_is_a_part_of_what_was_wanted_not_of_all_time() {
         // 15 % of all time, but a third of what was wanted.
-        assert_eq!(one(examine(&node(0.3, 0.15))).severity, Severity::Warning);
-        assert_eq!(one(examine(&node(0.9, 0.1))).severity, Severity::Info);
-        assert!(fine(examine(&node(0.96, 0.04))).contains("4 %"));
+        assert_eq!(one(examine(&Case::of(&node(0.3, 0.15)))).severity, Severity::Warning);
+        assert_eq!(one(examine(&Case::of(&node(0.9, 0.1)))).severity, Severity::Info);
+        assert!(fine(examine(&Case::of(&node(0.96, 0.04)))).contains("4 %"));
         // Who wants nothing loses nothing.
-        fine(examine(&node(0.08, 0.08)));
+        fine(examine(&Case::of(&node(0.08, 0.08))));
     }
 
     #[test]
     fn an_idle_node_whose_ticks_wait_is_not_ill_unless_nothing_is_left() {
-        assert!(fine(examine(&node(0.02, 0.23))).contains("no core was at work"));
-        assert_eq!(one(examine(&node(0.05, 0.9))).severity, Severity::Critical);
+        assert!(fine(examine(&Case::of(&node(0.02, 0.23)))).contains("no core was at work"));
+        assert_eq!(one(examine(&Case::of(&node(0.05, 0.9)))).severity, Severity::Critical);
         // What is taken from the idle core beside it is not the busy one's loss.
         let mut evidence = node(0.9, 0.0);
         for (look, times) in (0..).zip(&mut evidence.core_times) {
             times.cores[1] = CoreTicks { core: 1, steal: look * 15, idle: look * 35, ..CoreTicks::default() };
         }
-        fine(examine(&evidence));
+        fine(examine(&Case::of(&evidence)));
     }
 
     #[test]
     fn a_moment_cannot_tell() {
         let mut evidence = node(0.5, 0.5);
         evidence.core_times.truncate(1);
-        cannot_tell(examine(&evidence));
+        cannot_tell(examine(&Case::of(&evidence)));
     }
 }

@@ -4,6 +4,7 @@
 //! matter how idle the cores are. That is not contention (somebody else had the core) and not reclaim (memory was short).
 
 use super::{blind_to, not_seen};
+use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -54,7 +55,8 @@ impl Throttled<'_> {
     }
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let counters = &evidence.counters;
     let paths = counters.subjects(Source::CgroupCpu);
     if paths.is_empty() {
@@ -336,7 +338,7 @@ mod tests {
             owner: CgroupOwner::default(),
             ray: None,
         }];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
         assert_eq!(f.title, "cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
@@ -347,11 +349,11 @@ mod tests {
 
     #[test]
     fn each_threshold_holds_at_its_edge() {
-        one(examine(&with(40, 10, 250)));
-        fine(examine(&with(40, 9, 2_500)));
-        fine(examine(&with(40, 40, 249)));
-        one(examine(&with(5, 5, 450)));
-        fine(examine(&with(4, 4, 450)));
+        one(examine(&Case::of(&with(40, 10, 250))));
+        fine(examine(&Case::of(&with(40, 9, 2_500))));
+        fine(examine(&Case::of(&with(40, 40, 249))));
+        one(examine(&Case::of(&with(5, 5, 450))));
+        fine(examine(&Case::of(&with(4, 4, 450))));
     }
 
     #[test]
@@ -360,13 +362,13 @@ mod tests {
         let mut evidence = watched(5);
         add(&mut evidence, "/pod", 50, 40, 2_000);
         add(&mut evidence, "/pod/c1", 50, 40, 1_900);
-        assert_eq!(one(examine(&evidence)).subject.name, "/pod/c1");
+        assert_eq!(one(examine(&Case::of(&evidence))).subject.name, "/pod/c1");
         // A quota shared by several: the inner ones rarely stop by themselves.
         let mut evidence = watched(5);
         add(&mut evidence, "/pod", 50, 50, 4_000);
         add(&mut evidence, "/pod/c1", 50, 15, 300);
         add(&mut evidence, "/podium", 50, 15, 300);
-        let names: Vec<String> = findings(examine(&evidence)).into_iter().map(|f| f.subject.name).collect();
+        let names: Vec<String> = findings(examine(&Case::of(&evidence))).into_iter().map(|f| f.subject.name).collect();
         assert_eq!(names, ["/pod", "/podium"]);
     }
 
@@ -376,7 +378,7 @@ mod tests {
         for i in 0..8u64 {
             add(&mut evidence, &format!("/batch{i}"), 50, 50, 1_000 + i);
         }
-        let all = findings(examine(&evidence));
+        let all = findings(examine(&Case::of(&evidence)));
         assert_eq!(all.len(), 6);
         assert_eq!(all[0].subject.name, "/batch7");
         assert_eq!(fact(&all[5], "cgroups"), 3);
@@ -406,7 +408,7 @@ mod tests {
         for name in ["quota_us", "nr_periods", "nr_throttled", "throttled_us"] {
             evidence.counters.push(Source::CgroupCpu, "/born", name, start(2), 40);
         }
-        let why = fine(examine(&evidence));
+        let why = fine(examine(&Case::of(&evidence)));
         assert_eq!(
             why,
             "1 cgroup with a CPU quota, none was stopped; 1 more was seen only once, so what became of them is unknown"
@@ -416,7 +418,7 @@ mod tests {
     #[test]
     fn nothing_seen_is_not_fine_but_no_quota_is() {
         let mut evidence = watched(5);
-        cannot_tell(examine(&evidence));
+        cannot_tell(examine(&Case::of(&evidence)));
         evidence.cgroup_mounts = vec![CgroupMount {
             version: 2,
             controllers: vec!["cpu".into()],
@@ -425,13 +427,13 @@ mod tests {
         }];
         evidence.unseen(probe::CGROUPS, "memory limits of cgroups", "EACCES", "run as root");
         assert!(
-            fine(examine(&evidence)).contains("no cgroup with a CPU quota"),
+            fine(examine(&Case::of(&evidence))).contains("no cgroup with a CPU quota"),
             "blindness to memory is another matter"
         );
         evidence.unseen(probe::CGROUPS, "CPU throttling by cgroup quotas", "EPERM", "run as root");
-        assert_eq!(cannot_tell(examine(&evidence)).0, "EPERM");
+        assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "EPERM");
         let mut evidence = with(50, 50, 2_000);
         evidence.core_times.pop();
-        assert!(cannot_tell(examine(&evidence)).0.contains("less than a second"));
+        assert!(cannot_tell(examine(&Case::of(&evidence))).0.contains("less than a second"));
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! An Xid is the driver's error number. Some mean a broken GPU, some a broken program; the number alone decides what to do.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
 use crate::ties::Ties;
 use crate::words::{list, times};
-use coroner_evidence::{Evidence, node::Gpu};
+use coroner_evidence::node::Gpu;
 use std::collections::BTreeMap;
 
 const SOURCE: &str = "kernel log";
@@ -99,7 +100,8 @@ fn meaning(event: &XidEvent) -> (Option<Fault>, String) {
     }
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let log = match log_events::recent(evidence, Family::Xid) {
         Ok(log) => log,
         Err(unseen) => return Answer::CannotTell { because: unseen.because, how_to_see: unseen.how_to_see },
@@ -221,6 +223,7 @@ fn remedy(fault: Option<Fault>, xid: u32, gpu: &str) -> String {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{cannot_tell, fact, findings, fine, log, one, watched};
+    use coroner_evidence::Evidence;
     use coroner_evidence::Node;
 
     fn with(lines: &[(u64, &str)]) -> Evidence {
@@ -230,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_lost_gpu_is_critical_and_named() {
-        let f = one(examine(&with(&[
+        let f = one(examine(&Case::of(&with(&[
             (3000, "NVRM: Xid (PCI:0000:17:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
             (2999, "NVRM: Xid (PCI:0000:17:00): 45, pid=4711, name=python3, Ch 00000008"),
-        ])));
+        ]))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Gpu, "0000:17:00.0"));
         assert!(f.title.contains("H100") && f.title.contains("fallen off the bus"), "{}", f.title);
@@ -244,7 +247,7 @@ mod tests {
     #[test]
     fn a_programs_fault_is_not_blamed_on_the_gpu() {
         let line = "NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, Ch 00000008, intr 0. MMU Fault";
-        let f = one(examine(&with(&[(60, line), (59, line), (58, line)])));
+        let f = one(examine(&Case::of(&with(&[(60, line), (59, line), (58, line)]))));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.remedy.contains("compute-sanitizer"));
         assert_eq!(fact(&f, "Xid 31 in the last 24 h"), 3);
@@ -253,14 +256,14 @@ mod tests {
     #[test]
     fn a_clean_up_alone_is_only_worth_knowing() {
         let line = "NVRM: Xid (PCI:0000:17:00): 45, pid=4711, name=python3, Ch 00000008";
-        assert_eq!(one(examine(&with(&[(60, line)]))).severity, Severity::Info);
+        assert_eq!(one(examine(&Case::of(&with(&[(60, line)])))).severity, Severity::Info);
     }
 
     #[test]
     fn the_drivers_own_wish_is_repeated() {
         let want = |to: &str| {
             let line = format!("NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to {to}");
-            one(examine(&with(&[(60, &line)])))
+            one(examine(&Case::of(&with(&[(60, &line)]))))
         };
         let reboot = want("0x2 (Node Reboot Required)");
         assert_eq!(reboot.severity, Severity::Critical);
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_unknown_number_is_told_as_such() {
-        let f = one(examine(&with(&[(60, "NVRM: Xid (PCI:0000:99:00): 4242, whatever")])));
+        let f = one(examine(&Case::of(&with(&[(60, "NVRM: Xid (PCI:0000:99:00): 4242, whatever")]))));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.detail.contains("cannot say"));
         assert_eq!(f.subject.name, "0000:99:00");
@@ -280,9 +283,9 @@ mod tests {
     fn two_gpus_are_two_findings_and_a_quiet_log_is_fine() {
         let a = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=a, DBE";
         let b = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=a, DBE";
-        assert_eq!(findings(examine(&with(&[(60, a), (59, b)]))).len(), 2);
-        assert!(fine(examine(&with(&[(90_000, a)]))).contains("1 GPUs; no Xid"));
-        cannot_tell(examine(&watched(5)));
+        assert_eq!(findings(examine(&Case::of(&with(&[(60, a), (59, b)])))).len(), 2);
+        assert!(fine(examine(&Case::of(&with(&[(90_000, a)])))).contains("1 GPUs; no Xid"));
+        cannot_tell(examine(&Case::of(&watched(5))));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Do interrupts or softirqs take a core before any thread can run?
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{shares_text, victim_fact, with_room};
 use crate::cores::owners::OwnerKind;
@@ -26,20 +27,20 @@ const OWN_CALLS: f64 = 0.1;
 /// More senders than this are nobody in particular.
 const MOST_SENDERS: usize = 4;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let cores = case.cores();
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
     // By the kernel's own stretches: in a recording a core may have been busy with programs for minutes before and after.
-    let is_storm = |full: &FullCore| share(&cores, full) >= STORM;
+    let is_storm = |full: &FullCore| share(cores, full) >= STORM;
     let mut storms = cores.full(Saturation::Kernel, is_storm);
     for full in cores.full(Saturation::Busy, is_storm) {
         if storms.iter().all(|storm| storm.core != full.core) {
             storms.push(full);
         }
     }
-    Answer::from_findings(storms.iter().map(|full| finding(&cores, full)).collect(), || {
+    Answer::from_findings(storms.iter().map(|full| finding(cores, full)).collect(), || {
         match cores.timeline.worst(|shares| shares.interrupts()) {
             Some((core, share)) => format!("worst core {core} at {} over one second", percent(share)),
             None => "no core was seen".to_owned(),
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn packets_that_leave_a_core_to_nobody_are_told_with_their_kind() {
-        let f = one(examine(&storm(0.97)));
+        let f = one(examine(&Case::of(&storm(0.97))));
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "1"));
         assert!(f.title.contains("NET_RX took 9") && f.title.contains("of core 1 for 3.0 s"), "{}", f.title);
         assert!(f.remedy.contains("RPS"), "{}", f.remedy);
@@ -213,7 +214,7 @@ mod tests {
         let mut evidence = storm(0.97);
         evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(0.0), 0);
         evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(5.0), 7_000);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Critical);
         assert!(f.detail.contains("dropped 7,000 packets"), "{}", f.detail);
     }
@@ -229,7 +230,7 @@ mod tests {
             ];
             evidence.kernel_work.push(second(time(f64::from(s)), rows));
         }
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.ties.culprits[0].name(), "flood[77]");
         assert!(f.detail.contains("flood[77]") && f.remedy.contains("flood[77]"), "{} {}", f.detail, f.remedy);
     }
@@ -241,14 +242,14 @@ mod tests {
             let rows = vec![row(1, 77, "train", WorkKind::Network, 90), row(1, 77, "train", WorkKind::Interrupt, 5)];
             evidence.kernel_work.push(second(time(f64::from(s)), rows));
         }
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.ties.culprits, []);
         assert!(!f.detail.contains("train") && !f.remedy.contains("train"), "{} {}", f.detail, f.remedy);
     }
 
     #[test]
     fn interrupts_that_leave_room_are_fine() {
-        assert!(fine(examine(&storm(0.45))).contains("worst core 1 at 45 %"));
+        assert!(fine(examine(&Case::of(&storm(0.45)))).contains("worst core 1 at 45 %"));
     }
 
     #[test]
@@ -257,14 +258,14 @@ mod tests {
             .load(1, 1.0, 4.0, Kind::System, 0.9)
             .load(1, 1.0, 4.0, Kind::Softirq, 0.08)
             .with(Actor::new(60, "kubelet", 1).in_kernel().until(1.0, Doing::Sleep).until(4.0, Doing::Run));
-        fine(examine(&scene.evidence()));
+        fine(examine(&Case::of(&scene.evidence())));
     }
 
     #[test]
     fn a_napi_thread_that_fills_its_core_is_one() {
         let napi = Actor::kernel(300, "napi/eth0-8193", 1).until(1.0, Doing::Sleep).until(4.0, Doing::Run);
         let scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 0.98).with(napi.until(99.0, Doing::Sleep));
-        let f = one(examine(&scene.evidence()));
+        let f = one(examine(&Case::of(&scene.evidence())));
         assert!(f.title.contains("napi/eth0-8193"), "{}", f.title);
         assert_eq!(fact(&f, "core"), 1);
     }

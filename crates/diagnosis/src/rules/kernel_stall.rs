@@ -3,12 +3,12 @@
 //! Soft and hard lockups and RCU stalls mean that a core did nothing else for seconds: whatever needs that core (a NIC's
 //! interrupts, a job's thread) stood still too. A hung task waits, usually for storage. A hogged workqueue is only a hint.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, StallEvent};
 use crate::ties::{Task, Ties, When};
 use crate::words::{duration_words, list, plural, times};
-use coroner_evidence::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ enum Kind {
     Workqueue,
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let log = match log_events::recent(evidence, Family::Stall) {
         Ok(log) => log,
         Err(unseen) => return Answer::CannotTell { because: unseen.because, how_to_see: unseen.how_to_see },
@@ -291,6 +292,7 @@ fn first_and_last(events: &[LogEvent]) -> Vec<Fact> {
 mod tests {
     use super::*;
     use crate::rules::test_evidence::{cannot_tell, fact, findings, fine, log, one, watched};
+    use coroner_evidence::Evidence;
 
     fn with(lines: &[(u64, &str)]) -> Evidence {
         Evidence { log: log(lines), ..watched(5) }
@@ -300,7 +302,7 @@ mod tests {
     fn a_soft_lockup_names_core_task_and_age() {
         let line = "watchdog: BUG: soft lockup - CPU#39 stuck for 22s! [kubelet:4711]";
         let longer = "watchdog: BUG: soft lockup - CPU#39 stuck for 45s! [kubelet:4711]";
-        let f = one(examine(&with(&[(3600, line), (3577, longer)])));
+        let f = one(examine(&Case::of(&with(&[(3600, line), (3577, longer)]))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Core, "39"));
         assert_eq!(f.title, "Core 39 was stuck in the kernel for 45 s in kubelet[4711] (once, last 60 min ago)");
@@ -312,7 +314,7 @@ mod tests {
         let lines: Vec<String> =
             (0..37).map(|c| format!("watchdog: BUG: soft lockup - CPU#{c} stuck for 22s! [swapper/{c}:0]")).collect();
         let pairs: Vec<(u64, &str)> = lines.iter().map(|l| (600, l.as_str())).collect();
-        let f = one(examine(&with(&pairs)));
+        let f = one(examine(&Case::of(&with(&pairs))));
         assert_eq!(f.subject.kind, SubjectKind::Node);
         assert!(f.title.starts_with("37 cores"), "{}", f.title);
     }
@@ -322,43 +324,43 @@ mod tests {
         let lines: Vec<String> =
             (0..4).map(|c| format!("NMI watchdog: Watchdog detected hard LOCKUP on cpu {c}")).collect();
         let pairs: Vec<(u64, &str)> = lines.iter().map(|l| (600, l.as_str())).collect();
-        assert_eq!(findings(examine(&with(&pairs))).len(), 4);
+        assert_eq!(findings(examine(&Case::of(&with(&pairs)))).len(), 4);
     }
 
     #[test]
     fn an_rcu_stall_gets_its_core_from_the_next_line() {
-        let f = one(examine(&with(&[
+        let f = one(examine(&Case::of(&with(&[
             (50, "rcu: INFO: rcu_sched self-detected stall on CPU"),
             (50, "rcu: \t3-....: (20998 ticks this GP) idle=d5e/1/0x4000000000000000 softirq=1/1 fqs=5249"),
-        ])));
+        ]))));
         assert_eq!(f.subject, Subject::new(SubjectKind::Core, "3"));
         assert_eq!(f.severity, Severity::Critical);
     }
 
     #[test]
     fn a_core_line_far_from_a_stall_says_nothing() {
-        let text = fine(examine(&with(&[(50, "rcu: \t3-....: (20998 ticks this GP) idle=d5e")])));
+        let text = fine(examine(&Case::of(&with(&[(50, "rcu: \t3-....: (20998 ticks this GP) idle=d5e")]))));
         assert!(text.contains("no lockup"));
     }
 
     #[test]
     fn hung_tasks_are_one_warning() {
-        let f = one(examine(&with(&[
+        let f = one(examine(&Case::of(&with(&[
             (500, "INFO: task jbd2/vda1-8:321 blocked for more than 120 seconds."),
             (380, "INFO: task jbd2/vda1-8:321 blocked for more than 241 seconds."),
             (380, "INFO: task dd:456 blocked in I/O wait for more than 122 seconds."),
-        ])));
+        ]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.title, "2 tasks hung for 4 min or more, last 6 min ago");
         assert!(f.detail.contains("waited for I/O"));
-        let single = one(examine(&with(&[(500, "INFO: task dd:456 blocked for more than 120 seconds.")])));
+        let single = one(examine(&Case::of(&with(&[(500, "INFO: task dd:456 blocked for more than 120 seconds.")]))));
         assert_eq!(single.subject, Subject::new(SubjectKind::Process, "dd[456]"));
     }
 
     #[test]
     fn a_hogged_workqueue_is_only_worth_knowing() {
         let line = "workqueue: drain_vmap_area_work hogged CPU for >10000us 8 times, consider switching to WQ_UNBOUND";
-        let f = one(examine(&with(&[(500, line)])));
+        let f = one(examine(&Case::of(&with(&[(500, line)]))));
         assert_eq!(f.severity, Severity::Info);
         assert!(f.detail.contains("drain_vmap_area_work (8 times)"));
     }
@@ -366,7 +368,7 @@ mod tests {
     #[test]
     fn yesterdays_lockup_is_over_and_an_unread_log_is_unknown() {
         let line = "watchdog: BUG: soft lockup - CPU#39 stuck for 22s! [kubelet:4711]";
-        assert!(fine(examine(&with(&[(86_500, line)]))).contains("last 24 h"));
-        assert!(cannot_tell(examine(&watched(5))).0.contains("kernel log"));
+        assert!(fine(examine(&Case::of(&with(&[(86_500, line)])))).contains("last 24 h"));
+        assert!(cannot_tell(examine(&Case::of(&watched(5)))).0.contains("kernel log"));
     }
 }

@@ -3,12 +3,12 @@
 //! The walk visits the dead, too. It is told where it takes long because there are many: reclaim of a few full cgroups steps through cgroups as
 //! well, and that is memory-reclaim.
 
-use super::zombie_memcgs;
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
-use crate::kernel_work::{ProcessWork, Work, not_sampled};
+use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
-use coroner_evidence::{Evidence, WorkKind};
+use coroner_evidence::WorkKind;
 
 /// With fewer a walk takes less than a millisecond (0.07 to 0.3 µs to visit one in a hot cache, 70 to 270 µs for a whole dead one at worst).
 const MANY: u64 = 1_000;
@@ -18,10 +18,9 @@ const FELT_FOR_A_SECOND: f64 = 0.5;
 const WORTH_KNOWING: f64 = 0.05;
 const MOST_FINDINGS: usize = 3;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
-    let report = zombie_memcgs::current(evidence);
-    let memcgs = zombie_memcgs::dead_and_live(evidence, report.as_ref());
+pub fn examine(case: &Case<'_>) -> Answer {
+    let Some(work) = case.work() else { return not_sampled(case.evidence) };
+    let memcgs = case.memcgs();
     let all = memcgs.map(|(dead, live)| dead.saturating_add(live));
     let share = work.share_words(WorkKind::is_memcg_walk);
     if let Some(all) = all.filter(|all| *all < MANY) {
@@ -78,6 +77,7 @@ mod tests {
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
     use crate::zombies::test_scan::scan;
+    use coroner_evidence::Evidence;
     use std::time::Duration;
 
     /// For five seconds kubelet has so many samples of a hundred in the walk, over so many dead cgroups and 50 live ones.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn who_walks_over_thousands_is_named_with_core_and_function() {
-        let f = one(examine(&walking(5_000, &[90; 5])));
+        let f = one(examine(&Case::of(&walking(5_000, &[90; 5]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Process, "kubelet[4711]"));
         assert_eq!(f.title, "kubelet[4711] spent 90 % of core 1 going through 5,000 dead and 50 live memory cgroups");
@@ -102,28 +102,28 @@ mod tests {
 
     #[test]
     fn one_second_of_it_is_felt_and_a_little_all_the_time_is_worth_knowing() {
-        assert_eq!(one(examine(&walking(5_000, &[0, 0, 50, 0, 0]))).severity, Severity::Warning);
-        assert_eq!(one(examine(&walking(5_000, &[20; 5]))).severity, Severity::Warning);
-        assert_eq!(one(examine(&walking(5_000, &[19; 5]))).severity, Severity::Info);
-        assert!(fine(examine(&walking(5_000, &[4; 5]))).contains("4.0 %"));
+        assert_eq!(one(examine(&Case::of(&walking(5_000, &[0, 0, 50, 0, 0])))).severity, Severity::Warning);
+        assert_eq!(one(examine(&Case::of(&walking(5_000, &[20; 5])))).severity, Severity::Warning);
+        assert_eq!(one(examine(&Case::of(&walking(5_000, &[19; 5])))).severity, Severity::Info);
+        assert!(fine(examine(&Case::of(&walking(5_000, &[4; 5])))).contains("4.0 %"));
     }
 
     #[test]
     fn reclaim_that_steps_through_a_few_cgroups_is_no_walk() {
-        assert!(fine(examine(&walking(949, &[100; 5]))).contains("over 999 memory cgroups"));
-        one(examine(&walking(950, &[100; 5])));
+        assert!(fine(examine(&Case::of(&walking(949, &[100; 5])))).contains("over 999 memory cgroups"));
+        one(examine(&Case::of(&walking(950, &[100; 5]))));
     }
 
     #[test]
     fn where_nobody_counted_them_the_walk_itself_tells() {
         let mut evidence = walking(0, &[80; 5]);
         evidence.zombie_scans.clear();
-        assert!(one(examine(&evidence)).title.ends_with("going through all memory cgroups"));
+        assert!(one(examine(&Case::of(&evidence))).title.ends_with("going through all memory cgroups"));
     }
 
     #[test]
     fn without_samples_it_cannot_tell() {
-        let (because, how) = cannot_tell(examine(&walking(5_000, &[])));
+        let (because, how) = cannot_tell(examine(&Case::of(&walking(5_000, &[]))));
         assert!(because.contains("not sampled") && !how.is_empty(), "{because}");
     }
 }

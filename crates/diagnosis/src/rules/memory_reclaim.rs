@@ -7,6 +7,7 @@
 //! /proc/vmstat counts pgscan_direct, pgsteal_direct and allocstall for the node's own reclaim only, not for a cgroup's
 //! (mm/vmscan.c: `if (!cgroup_reclaim(sc))`), so the two can be told apart; pressure contains both.
 
+use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -62,7 +63,8 @@ struct AtLimit<'e> {
     until: Option<Time>,
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let reclaim = reclaim(evidence);
     let pressure = |name| evidence.counters.moved(Source::Pressure, "memory", name);
     let (some_us, full_us) = (pressure("some_us"), pressure("full_us"));
@@ -375,15 +377,16 @@ mod tests {
     fn a_full_page_cache_that_kswapd_keeps_up_with_is_healthy() {
         let quiet =
             with(&[vm("pgscan_direct", 0), vm("pgscan_kswapd", 900_000), psi("some_us", 20), psi("full_us", 5)]);
-        let why = is_fine(examine(&quiet));
+        let why = is_fine(examine(&Case::of(&quiet)));
         assert!(why.contains("kswapd 900,000"), "{why}");
-        is_fine(examine(&with(&[vm("pgscan_direct", 0), vm("pgscan_kswapd", 900_000)])));
+        is_fine(examine(&Case::of(&with(&[vm("pgscan_direct", 0), vm("pgscan_kswapd", 900_000)]))));
     }
 
     #[test]
     fn pressure_decides_where_it_is_known() {
-        let at =
-            |some, full| examine(&with(&[vm("pgscan_direct", 500_000), psi("some_us", some), psi("full_us", full)]));
+        let at = |some, full| {
+            examine(&Case::of(&with(&[vm("pgscan_direct", 500_000), psi("some_us", some), psi("full_us", full)])))
+        };
         assert_eq!(one(at(6_000, 2_000)).severity, Severity::Critical);
         assert_eq!(one(at(6_000, 1_999)).severity, Severity::Warning);
         assert_eq!(one(at(500, 500)).severity, Severity::Warning);
@@ -393,7 +396,8 @@ mod tests {
 
     #[test]
     fn without_pressure_direct_reclaim_decides() {
-        let direct = |scanned, freed| examine(&with(&[vm("pgscan_direct", scanned), vm("pgsteal_direct", freed)]));
+        let direct =
+            |scanned, freed| examine(&Case::of(&with(&[vm("pgscan_direct", scanned), vm("pgsteal_direct", freed)])));
         let f = one(direct(10_000, 9_000));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.detail.contains("freed 90 % of them"), "{}", f.detail);
@@ -402,12 +406,16 @@ mod tests {
         assert_eq!(one(direct(100_000, 29_000)).severity, Severity::Critical);
         assert_eq!(one(direct(100_000, 31_000)).severity, Severity::Warning);
         // Old kernels have one counter, newer ones one per zone.
-        one(examine(&with(&[vm("pgscan_direct", 0), vm("allocstall_normal", 60), vm("allocstall_movable", 40)])));
+        one(examine(&Case::of(&with(&[
+            vm("pgscan_direct", 0),
+            vm("allocstall_normal", 60),
+            vm("allocstall_movable", 40),
+        ]))));
     }
 
     #[test]
     fn compaction_is_told_apart() {
-        let f = one(examine(&with(&[vm("pgscan_direct", 0), vm("compact_stall", 100)])));
+        let f = one(examine(&Case::of(&with(&[vm("pgscan_direct", 0), vm("compact_stall", 100)]))));
         assert!(f.title.contains("compact"), "{}", f.title);
         assert!(f.remedy.contains("transparent_hugepage"));
     }
@@ -424,7 +432,7 @@ mod tests {
     fn a_cgroup_at_its_limit_is_blamed_instead_of_the_node() {
         let mut evidence = with(&[vm("pgscan_direct", 0), psi("some_us", 4_000), psi("full_us", 3_000)]);
         limited(&mut evidence, "/system.slice/job.service", 5_000, 1 << 30);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice/job.service"));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(fact(&f, "hits of the limit"), 5_000);
@@ -435,7 +443,7 @@ mod tests {
     fn both_are_named_if_the_node_reclaims_too() {
         let mut evidence = with(&[vm("pgscan_direct", 500_000), psi("some_us", 4_000), psi("full_us", 3_000)]);
         limited(&mut evidence, "/job", 5_000, 1 << 30);
-        let all = findings(examine(&evidence));
+        let all = findings(examine(&Case::of(&evidence)));
         let kinds: Vec<(SubjectKind, Severity)> = all.iter().map(|f| (f.subject.kind, f.severity)).collect();
         assert_eq!(kinds, [(SubjectKind::Node, Severity::Critical), (SubjectKind::Cgroup, Severity::Info)]);
     }
@@ -445,13 +453,13 @@ mod tests {
         let quiet = || with(&[vm("pgscan_direct", 0), psi("some_us", 10), psi("full_us", 0)]);
         let mut evidence = quiet();
         limited(&mut evidence, "/job", 100, 1 << 30);
-        assert_eq!(one(examine(&evidence)).severity, Severity::Info);
+        assert_eq!(one(examine(&Case::of(&evidence))).severity, Severity::Info);
         let mut few = quiet();
         limited(&mut few, "/job", 99, 1 << 30);
-        is_fine(examine(&few));
+        is_fine(examine(&Case::of(&few)));
         let mut roomy = quiet();
         limited(&mut roomy, "/job", 5_000, 1 << 29);
-        is_fine(examine(&roomy));
+        is_fine(examine(&Case::of(&roomy)));
     }
 
     #[test]
@@ -459,14 +467,14 @@ mod tests {
         let mut evidence = with(&[vm("pgscan_direct", 0), psi("some_us", 4_000), psi("full_us", 3_000)]);
         limited(&mut evidence, "/pods", 5_000, 1 << 30);
         limited(&mut evidence, "/pods/job", 5_000, 1 << 30);
-        assert_eq!(one(examine(&evidence)).subject.name, "/pods/job");
+        assert_eq!(one(examine(&Case::of(&evidence))).subject.name, "/pods/job");
     }
 
     #[test]
     fn nothing_seen_is_not_fine() {
-        cannot_tell(examine(&watched(10)));
+        cannot_tell(examine(&Case::of(&watched(10))));
         let mut short = with(&[vm("pgscan_direct", 0)]);
         short.core_times.pop();
-        assert!(cannot_tell(examine(&short)).0.contains("less than a second"));
+        assert!(cannot_tell(examine(&Case::of(&short))).0.contains("less than a second"));
     }
 }

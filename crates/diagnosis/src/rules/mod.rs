@@ -2,6 +2,7 @@
 //!
 //! A rule file holds its question, its thresholds as named constants with the reason, its answer and its tests.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Answer;
 use coroner_evidence::{Evidence, Unseen};
@@ -55,7 +56,7 @@ pub(crate) mod test_evidence;
 
 pub struct Rule {
     pub code: Code,
-    pub examine: fn(&Evidence) -> Answer,
+    pub examine: fn(&Case<'_>) -> Answer,
 }
 
 /// Every rule, in the order in which findings of equal severity are shown: what hurts jobs first, likely causes after.

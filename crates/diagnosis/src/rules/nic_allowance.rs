@@ -3,6 +3,7 @@
 //! AWS shapes traffic per instance and the ENA driver counts each packet that was queued or dropped for it. The node itself is
 //! innocent: no tuning helps, only less traffic or a larger instance. Other NICs have no such counters.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::listed;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -40,7 +41,8 @@ fn meaning(name: &str) -> (&'static str, &'static str) {
     }
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let counters = &evidence.counters;
     let mut findings = Vec::new();
     let mut devices_with = BTreeSet::new();
@@ -163,12 +165,12 @@ mod tests {
 
     #[test]
     fn a_rising_allowance_is_named_with_what_helps() {
-        let Answer::Findings(found) = examine(&with(&[
+        let Answer::Findings(found) = examine(&Case::of(&with(&[
             ("bw_in_allowance_exceeded", 4, 4),
             ("pps_allowance_exceeded", 100, 350),
             ("conntrack_allowance_exceeded", 0, 1),
             ("rx_drops", 0, 70),
-        ])) else {
+        ]))) else {
             panic!()
         };
         assert_eq!(found.len(), 1);
@@ -185,16 +187,16 @@ mod tests {
 
     #[test]
     fn what_was_exceeded_before_is_told_and_fine() {
-        let Answer::Fine(why) = examine(&with(&[("bw_in_allowance_exceeded", 42, 42)])) else { panic!() };
+        let Answer::Fine(why) = examine(&Case::of(&with(&[("bw_in_allowance_exceeded", 42, 42)]))) else { panic!() };
         assert!(why.contains("bw_in_allowance_exceeded 42"), "{why}");
         // Reset by a new driver.
-        assert!(matches!(examine(&with(&[("bw_in_allowance_exceeded", 42, 0)])), Answer::Fine(_)));
+        assert!(matches!(examine(&Case::of(&with(&[("bw_in_allowance_exceeded", 42, 0)]))), Answer::Fine(_)));
     }
 
     #[test]
     fn a_driver_without_these_counters_cannot_tell() {
         assert!(
-            matches!(examine(&with(&[("tx_timeout", 0, 0)])), Answer::CannotTell { because, .. } if because.contains("eth0"))
+            matches!(examine(&Case::of(&with(&[("tx_timeout", 0, 0)]))), Answer::CannotTell { because, .. } if because.contains("eth0"))
         );
     }
 
@@ -202,14 +204,14 @@ mod tests {
     fn other_nics_have_no_allowances() {
         let mut evidence = with(&[("rx_drops", 0, 3)]);
         evidence.nics[0].driver = Some("virtio_net".into());
-        assert!(matches!(examine(&evidence), Answer::Fine(_)));
+        assert!(matches!(examine(&Case::of(&evidence)), Answer::Fine(_)));
     }
 
     #[test]
     fn nothing_seen_is_not_fine() {
-        assert!(matches!(examine(&Evidence::default()), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&Evidence::default())), Answer::CannotTell { .. }));
         let mut once = Evidence { nics: vec![scene::nic("eth0", 0)], ..Evidence::default() };
         once.counters.push(Source::Ethtool, "eth0", "bw_in_allowance_exceeded", Time::from_secs(1), 3);
-        assert!(matches!(examine(&once), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&once)), Answer::CannotTell { .. }));
     }
 }

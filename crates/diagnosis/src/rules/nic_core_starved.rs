@@ -4,6 +4,7 @@
 //! NAPI thread where that is switched on. ksoftirqd and NAPI threads are ordinary threads: a real-time thread, or a loop in
 //! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{culprit_steps, shares_text, victim_fact, with_room};
 use crate::cores::owners::Ownership;
@@ -28,9 +29,10 @@ const LONGEST_TURN_NS: u64 = 100_000_000;
 /// again, and nobody counts what lies in the ring.
 const NEARLY_ALL: f64 = 0.9;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let cores = Cores::of(evidence);
-    let WaitingPollers { mut cases, harmless } = waiting_pollers(&cores);
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
+    let cores = case.cores();
+    let WaitingPollers { mut cases, harmless } = waiting_pollers(cores);
     let found: Vec<u32> = cases.iter().map(|c| c.core).collect();
     let mut idle_while_full = Vec::new();
     for full in cores.full(Saturation::Kernel, |f| f.stretch.shares.softirq < SERVING) {
@@ -41,20 +43,20 @@ pub fn examine(evidence: &Evidence) -> Answer {
             cores.queues(full.core).into_iter().filter(|(_, queue)| queue.napi_tid.is_none()).collect();
         for (nic, queue) in queues {
             match polled(evidence, full.core, queue, full.stretch.window) {
-                Polled::No => cases.push(Case::not_polled(nic.display_name(), queue, &full, true)),
-                Polled::Unknown => cases.push(Case::not_polled(nic.display_name(), queue, &full, false)),
+                Polled::No => cases.push(Starving::not_polled(nic.display_name(), queue, &full, true)),
+                Polled::Unknown => cases.push(Starving::not_polled(nic.display_name(), queue, &full, false)),
                 Polled::Yes | Polled::Quiet => idle_while_full.push(full.core),
             }
         }
     }
     if !cases.is_empty() {
         // Who had the core at another time is another story.
-        let mut stories: BTreeMap<(String, Option<u32>), Vec<Case>> = BTreeMap::new();
+        let mut stories: BTreeMap<(String, Option<u32>), Vec<Starving>> = BTreeMap::new();
         for case in cases {
             stories.entry((case.subject.clone(), case.told_apart_by)).or_default().push(case);
         }
         let mut findings: Vec<Finding> =
-            stories.into_iter().map(|((subject, _), cases)| finding(&cores, subject, cases)).collect();
+            stories.into_iter().map(|((subject, _), cases)| finding(cores, subject, cases)).collect();
         findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
         return Answer::Findings(findings);
     }
@@ -72,7 +74,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
             how_to_see: unseen.how_to_see.clone(),
         };
     }
-    let longest = cores.waits.longest_ns(|core, line| is_poller(&cores, core, line));
+    let longest = cores.waits.longest_ns(|core, line| is_poller(cores, core, line));
     let mut why = if !harmless.is_empty() {
         listed(&harmless, 3)
     } else if longest < 1_000_000 {
@@ -87,7 +89,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
 }
 
 /// One queue, or one poller of several queues, that could not be served.
-struct Case {
+struct Starving {
     subject: String,
     /// Without the device: `rx-0`.
     queues: Vec<String>,
@@ -104,9 +106,9 @@ struct Case {
     busy: String,
 }
 
-impl Case {
-    fn not_polled(subject: String, queue: &NicQueue, full: &FullCore, proven: bool) -> Case {
-        Case {
+impl Starving {
+    fn not_polled(subject: String, queue: &NicQueue, full: &FullCore, proven: bool) -> Starving {
+        Starving {
             subject,
             queues: vec![queue.label()],
             irq: queue.irq,
@@ -149,7 +151,7 @@ fn served_by_softirq<'a>(cores: &Cores<'a>, core: u32) -> Vec<(&'a Nic, &'a NicQ
 
 #[derive(Default)]
 struct WaitingPollers {
-    cases: Vec<Case>,
+    cases: Vec<Starving>,
     /// ksoftirqd waited, and the device had no packets: `ksoftirqd/1[22] waited 863 ms, but eth0 had no traffic for core 1`.
     harmless: Vec<String>,
 }
@@ -223,7 +225,7 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
             }
             let window = victim.window;
             let busy = shares.map_or_else(String::new, |s| shares_text(&s));
-            let case = |subject, queues, irq, victim, proven| Case {
+            let case = |subject, queues, irq, victim, proven| Starving {
                 subject,
                 queues,
                 irq,
@@ -329,14 +331,14 @@ fn polled(evidence: &Evidence, core: u32, queue: &NicQueue, stretch: Window) -> 
     if end.value > start.value || interrupted { Polled::No } else { Polled::Quiet }
 }
 
-fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
+fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding {
     cases.sort_by_key(|c| std::cmp::Reverse((c.proven, c.lasted_ns())));
     let worst = &cases[0];
-    let queues_of = |case: &Case| match case.queues.as_slice() {
+    let queues_of = |case: &Starving| match case.queues.as_slice() {
         [] => String::new(),
         queues => format!(" {}", listed(queues, 4)),
     };
-    let behind = |case: &Case| match case.ownership.owner() {
+    let behind = |case: &Starving| match case.ownership.owner() {
         Some(owner) => format!(" behind {}", owner.name()),
         None => String::new(),
     };
@@ -450,7 +452,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Case>) -> Finding {
     }
 }
 
-fn remedy(cores: &Cores, case: &Case, subject: &str) -> String {
+fn remedy(cores: &Cores, case: &Starving, subject: &str) -> String {
     let core = case.core;
     let mut steps = match case.ownership.owner().and_then(|o| o.who()) {
         Some(who) => culprit_steps(cores, core, case.window, who),

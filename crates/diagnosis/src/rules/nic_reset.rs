@@ -3,6 +3,7 @@
 //! A reset cuts every connection for seconds: jobs see timeouts and lost peers, not the reset. The driver says so in the
 //! kernel log, and counts it. Signs that precede a reset without one are a warning.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, NicEvent, NicStep};
@@ -58,7 +59,8 @@ struct Trouble<'a> {
     moves: Vec<CounterMove>,
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let log = log_events::recent(evidence, Family::Nic);
     let devices_counted = devices_with_counters(evidence);
     if let Err(unseen) = &log

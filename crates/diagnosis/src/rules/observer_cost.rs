@@ -3,12 +3,13 @@
 //! /proc/PID/smaps and clear_refs walk every page table of a process and hold its lock meanwhile; files of cgroups are cheap each, and
 //! thousands of them are not.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::threads::OBSERVER;
 use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
-use crate::kernel_work::{ProcessWork, Work, not_sampled};
+use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::percent;
-use coroner_evidence::{Evidence, WorkKind};
+use coroner_evidence::WorkKind;
 
 /// An agent that takes a tenth of a core (100m, a usual request) for page tables alone is no longer an observer.
 const PAGE_TABLES: f64 = 0.1;
@@ -19,8 +20,9 @@ const FILES: f64 = 0.25;
 /// From this part of it on it is told.
 const WORTH_KNOWING: f64 = 0.5;
 
-pub fn examine(evidence: &Evidence) -> Answer {
-    let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
+    let Some(work) = case.work() else { return not_sampled(evidence) };
     let of = |kind: WorkKind| {
         let processes = work.processes(move |row| row.kind == kind && row.pid != 0);
         processes.into_iter().filter(|process| process.thread.comm != OBSERVER).collect::<Vec<_>>()
@@ -81,6 +83,7 @@ mod tests {
     use super::*;
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fine, one, start, watched};
+    use coroner_evidence::Evidence;
     use std::time::Duration;
 
     /// For ten seconds a process has so many samples of a hundred at this.
@@ -94,34 +97,46 @@ mod tests {
 
     #[test]
     fn a_tenth_of_a_core_for_page_tables_of_others_is_no_longer_watching() {
-        let f = one(examine(&watching("cadvisor", WorkKind::PageTables, &[10; 10])));
+        let f = one(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &[10; 10]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject.name, "cadvisor[800]");
         assert!(f.remedy.contains("referenced_memory"), "{}", f.remedy);
-        assert_eq!(one(examine(&watching("cadvisor", WorkKind::PageTables, &[9; 10]))).severity, Severity::Info);
-        assert!(fine(examine(&watching("cadvisor", WorkKind::PageTables, &[4; 10]))).contains("4.0 % of one core"));
+        assert_eq!(
+            one(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &[9; 10])))).severity,
+            Severity::Info
+        );
+        assert!(
+            fine(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &[4; 10]))))
+                .contains("4.0 % of one core")
+        );
     }
 
     #[test]
     fn a_second_of_it_now_and_then_hurts_who_is_looked_at() {
         let once = [0, 0, 0, 60, 0, 0, 0, 0, 0, 0];
-        assert_eq!(one(examine(&watching("cadvisor", WorkKind::PageTables, &once))).severity, Severity::Warning);
+        assert_eq!(
+            one(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &once)))).severity,
+            Severity::Warning
+        );
     }
 
     #[test]
     fn files_of_cgroups_are_others_work_too_and_need_more() {
-        assert_eq!(one(examine(&watching("kubelet", WorkKind::Kernfs, &[24; 10]))).severity, Severity::Info);
-        assert_eq!(one(examine(&watching("kubelet", WorkKind::Kernfs, &[25; 10]))).severity, Severity::Warning);
-        fine(examine(&watching("systemd", WorkKind::Kernfs, &[12; 10])));
+        assert_eq!(one(examine(&Case::of(&watching("kubelet", WorkKind::Kernfs, &[24; 10])))).severity, Severity::Info);
+        assert_eq!(
+            one(examine(&Case::of(&watching("kubelet", WorkKind::Kernfs, &[25; 10])))).severity,
+            Severity::Warning
+        );
+        fine(examine(&Case::of(&watching("systemd", WorkKind::Kernfs, &[12; 10]))));
     }
 
     #[test]
     fn we_are_not_the_patient() {
-        fine(examine(&watching("coroner", WorkKind::PageTables, &[90; 10])));
+        fine(examine(&Case::of(&watching("coroner", WorkKind::PageTables, &[90; 10]))));
     }
 
     #[test]
     fn without_samples_it_cannot_tell() {
-        cannot_tell(examine(&watched(10)));
+        cannot_tell(examine(&Case::of(&watched(10))));
     }
 }

@@ -3,6 +3,7 @@
 //! Two different things share the name. A *cgroup* (a container, a pod) reaches its own limit: the job asked for more than it was
 //! given, the node may have plenty. Or the *node* runs out and the kernel picks a victim among everybody.
 
+use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -47,7 +48,8 @@ impl Kill<'_> {
     }
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let log = log_events::recent(evidence, Family::Oom);
     let counted = cgroups_with_kills(evidence);
     let node_counter = evidence.counters.moved(Source::Vmstat, "", "oom_kill");
@@ -465,17 +467,17 @@ mod tests {
     #[test]
     fn kills_that_come_too_fast_for_the_log_are_of_the_cgroup_of_their_namesakes() {
         let later = CGROUP_KILL.replace("2343", "2399");
-        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &later)])));
+        let f = one(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &later)]))));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
         assert!(f.title.contains("python3[2399] (13.3 GiB) and 1 more killed, last 60 s ago"), "{}", f.title);
         let stranger = later.replace("python3", "redis");
-        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &stranger)])));
+        let f = one(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &stranger)]))));
         assert!(f.title.starts_with("2 cgroups hit") && f.title.contains(UNNAMED), "{}", f.title);
     }
 
     #[test]
     fn a_cgroups_limit_is_told_with_victim_and_pod() {
-        let f = one(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL)])));
+        let f = one(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL)]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
         assert_eq!(
@@ -489,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_node_out_of_memory_is_critical_and_apart() {
-        let all = findings(examine(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, NODE_KILL)])));
+        let all = findings(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, NODE_KILL)]))));
         assert_eq!(all.len(), 2);
         let node = all.iter().find(|f| f.subject.kind == SubjectKind::Node).unwrap();
         assert_eq!(node.severity, Severity::Critical);
@@ -500,7 +502,7 @@ mod tests {
     fn many_kills_in_one_cgroup_are_one_finding() {
         let texts: Vec<(u64, String)> = (0..30).map(|i| (3000 - i, summary(1000 + i as u32))).collect();
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
-        let f = one(examine(&with(&lines)));
+        let f = one(examine(&Case::of(&with(&lines))));
         assert_eq!(fact(&f, "processes killed"), 30);
     }
 
@@ -509,7 +511,7 @@ mod tests {
         let texts: Vec<(u64, String)> =
             (0..9).map(|i| (3000 - i * 100, summary(1000 + i as u32).replace(POD, &format!("/job{i}")))).collect();
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
-        let f = one(examine(&with(&lines)));
+        let f = one(examine(&Case::of(&with(&lines))));
         assert_eq!((f.subject.kind, f.severity), (SubjectKind::Node, Severity::Warning));
         assert!(
             f.title.starts_with("9 cgroups hit their memory limit: 9 processes killed, last python3[1008]"),
@@ -524,17 +526,17 @@ mod tests {
 
     #[test]
     fn the_same_pid_a_day_apart_is_two_kills() {
-        let f = one(examine(&with(&[(60_000, NODE_KILL), (60, NODE_KILL)])));
+        let f = one(examine(&Case::of(&with(&[(60_000, NODE_KILL), (60, NODE_KILL)]))));
         assert_eq!(fact(&f, "processes killed"), 2);
     }
 
     #[test]
     fn old_wordings_are_put_together() {
-        let f = one(examine(&with(&[
+        let f = one(examine(&Case::of(&with(&[
             (60, "Task in /kubepods/pod1/c1 killed as a result of limit of /kubepods/pod1"),
             (60, "Memory cgroup out of memory: Kill process 1234 (chrome) score 850 or sacrifice child"),
             (60, "Killed process 1234 (chrome) total-vm:2345678kB, anon-rss:1234567kB, file-rss:0kB, shmem-rss:0kB"),
-        ])));
+        ]))));
         assert_eq!(f.subject.name, "/kubepods/pod1");
         assert_eq!(fact(&f, "processes killed"), 1);
         assert!(f.title.contains("chrome[1234] (1.2 GiB)"), "{}", f.title);
@@ -547,7 +549,7 @@ mod tests {
             evidence.counters.push(Source::CgroupMemory, path, "oom_kill", start(5), 0);
             evidence.counters.push(Source::CgroupMemory, path, "oom_kill", END, if path == "/" { 2 } else { to });
         }
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject.name, POD);
         assert_eq!(fact(&f, "while we watched"), 2);
     }
@@ -561,17 +563,17 @@ mod tests {
         }
         evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
         evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
-        assert_eq!(one(examine(&evidence)).subject.name, POD);
+        assert_eq!(one(examine(&Case::of(&evidence))).subject.name, POD);
     }
 
     #[test]
     fn the_nodes_own_count_is_the_last_resort() {
         let mut evidence = watched(5);
         evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
-        let (because, _) = cannot_tell(examine(&evidence));
+        let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
         assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
         evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert!(f.title.starts_with("1 process was killed"), "{}", f.title);
     }
 
@@ -579,14 +581,14 @@ mod tests {
     fn a_count_of_zero_since_boot_stands_in_for_the_log() {
         let mut evidence = watched(5);
         evidence.counters.push(Source::CgroupMemory, "/a", "oom_kill", start(5), 0);
-        cannot_tell(examine(&evidence));
+        cannot_tell(examine(&Case::of(&evidence)));
         evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 0);
-        assert!(fine(examine(&evidence)).contains("since boot"));
+        assert!(fine(examine(&Case::of(&evidence))).contains("since boot"));
     }
 
     #[test]
     fn nothing_seen_cannot_be_told_and_a_quiet_log_is_fine() {
-        cannot_tell(examine(&watched(5)));
-        assert!(fine(examine(&with(&[(90_000, NODE_KILL)]))).contains("no kill in the kernel log"));
+        cannot_tell(examine(&Case::of(&watched(5))));
+        assert!(fine(examine(&Case::of(&with(&[(90_000, NODE_KILL)])))).contains("no kill in the kernel log"));
     }
 }

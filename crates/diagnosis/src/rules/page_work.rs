@@ -2,27 +2,29 @@
 //!
 //! Both are everyday work of a job that uses memory: they are told, never warned of. Where they fill a core the verdict names them.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
-use crate::kernel_work::{ProcessWork, Work, not_sampled};
+use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
-use coroner_evidence::{Evidence, Source, WorkKind};
+use coroner_evidence::{Source, WorkKind};
 
 /// A fifth of one core is worth knowing, a tenth for huge pages: these are made for somebody's sake, faults are somebody's own.
 const FAULTS: f64 = 0.2;
 const HUGE: f64 = 0.1;
 const MOST_FINDINGS: usize = 3;
 
-pub fn page_faults(evidence: &Evidence) -> Answer {
-    examine(evidence, WorkKind::PageFault, FAULTS)
+pub fn page_faults(case: &Case<'_>) -> Answer {
+    examine(case, WorkKind::PageFault, FAULTS)
 }
 
-pub fn huge_pages(evidence: &Evidence) -> Answer {
-    examine(evidence, WorkKind::HugePages, HUGE)
+pub fn huge_pages(case: &Case<'_>) -> Answer {
+    examine(case, WorkKind::HugePages, HUGE)
 }
 
-fn examine(evidence: &Evidence, kind: WorkKind, worth_knowing: f64) -> Answer {
-    let Some(work) = Work::of(evidence) else { return not_sampled(evidence) };
+fn examine(case: &Case<'_>, kind: WorkKind, worth_knowing: f64) -> Answer {
+    let evidence = case.evidence;
+    let Some(work) = case.work() else { return not_sampled(evidence) };
     let processes = work.processes(|row| row.kind == kind);
     let telling = processes.iter().filter(|process| process.share >= worth_knowing).take(MOST_FINDINGS);
     Answer::from_findings(telling.map(|process| finding(process, kind)).collect(), || {
@@ -68,6 +70,7 @@ mod tests {
     use super::*;
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fine, one, start, watched};
+    use coroner_evidence::Evidence;
 
     fn at_work(kind: WorkKind, samples: u64) -> Evidence {
         let mut evidence = watched(1);
@@ -78,19 +81,19 @@ mod tests {
     /// The dead ends that cost weeks: they are told, and never a warning.
     #[test]
     fn faults_and_huge_pages_are_told_and_never_warned_of() {
-        let faults = one(page_faults(&at_work(WorkKind::PageFault, 95)));
+        let faults = one(page_faults(&Case::of(&at_work(WorkKind::PageFault, 95))));
         assert_eq!((faults.code, faults.severity), (Code::PageFaults, Severity::Info));
         assert!(faults.title.contains("train[70] spent 95 % of core 0 in page faults"), "{}", faults.title);
-        let huge = one(huge_pages(&at_work(WorkKind::HugePages, 95)));
+        let huge = one(huge_pages(&Case::of(&at_work(WorkKind::HugePages, 95))));
         assert_eq!((huge.code, huge.severity), (Code::HugePages, Severity::Info));
         assert!(huge.detail.contains("symptom rather than a cause"), "{}", huge.detail);
     }
 
     #[test]
     fn little_of_it_is_ruled_out_with_its_number() {
-        assert!(fine(page_faults(&at_work(WorkKind::PageFault, 19))).contains("19 %"));
-        assert!(fine(huge_pages(&at_work(WorkKind::HugePages, 9))).contains("9.0 %"));
-        assert!(fine(huge_pages(&at_work(WorkKind::PageFault, 95))).contains("0 %"), "one is not the other");
-        cannot_tell(page_faults(&watched(1)));
+        assert!(fine(page_faults(&Case::of(&at_work(WorkKind::PageFault, 19)))).contains("19 %"));
+        assert!(fine(huge_pages(&Case::of(&at_work(WorkKind::HugePages, 9)))).contains("9.0 %"));
+        assert!(fine(huge_pages(&Case::of(&at_work(WorkKind::PageFault, 95)))).contains("0 %"), "one is not the other");
+        cannot_tell(page_faults(&Case::of(&watched(1))));
     }
 }

@@ -4,6 +4,7 @@
 //! system time: the reader starves whoever shares that core.
 
 use super::not_seen;
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
@@ -56,7 +57,8 @@ pub(crate) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
     evidence.stat_reads.iter().filter(slow).max_by_key(|r| (speed(r) == Speed::VerySlow, r.cpu_ns.unwrap_or(r.took_ns)))
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     if evidence.stat_reads.is_empty() {
         return not_seen(
             evidence,
@@ -148,35 +150,35 @@ mod tests {
 
     #[test]
     fn slow_begins_at_50_ms_of_cpu_and_critical_at_a_second() {
-        assert_eq!(one(examine(&with(read(60, Some(50))))).severity, Severity::Warning);
-        assert!(fine(examine(&with(read(60, Some(49))))).contains("49 ms of CPU"));
-        let f = one(examine(&with(read(4_900, Some(4_800)))));
+        assert_eq!(one(examine(&Case::of(&with(read(60, Some(50)))))).severity, Severity::Warning);
+        assert!(fine(examine(&Case::of(&with(read(60, Some(49)))))).contains("49 ms of CPU"));
+        let f = one(examine(&Case::of(&with(read(4_900, Some(4_800))))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(fact(&f, "CPU time"), 4_800.0);
     }
 
     #[test]
     fn waiting_for_a_core_is_not_slow() {
-        fine(examine(&with(read(3_000, Some(1)))));
+        fine(examine(&Case::of(&with(read(3_000, Some(1))))));
         // 100 ms with a quarter of work is.
-        one(examine(&with(read(100, Some(25)))));
-        fine(examine(&with(read(100, Some(24)))));
+        one(examine(&Case::of(&with(read(100, Some(25))))));
+        fine(examine(&Case::of(&with(read(100, Some(24))))));
     }
 
     #[test]
     fn a_read_that_does_not_come_back_is_critical_if_it_works() {
         let unfinished = |cpu| StatRead { finished: false, ..read(2_000, cpu) };
-        let f = one(examine(&with(unfinished(None))));
+        let f = one(examine(&Case::of(&with(unfinished(None)))));
         assert_eq!(f.severity, Severity::Critical);
         assert!(f.title.contains("had not come back after 2.0 s"), "{}", f.title);
-        assert_eq!(one(examine(&with(unfinished(Some(1_900))))).severity, Severity::Critical);
-        assert_eq!(one(examine(&with(unfinished(Some(1))))).severity, Severity::Warning);
+        assert_eq!(one(examine(&Case::of(&with(unfinished(Some(1_900)))))).severity, Severity::Critical);
+        assert_eq!(one(examine(&Case::of(&with(unfinished(Some(1)))))).severity, Severity::Warning);
     }
 
     #[test]
     fn an_unknown_cpu_time_is_not_guessed() {
-        assert!(cannot_tell(examine(&with(read(500, None)))).0.contains("may have waited"));
-        fine(examine(&with(read(1, None))));
-        cannot_tell(examine(&watched(5)));
+        assert!(cannot_tell(examine(&Case::of(&with(read(500, None))))).0.contains("may have waited"));
+        fine(examine(&Case::of(&with(read(1, None)))));
+        cannot_tell(examine(&Case::of(&watched(5))));
     }
 }

@@ -4,6 +4,7 @@
 //! net/core/dev.c, enqueue_to_backlog): loopback, veth, tunnels, RPS. Drivers that poll with NAPI drop in their own rings,
 //! before this counter. `time_squeeze` counts polls that ended by budget with work left (net_rx_action): normal under load.
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
@@ -61,7 +62,8 @@ impl Core<'_> {
     }
 }
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let moved = |subject: &str, name: &str| evidence.counters.moved(Source::Softnet, subject, name);
     let mut cores: Vec<Core> = evidence
         .counters
@@ -249,7 +251,7 @@ mod tests {
     }
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
-        match examine(evidence) {
+        match examine(&Case::of(evidence)) {
             Answer::Findings(findings) => findings,
             other => panic!("{other:?}"),
         }
@@ -273,13 +275,13 @@ mod tests {
 
     #[test]
     fn what_was_dropped_before_we_looked_is_not_news() {
-        let Answer::Fine(why) = examine(&seen(&[(0, 500, 0, 3), (1, 200, 0, 0)])) else { panic!() };
+        let Answer::Fine(why) = examine(&Case::of(&seen(&[(0, 500, 0, 3), (1, 200, 0, 0)]))) else { panic!() };
         assert!(why.contains("0 of 700 packets") && why.contains("5.0 s"), "{why}");
     }
 
     #[test]
     fn squeezes_are_a_note_and_only_if_many() {
-        assert!(matches!(examine(&seen(&[(0, 90_000, 0, 499)])), Answer::Fine(_)));
+        assert!(matches!(examine(&Case::of(&seen(&[(0, 90_000, 0, 499)]))), Answer::Fine(_)));
         let found = findings(&seen(&[(0, 90_000, 0, 500)]));
         assert_eq!(found[0].severity, Severity::Info);
     }
@@ -294,14 +296,14 @@ mod tests {
 
     #[test]
     fn unread_or_read_once_is_not_fine() {
-        assert!(matches!(examine(&Evidence::default()), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&Evidence::default())), Answer::CannotTell { .. }));
         let mut once = Evidence::default();
         once.counters.push(Source::Softnet, "cpu0", "dropped", Time::from_secs(1), 5);
-        assert!(matches!(examine(&once), Answer::CannotTell { .. }));
+        assert!(matches!(examine(&Case::of(&once)), Answer::CannotTell { .. }));
         let mut denied = Evidence::default();
         denied.unseen(probe::SOFTNET, "drops", "/proc/net/softnet_stat: Permission denied", "run as root");
         assert!(
-            matches!(examine(&denied), Answer::CannotTell { because, .. } if because.contains("Permission denied"))
+            matches!(examine(&Case::of(&denied)), Answer::CannotTell { because, .. } if because.contains("Permission denied"))
         );
     }
 }

@@ -4,20 +4,22 @@
 //! each start costs CPU and may leave a dead cgroup behind. What counts as churn is in [`crate::units::churn`].
 
 use super::unit_crashloop::{left_behind, leftovers, rounded};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::churn::{Churning, Kind, births, churning};
-use crate::units::cost::{UnitCost, costs};
+use crate::units::cost::UnitCost;
 use crate::units::paths::shell_word;
 use crate::units::protected::is_protected;
 use crate::words::{count, duration_words, rate};
-use coroner_evidence::{ChildExits, Evidence, probe};
+use coroner_evidence::{ChildExits, probe};
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let churning = churning(evidence);
     if !churning.is_empty() {
-        let costs = costs(evidence);
+        let costs = case.unit_costs();
         let none = UnitCost::default();
         let is_blind = evidence.why_unseen(probe::CHILD_EXITS).is_some();
         let told = churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none), is_blind));
@@ -175,6 +177,7 @@ mod tests {
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one, watched};
     use crate::units::churn::tests::{births, children, service};
     use crate::zombies::test_scan::scan;
+    use coroner_evidence::Evidence;
 
     #[test]
     fn a_supervisor_is_told_with_what_it_starts_and_what_it_leaves() {
@@ -184,7 +187,7 @@ mod tests {
             births("/system.slice/init-1.service", "agent.*", 15, "init-1", "/system.slice/init-1.service");
         evidence.child_exits = children("init-1", "agent", 15, 15, "/system.slice/init-1.service");
         evidence.zombie_scans = vec![scan((0..40).map(|i| format!("/system.slice/init-1.service/agent.{i}")))];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!((f.severity, &*f.subject.name), (Severity::Warning, "init-1.service"));
         assert_eq!(
             f.title,
@@ -200,7 +203,7 @@ mod tests {
     fn a_child_that_fails_in_the_same_cgroup_is_told_as_well() {
         let mut evidence = watched(60);
         evidence.child_exits = children("supervisord", "worker", 6, 6, "/system.slice/supervisor.service");
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(
             f.title,
             "supervisor.service starts worker again and again: it fails 6.0 per minute, exit status 5; systemd does not count it"
@@ -212,16 +215,16 @@ mod tests {
     fn what_the_node_needs_is_not_to_be_disabled() {
         let mut evidence = watched(5);
         evidence.cgroup_churn = births("/system.slice/ssh.service", "x*", 15, "x", "/system.slice/ssh.service");
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert!(!f.remedy.contains("disable --now"), "{}", f.remedy);
     }
 
     #[test]
     fn quiet_is_fine_and_blind_is_not() {
         let mut evidence = watched(5);
-        assert!(fine(examine(&evidence)).contains("0 cgroups"));
+        assert!(fine(examine(&Case::of(&evidence))).contains("0 cgroups"));
         evidence.unseen(probe::CHILD_EXITS, "processes that end", "no BTF", "a newer kernel");
-        assert_eq!(cannot_tell(examine(&evidence)).0, "no BTF");
-        cannot_tell(examine(&Evidence::default()));
+        assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "no BTF");
+        cannot_tell(examine(&Case::of(&Evidence::default())));
     }
 }

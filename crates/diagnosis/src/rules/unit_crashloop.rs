@@ -3,11 +3,12 @@
 //! An agent that nobody uses and that cannot start is restarted for ever: it costs CPU, and each start leaves a cgroup behind that
 //! memory may pin (see zombie-memcgs). How a loop is told from an administrator's restarts is in [`crate::units::loops`].
 
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::ties::Ties;
-use crate::units::cost::{UnitCost, costs};
+use crate::units::cost::UnitCost;
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
 use crate::units::paths::shell_word;
 use crate::units::protected::is_protected;
@@ -16,7 +17,8 @@ use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     if evidence.units.is_empty() {
         return units_unseen(evidence);
     }
@@ -25,7 +27,7 @@ pub fn examine(evidence: &Evidence) -> Answer {
     if loops.is_empty() {
         return Answer::Fine(format!("{} units, none restarts again and again", count(seen.len() as u64)));
     }
-    let costs = costs(evidence);
+    let costs = case.unit_costs();
     let none = UnitCost::default();
     let scene = Scene { now: log_events::end_of(evidence), clock: evidence.clocks.last(), files: &evidence.unit_files };
     let findings = loops.iter().map(|l| finding(l, costs.get(&l.unit.name).unwrap_or(&none), &scene)).collect();
@@ -305,7 +307,7 @@ mod tests {
         let mut last = unit(END, "ecs.service", 128, "b");
         (last.exit_kind, last.exit_status) = (Some("exited".into()), Some(5));
         last.result = Some("exit-code".into());
-        let f = one(examine(&seen(vec![unit(start(6), "ecs.service", 104, "a"), last])));
+        let f = one(examine(&Case::of(&seen(vec![unit(start(6), "ecs.service", 104, "a"), last]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
         assert_eq!(f.title, "ecs.service crashloops: 128 restarts, 4.0 per second, exit status 5");
@@ -319,7 +321,7 @@ mod tests {
         let waiting = |restarts| {
             let mut u = unit(END, "x.service", restarts, "a");
             (u.active_state, u.sub_state) = ("activating".into(), "auto-restart".into());
-            examine(&seen(vec![Unit { at: start(6), ..u.clone() }, u]))
+            examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u])))
         };
         let f = one(waiting(3));
         assert!(f.detail.contains("waits for its next"), "{}", f.detail);
@@ -328,20 +330,22 @@ mod tests {
 
     #[test]
     fn an_administrators_restart_is_no_loop() {
-        fine(examine(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 0, "b")])));
+        fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 0, "b")]))));
         // Also of a unit that had restarted before: the start sets the count back.
-        fine(examine(&seen(vec![unit(start(6), "x.service", 7, "a"), unit(END, "x.service", 0, "b")])));
+        fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 7, "a"), unit(END, "x.service", 0, "b")]))));
     }
 
     #[test]
     fn a_count_that_was_set_back_still_shows_the_loop() {
-        let f = one(examine(&seen(vec![unit(start(6), "x.service", 900, "a"), unit(END, "x.service", 4, "b")])));
+        let f =
+            one(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 900, "a"), unit(END, "x.service", 4, "b")]))));
         assert_eq!(fact(&f, "of these within"), 4);
     }
 
     #[test]
     fn one_crash_is_only_worth_knowing() {
-        let f = one(examine(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 1, "b")])));
+        let f =
+            one(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 1, "b")]))));
         assert_eq!(f.severity, Severity::Info);
         assert!(f.title.contains("died and was restarted"));
     }
@@ -350,7 +354,7 @@ mod tests {
     fn a_failed_unit_that_stays_down_is_no_loop() {
         let mut u = unit(END, "x.service", 5, "a");
         (u.active_state, u.sub_state, u.result) = ("failed".into(), "failed".into(), Some("exit-code".into()));
-        fine(examine(&seen(vec![Unit { at: start(6), ..u.clone() }, u])));
+        fine(examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u]))));
     }
 
     #[test]
@@ -358,19 +362,19 @@ mod tests {
         // 500 restarts in 55 hours: one in 400 s; started a minute ago.
         let mut u = unit(END, "x.service", 500, "a");
         u.main_started = Some(END - Duration::from_secs(60));
-        let f = one(examine(&seen(vec![Unit { at: start(6), ..u.clone() }, u.clone()])));
+        let f = one(examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u.clone()]))));
         assert!(f.title.contains("9.0 per hour on average since boot"), "{}", f.title);
         // Ran for an hour since: it got over it.
         u.main_started = Some(END - Duration::from_secs(3600));
-        fine(examine(&seen(vec![Unit { at: start(6), ..u.clone() }, u])));
+        fine(examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u]))));
     }
 
     #[test]
     fn losing_sight_of_a_unit_neither_sets_nor_clears() {
-        fine(examine(&seen(vec![unit(start(6), "x.service", 2, "a")])));
+        fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 2, "a")]))));
         let mut u = unit(start(6), "x.service", 40, "a");
         u.sub_state = "auto-restart".into();
-        one(examine(&seen(vec![u])));
+        one(examine(&Case::of(&seen(vec![u]))));
     }
 
     #[test]
@@ -378,7 +382,7 @@ mod tests {
         for name in
             ["kubelet.service", "ssh.service", "systemd-logind.service", "dbus.service", "serial-getty@ttyS0.service"]
         {
-            let f = one(examine(&seen(vec![unit(start(6), name, 3, "a"), unit(END, name, 9, "b")])));
+            let f = one(examine(&Case::of(&seen(vec![unit(start(6), name, 3, "a"), unit(END, name, 9, "b")]))));
             assert!(!f.remedy.contains("disable --now") && f.remedy.contains("journalctl -u"), "{name}: {}", f.remedy);
         }
         assert!(!is_protected("ecs.service"));
@@ -386,12 +390,12 @@ mod tests {
 
     #[test]
     fn the_fastest_loop_comes_first() {
-        let names: Vec<String> = findings(examine(&seen(vec![
+        let names: Vec<String> = findings(examine(&Case::of(&seen(vec![
             unit(start(6), "slow.service", 3, "a"),
             unit(END, "slow.service", 5, "b"),
             unit(start(6), "fast.service", 3, "a"),
             unit(END, "fast.service", 30, "b"),
-        ])))
+        ]))))
         .into_iter()
         .map(|f| f.subject.name)
         .collect();
@@ -402,6 +406,6 @@ mod tests {
     fn without_systemd_it_says_why() {
         let mut evidence = watched(5);
         evidence.unseen(probe::UNITS, "units", "systemd does not run here", "run on the node");
-        assert_eq!(cannot_tell(examine(&evidence)).0, "systemd does not run here");
+        assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "systemd does not run here");
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::agents::baseline::{ChangedUnit, Drift, DriftedUnit};
 use crate::agents::{self, Start, start_of};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::rules::not_seen;
@@ -18,7 +19,8 @@ const LISTED: usize = 20;
 /// So many in the title.
 const TITLED: usize = 3;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let Some(baseline) = &evidence.baseline else {
         return Answer::NotAsked;
     };
@@ -142,13 +144,13 @@ mod tests {
     fn what_came_and_starts_is_a_warning() {
         let good = [unit("a.service", Enablement::Enabled), unit("b.service", Enablement::Disabled)];
         let now = vec![unit("a.service", Enablement::Enabled), unit("ecs.service", Enablement::Enabled)];
-        let f = one(examine(&against(&good, now)));
+        let f = one(examine(&Case::of(&against(&good, now))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.title, "Units differ from the baseline: 1 new and 1 gone; of these start ecs.service");
         assert_eq!(fact(&f, "new: ecs.service"), "enabled, starts");
         assert_eq!(fact(&f, "gone: b.service"), "disabled");
         // Enabled since: a change that starts something.
-        let f = one(examine(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)])));
+        let f = one(examine(&Case::of(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)]))));
         assert_eq!(
             (f.severity, fact(&f, "changed: b")),
             (Severity::Warning, &"enablement disabled → enabled, starts".into())
@@ -160,7 +162,7 @@ mod tests {
         let good = [unit("a.service", Enablement::Enabled)];
         let mut now = vec![good[0].clone()];
         now.extend((0..30).map(|i| unit(&format!("n{i:02}.service"), Enablement::Static)));
-        let f = one(examine(&against(&good, now)));
+        let f = one(examine(&Case::of(&against(&good, now))));
         assert_eq!(f.severity, Severity::Info);
         assert_eq!((f.evidence.len(), fact(&f, "more that are new")), (21, &10.into()));
         assert!(f.detail.contains("n19.service and 10 more") && !f.detail.contains("n20"), "{}", f.detail);
@@ -170,13 +172,18 @@ mod tests {
     fn fine_and_cannot_tell() {
         let good = [unit("a.service", Enablement::Enabled)];
         let mut evidence = against(&good, good.to_vec());
-        assert!(fine(examine(&evidence)).contains("none new, gone or changed against /etc/coroner/good.json"));
+        assert!(
+            fine(examine(&Case::of(&evidence))).contains("none new, gone or changed against /etc/coroner/good.json")
+        );
         evidence.baseline.as_mut().unwrap().text.truncate(40);
-        let (because, _) = cannot_tell(examine(&evidence));
+        let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
         assert!(because.starts_with("/etc/coroner/good.json: not a baseline"), "{because}");
         evidence.unit_files.clear();
         evidence.unseen(probe::UNIT_FILES, "unit files", "/etc/systemd: Permission denied", "run as root");
-        assert_eq!(cannot_tell(examine(&evidence)), ("/etc/systemd: Permission denied".into(), "run as root".into()));
-        assert_eq!(examine(&Evidence::default()), Answer::NotAsked);
+        assert_eq!(
+            cannot_tell(examine(&Case::of(&evidence))),
+            ("/etc/systemd: Permission denied".into(), "run as root".into())
+        );
+        assert_eq!(examine(&Case::of(&Evidence::default())), Answer::NotAsked);
     }
 }

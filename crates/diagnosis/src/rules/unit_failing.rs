@@ -4,6 +4,7 @@
 //! nothing restarts it, nothing piles up. It is worth knowing, and never a loop.
 
 use super::unit_crashloop::{ended_words, units_unseen};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
@@ -21,7 +22,8 @@ const TOLD: usize = 10;
 /// What systemd logs when a unit has failed.
 const FAILED_LINE: &str = "Failed with result '";
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     if evidence.units.is_empty() {
         return units_unseen(evidence);
     }
@@ -236,7 +238,7 @@ mod tests {
             next_trigger_real_ns: Some(NOW_NS + 600_000_000_000),
             ..Unit::default()
         };
-        let f = one(examine(&seen(vec![job, timer])));
+        let f = one(examine(&Case::of(&seen(vec![job, timer]))));
         assert_eq!(f.severity, Severity::Info);
         assert_eq!(f.title, "report.service failed at its last run, exit status 3, 30 s ago");
         assert!(f.detail.contains("report.timer runs it next in 10 min"), "{}", f.detail);
@@ -246,12 +248,12 @@ mod tests {
 
     #[test]
     fn a_job_that_fails_every_other_time_fails_now_and_then() {
-        let f = one(examine(&seen(vec![
+        let f = one(examine(&Case::of(&seen(vec![
             bad(start(6), "report.service", "a"),
             unit(start(4), "report.service", "inactive", "success", "b"),
             bad(start(2), "report.service", "c"),
             unit(END, "report.service", "inactive", "success", "d"),
-        ])));
+        ]))));
         assert!(f.title.starts_with("report.service fails now and then, exit status 3; last 32 s ago"), "{}", f.title);
         assert_eq!((fact(&f, "runs that failed"), fact(&f, "were seen")), (&2.into(), &4.into()));
     }
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn the_journal_remembers_what_no_look_saw() {
         let mut evidence = seen(vec![unit(END, "report.service", "inactive", "success", "d")]);
-        fine(examine(&evidence));
+        fine(examine(&Case::of(&evidence)));
         let line = |ago: u64| UnitLogLine {
             unit: "report.service".into(),
             real_ns: NOW_NS - ago * 1_000_000_000,
@@ -267,7 +269,7 @@ mod tests {
             restart: None,
         };
         evidence.unit_log = vec![line(7200), line(3600)];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(fact(&f, "failures in the journal"), 2);
         assert!(f.detail.contains("2 failures since 2 h ago"), "{}", f.detail);
     }
@@ -278,9 +280,9 @@ mod tests {
         down.service_type = Some("simple".into());
         let mut up = unit(END, "x.service", "active", "success", "b");
         up.service_type = down.service_type.clone();
-        let f = one(examine(&seen(vec![down.clone()])));
+        let f = one(examine(&Case::of(&seen(vec![down.clone()]))));
         assert!(f.title.starts_with("x.service failed and stays down, exit status 3"), "{}", f.title);
-        fine(examine(&seen(vec![Unit { at: start(6), ..down }, up])));
+        fine(examine(&Case::of(&seen(vec![Unit { at: start(6), ..down }, up]))));
     }
 
     #[test]
@@ -288,12 +290,13 @@ mod tests {
         let mut u = bad(END, "x.service", "a");
         (u.restarts, u.active_state, u.sub_state) = (Some(9), "activating".into(), "auto-restart".into());
         u.service_type = Some("simple".into());
-        fine(examine(&seen(vec![u])));
+        fine(examine(&Case::of(&seen(vec![u]))));
     }
 
     #[test]
     fn very_many_are_told_together() {
-        let all = findings(examine(&seen((0..30).map(|i| bad(END, &format!("x{i}.service"), "a")).collect())));
+        let all =
+            findings(examine(&Case::of(&seen((0..30).map(|i| bad(END, &format!("x{i}.service"), "a")).collect()))));
         assert_eq!(all.len(), TOLD + 1);
         assert!(all[TOLD].title.contains("20 more units"));
     }

@@ -4,6 +4,7 @@
 //! that something makes and removes cgroups again and again, and that nothing clears what they leave.
 
 use super::{not_seen, slow_memcg_stat};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
@@ -31,7 +32,8 @@ const CHANGED: u64 = 20;
 /// How those that a scan named are told.
 pub mod named;
 
-pub fn examine(evidence: &Evidence) -> Answer {
+pub fn examine(case: &Case<'_>) -> Answer {
+    let evidence = case.evidence;
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     let report = zombies::report(evidence);
     let counted = Counts::of(census, report.as_ref());
@@ -324,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_incident_is_critical_with_exact_numbers() {
-        let f = one(examine(&with(240, 68_440)));
+        let f = one(examine(&Case::of(&with(240, 68_440))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
         assert_eq!(fact(&f, "dead memory cgroups"), 68_440);
@@ -343,32 +345,36 @@ mod tests {
     fn names_of_a_few_do_not_hide_that_there_are_many_now() {
         let early = ZombieScan { at: start(40), ..scan((0..40).map(|i| format!("/ecs/agent-{i}"))) };
         let mut evidence = Evidence { zombie_scans: vec![early], ..with(50, 701) };
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(fact(&f, "dead memory cgroups"), 701);
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"), "those that were named are others");
         assert!(f.detail.contains("last named 40 s before they were counted, when there were 40; "), "{}", f.detail);
         // A few more do not make the names wrong, and nor does a census of before.
         evidence.cgroup_censuses = vec![census(END, 50, 60)];
-        assert!(fine(examine(&evidence)).contains("40 dead"));
+        assert!(fine(examine(&Case::of(&evidence))).contains("40 dead"));
         evidence.cgroup_censuses = vec![census(start(50), 50, 701)];
-        assert!(fine(examine(&evidence)).contains("40 dead"));
+        assert!(fine(examine(&Case::of(&evidence))).contains("40 dead"));
         // Most of them were freed.
         evidence.zombie_scans[0] = ZombieScan { at: start(40), ..scan((0..900).map(|i| format!("/ecs/agent-{i}"))) };
         evidence.cgroup_censuses = vec![census(END, 50, 12)];
-        assert!(fine(examine(&evidence)).contains("12 dead"));
+        assert!(fine(examine(&Case::of(&evidence))).contains("12 dead"));
     }
 
     #[test]
     fn each_threshold_holds_at_its_edge() {
-        assert!(fine(examine(&with(50, 99))).contains("99 dead memory cgroups beside 50 live"));
-        assert_eq!(one(examine(&with(50, 100))).severity, Severity::Info);
-        assert_eq!(one(examine(&with(50, 299))).severity, Severity::Info);
-        assert_eq!(one(examine(&with(50, 300))).severity, Severity::Warning);
-        assert_eq!(one(examine(&with(151, 300))).severity, Severity::Info, "fewer than two dead for each live one");
-        assert_eq!(one(examine(&with(50, 9_999))).severity, Severity::Warning);
-        assert_eq!(one(examine(&with(50, 10_000))).severity, Severity::Critical);
-        assert_eq!(one(examine(&with(20_000, 10_000))).severity, Severity::Critical);
+        assert!(fine(examine(&Case::of(&with(50, 99)))).contains("99 dead memory cgroups beside 50 live"));
+        assert_eq!(one(examine(&Case::of(&with(50, 100)))).severity, Severity::Info);
+        assert_eq!(one(examine(&Case::of(&with(50, 299)))).severity, Severity::Info);
+        assert_eq!(one(examine(&Case::of(&with(50, 300)))).severity, Severity::Warning);
+        assert_eq!(
+            one(examine(&Case::of(&with(151, 300)))).severity,
+            Severity::Info,
+            "fewer than two dead for each live one"
+        );
+        assert_eq!(one(examine(&Case::of(&with(50, 9_999)))).severity, Severity::Warning);
+        assert_eq!(one(examine(&Case::of(&with(50, 10_000)))).severity, Severity::Critical);
+        assert_eq!(one(examine(&Case::of(&with(20_000, 10_000)))).severity, Severity::Critical);
     }
 
     #[test]
@@ -382,12 +388,12 @@ mod tests {
             finished: true,
         };
         evidence.stat_reads = vec![read.clone()];
-        let quick = one(examine(&evidence));
+        let quick = one(examine(&Case::of(&evidence)));
         assert_eq!(quick.severity, Severity::Warning);
         assert!(quick.detail.contains("still quick to read"), "{}", quick.detail);
         read.cpu_ns = Some(70_000_000);
         evidence.stat_reads = vec![read];
-        let felt = one(examine(&evidence));
+        let felt = one(examine(&Case::of(&evidence)));
         assert_eq!(felt.severity, Severity::Critical);
         assert!(felt.detail.contains("they are felt"), "{}", felt.detail);
     }
@@ -395,24 +401,24 @@ mod tests {
     #[test]
     fn growth_is_told_only_if_the_window_supports_it() {
         let mut evidence = with(50, 500);
-        assert!(one(examine(&evidence)).detail.contains("too briefly"));
+        assert!(one(examine(&Case::of(&evidence))).detail.contains("too briefly"));
         evidence.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 541);
         evidence.counters.push(Source::CgroupTree, "memory", "tracked", END, 550);
-        assert!(one(examine(&evidence)).detail.contains("too briefly"), "9 in 5 s may be anything");
+        assert!(one(examine(&Case::of(&evidence))).detail.contains("too briefly"), "9 in 5 s may be anything");
         evidence.counters.push(Source::CgroupTree, "memory", "tracked", END, 551);
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert!(f.detail.contains("10 more in 5.0 s (7,200 per hour"), "{}", f.detail);
         let mut long = Evidence { core_times: watched(600).core_times, ..with(50, 500) };
         long.cgroup_censuses.insert(0, census(start(600), 50, 460));
-        assert!(one(examine(&long)).detail.contains("40 more in 10 min (240 per hour"));
+        assert!(one(examine(&Case::of(&long))).detail.contains("40 more in 10 min (240 per hour"));
         long.cgroup_censuses[0] = census(start(600), 50, 500);
-        assert!(one(examine(&long)).detail.contains("Not growing in the 10 min"));
+        assert!(one(examine(&Case::of(&long))).detail.contains("Not growing in the 10 min"));
         // New live ones are tracked too, and are no growth of the dead.
         let mut alive = with(50, 500);
         alive.cgroup_censuses.insert(0, census(start(5), 30, 500));
         alive.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 530);
         alive.counters.push(Source::CgroupTree, "memory", "tracked", END, 550);
-        assert!(one(examine(&alive)).detail.contains("too briefly"));
+        assert!(one(examine(&Case::of(&alive))).detail.contains("too briefly"));
     }
 
     #[test]
@@ -428,20 +434,20 @@ mod tests {
         };
         evidence.cgroup_censuses[0].crowded =
             vec![parent("/", 500), parent("/system.slice", 490), parent("/kubepods", 10)];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject.name, "/system.slice");
         assert_eq!(fact(&f, "dead below /system.slice"), 490);
     }
 
     #[test]
     fn what_was_not_counted_is_not_zero() {
-        cannot_tell(examine(&watched(5)));
+        cannot_tell(examine(&Case::of(&watched(5))));
         let mut evidence = with(50, 500);
         evidence.cgroup_censuses[0].dying = None;
-        assert!(cannot_tell(examine(&evidence)).0.contains("does not say"));
+        assert!(cannot_tell(examine(&Case::of(&evidence))).0.contains("does not say"));
         let mut evidence = with(50, 500);
         evidence.cgroup_censuses[0].truncated = true;
-        cannot_tell(examine(&evidence));
+        cannot_tell(examine(&Case::of(&evidence)));
     }
 
     /// 500 dead of one unit, kept by files it left, made by systemd.
@@ -482,7 +488,7 @@ mod tests {
     #[test]
     fn a_scan_names_the_unit_its_files_and_its_maker() {
         let evidence = by_name();
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning, "as without a scan");
         assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
         for words in [
@@ -512,12 +518,12 @@ mod tests {
         let mut evidence = by_name();
         evidence.cgroup_churn.clear();
         evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch/job-{i}")))];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
         assert!(f.remedy.contains("coroner zombies --watch") && f.remedy.contains("drop_caches"), "{}", f.remedy);
         // Nobody has most of them.
         evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch{}/job-{i}", ["a", "b", "c"][i % 3])))];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
         assert!(f.detail.contains("167 died below /batcha as job-*"), "{}", f.detail);
         assert_eq!(f.remedy, REMEDY);
@@ -527,10 +533,10 @@ mod tests {
     fn a_scan_counts_where_the_census_cannot() {
         let mut evidence = by_name();
         evidence.cgroup_censuses[0].dying = None;
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(fact(&f, "dead memory cgroups"), 500);
         assert_eq!(f.evidence[0].source, "bpf-test-run");
         evidence.cgroup_censuses.clear();
-        assert_eq!(fact(&one(examine(&evidence)), "live"), 50);
+        assert_eq!(fact(&one(examine(&Case::of(&evidence))), "live"), 50);
     }
 }

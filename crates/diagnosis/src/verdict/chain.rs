@@ -2,7 +2,8 @@
 
 use super::causes::{self, Needed, Root};
 use super::links::{self, Linked};
-use super::{Case, Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
+use super::{Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{NO_ROOM, with_room_for_thread};
 use crate::finding::{Finding, Severity};
@@ -197,7 +198,7 @@ fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
         KEEPS_OTHERS_OFF.contains(&finding.code) && is_walker
     };
     let core = findings.iter().find(keeps_off).and_then(|finding| finding.ties.cores.first().copied());
-    let room = |core| case.cores.window().and_then(|window| with_room_for_thread(&case.cores, core, window));
+    let room = |core| case.cores().window().and_then(|window| with_room_for_thread(case.cores(), core, window));
     let name = walker.name();
     let how = match core.map(room) {
         None => format!("stop {name}, or let it look less often."),

@@ -14,74 +14,13 @@ pub mod proof;
 pub mod risk;
 pub mod timeline;
 
-use crate::cgroup_paths::cgroup_name;
+use crate::case::Case;
 use crate::code::Code;
-use crate::cores::Cores;
-use crate::cores::threads::OBSERVER;
 use crate::finding::{Fact, Finding, Severity, Subject};
-use crate::kernel_work::Work;
-use crate::rules::zombie_memcgs;
-use crate::units::cost::{UnitCost, costs};
-use crate::zombies;
-use coroner_evidence::Evidence;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 pub use proof::{Certainty, Proof, Proofs};
 pub use timeline::Moment;
-
-/// What causes and links may look at.
-pub struct Case<'e> {
-    pub evidence: &'e Evidence,
-    pub findings: &'e [Finding],
-    pub cores: Cores<'e>,
-    /// `None` if the kernel was not sampled.
-    pub work: Option<Work<'e>>,
-    /// `None` if the dead were not looked for.
-    pub zombies: Option<zombies::Report<'e>>,
-    /// Dead and live memory cgroups; `None` if they were not counted.
-    pub memcgs: Option<(u64, u64)>,
-    /// By the unit's name.
-    pub unit_costs: BTreeMap<String, UnitCost>,
-}
-
-impl<'e> Case<'e> {
-    pub fn new(evidence: &'e Evidence, findings: &'e [Finding]) -> Case<'e> {
-        let zombies = zombie_memcgs::current(evidence);
-        Case {
-            evidence,
-            findings,
-            memcgs: zombie_memcgs::dead_and_live(evidence, zombies.as_ref()),
-            cores: Cores::of(evidence),
-            work: Work::of(evidence),
-            zombies,
-            unit_costs: costs(evidence),
-        }
-    }
-
-    pub fn is_observer(&self, pid: u32) -> bool {
-        let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
-        process.is_some_and(|process| process.comm == OBSERVER)
-    }
-
-    /// Where a process belongs, to follow its name: ` of train.service`, ` of pod 6f9b…`, ` in cgroup /a`; empty if that says nothing.
-    pub fn home_of(&self, pid: u32) -> String {
-        let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
-        let Some(path) = process.and_then(|process| process.memory_cgroup.as_deref().or(process.cpu_cgroup.as_deref()))
-        else {
-            return String::new();
-        };
-        match cgroup_name(path) {
-            _ if path == "/" => String::new(),
-            name if name.starts_with("cgroup ") => format!(" in {name}"),
-            name => format!(" of {name}"),
-        }
-    }
-
-    pub fn findings_of(&self, code: Code) -> impl Iterator<Item = &'e Finding> {
-        self.findings.iter().filter(move |finding| finding.code == code)
-    }
-}
 
 /// Which finding: its code, its subject, and who did it. A core may be taken by one thread, and later by another one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -172,11 +111,12 @@ pub struct Conclusion {
     pub unexplained: Vec<Unexplained>,
 }
 
-pub fn conclude(evidence: &Evidence, findings: &[Finding]) -> Conclusion {
-    if findings.iter().all(|finding| finding.severity < Severity::Warning) {
+/// Of the case's findings.
+pub fn conclude(case: &Case<'_>) -> Conclusion {
+    if case.findings.iter().all(|finding| finding.severity < Severity::Warning) {
         return Conclusion::default();
     }
-    chain::conclude(&Case::new(evidence, findings))
+    chain::conclude(case)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What will come if nothing is done.
 
-use super::Case;
+use crate::case::Case;
 use crate::code::Code;
 use crate::words::{count, duration_words};
 use crate::zombies::Growth;
@@ -24,7 +24,7 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
     if case.findings_of(Code::MemcgWalk).next().is_some() || case.findings_of(Code::SlowMemcgStat).next().is_some() {
         return None;
     }
-    let (dead, _) = case.memcgs?;
+    let (dead, _) = case.memcgs()?;
     let version = case.evidence.cgroup_censuses.last().map_or(2, |census| census.version);
     let walks = stats_walk(case.evidence, version) == Some(true);
     let (each, who) = match walks {
@@ -43,7 +43,7 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
         Growth::Growing { by, over } => Some(by as f64 * 3600.0 / over.as_secs_f64().max(1.0)),
         Growth::Steady { .. } | Growth::TooShort => None,
     };
-    let of_all = || case.zombies.as_ref()?.per_hour.map(|rate| rate.value);
+    let of_all = || case.zombies()?.per_hour.map(|rate| rate.value);
     let per_hour = own_per_hour.or_else(watched).or_else(of_all).filter(|per_hour| *per_hour > 0.0)?;
     let hours = (hurts - dead) as f64 / per_hour;
     if hours > FURTHEST {

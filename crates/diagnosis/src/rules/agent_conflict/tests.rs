@@ -1,6 +1,7 @@
 use super::*;
 use crate::agents::questions;
 use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+use coroner_evidence::Evidence;
 use coroner_evidence::{Container, Enablement, FileAnswer, FileState, Unit, UnitFile, UnitSockets};
 
 /// A node on which these units are enabled and active, and whose files are all there or all missing.
@@ -34,7 +35,7 @@ fn two_orchestrators_are_named_with_what_shows_their_use() {
     let mut evidence = node(&["ecs.service", "kubelet.service", "amazon-ecs-volume-plugin.socket"], true);
     evidence.unit_sockets =
         vec![UnitSockets { at: END, unit: "kubelet.service".into(), processes: 1, listening: 2, connected: 3 }];
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
     assert_eq!(f.title, "Two orchestrators on one node: ecs.service and kubelet.service");
     let used: Vec<&str> =
@@ -47,24 +48,24 @@ fn two_orchestrators_are_named_with_what_shows_their_use() {
 
 #[test]
 fn one_without_configuration_is_no_conflict() {
-    fine(examine(&node(&["ecs.service", "kubelet.service"], false)));
-    fine(examine(&node(&["kubelet.service", "sshd.service"], true)));
+    fine(examine(&Case::of(&node(&["ecs.service", "kubelet.service"], false))));
+    fine(examine(&Case::of(&node(&["kubelet.service", "sshd.service"], true))));
 }
 
 #[test]
 fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
     let mut evidence = node(&["docker.service", "containerd.service", "kubelet.service"], true);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "docker.service"));
     assert_eq!(fact(&f, "docker.service in use"), "nothing seen that shows it");
     assert!(f.detail.contains("docker.service shows no sign of use, kubelet.service is in use"), "{}", f.detail);
     assert!(!agents::recommends_removal(&f.remedy), "{}", f.remedy);
     evidence.containers =
         vec![Container { at: END, runtime: "docker".into(), name: "web".into(), ..Container::default() }];
-    fine(examine(&evidence));
+    fine(examine(&Case::of(&evidence)));
 }
 
 #[test]
 fn nothing_seen() {
-    cannot_tell(examine(&Evidence::default()));
+    cannot_tell(examine(&Case::of(&Evidence::default())));
 }

@@ -73,7 +73,7 @@ fn beside_kubelet(seconds: u64, there: &[(&str, &[&str])]) -> Evidence {
 
 #[test]
 fn an_agent_without_configuration_beside_a_kubelet() {
-    let f = one(examine(&beside_kubelet(10, &[])));
+    let f = one(examine(&Case::of(&beside_kubelet(10, &[]))));
     assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
     assert_eq!(f.severity, Severity::Info);
     assert!(fact(&f, "configuration").as_str().unwrap().contains("/etc/ecs/ecs.config does not exist"));
@@ -88,15 +88,15 @@ fn an_agent_without_configuration_beside_a_kubelet() {
     );
     // The same agent configured: nothing, and no conflict either, as the name of a process is all there is.
     let configured = beside_kubelet(10, &[CLUSTER]);
-    fine(examine(&configured));
-    fine(super::super::agent_conflict::examine(&configured));
+    fine(examine(&Case::of(&configured)));
+    fine(super::super::agent_conflict::examine(&Case::of(&configured)));
 }
 
 #[test]
 fn harm_makes_it_sure_and_a_warning() {
     let mut evidence = beside_kubelet(10, &[]);
     evidence.units[1] = look(END, "ecs.service", 40);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Warning, &"sure".into()));
     assert!(fact(&f, "restarts").as_str().unwrap().contains("4.0 per second"), "{:?}", f.evidence);
     // Cgroups born below it, or by its processes, do as well.
@@ -123,7 +123,7 @@ fn harm_makes_it_sure_and_a_warning() {
             freed: 0,
             maker: Some(maker),
         }];
-        let f = one(examine(&evidence));
+        let f = one(examine(&Case::of(&evidence)));
         assert_eq!(
             (f.severity, fact(&f, "cgroups")),
             (Severity::Warning, &"a cgroup is born below it, 30 per minute".into())
@@ -140,7 +140,7 @@ fn harm_makes_it_sure_and_a_warning() {
             restart: None,
         })
         .collect();
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
     assert!(fact(&f, "restarts").as_str().unwrap().contains("started again, 4.0 per minute"));
     assert!(fact(&f, "its log").as_str().unwrap().contains("5 times that it is not registered"));
@@ -164,13 +164,13 @@ fn watched_for_long_it_idles_and_is_still_named() {
     evidence.unit_sockets =
         vec![UnitSockets { at: END, unit: "ecs.service".into(), processes: 1, listening: 0, connected: 0 }];
     (evidence.units[0].cpu_ns, evidence.units[1].cpu_ns) = (Some(5), Some(5));
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Info, &"possible".into()));
     assert!(fact(&f, "sockets").as_str().unwrap().contains("neither listening nor connected"));
     assert!(fact(&f, "idle").as_str().unwrap().contains("no CPU in 10 min"));
     // Weak reasons alone decide nothing.
     answer(&mut evidence, &[CLUSTER]);
-    fine(examine(&evidence));
+    fine(examine(&Case::of(&evidence)));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn the_same_unit_in_an_image() {
         ..Evidence::default()
     };
     answer(&mut evidence, &[("/var/lib/kubelet/config.yaml", &[])]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.subject.name.as_str(), f.severity), ("ecs.service", Severity::Warning));
     assert!(f.remedy.contains("systemctl --root=/mnt/image disable ecs.service"), "{}", f.remedy);
     assert!(!f.detail.contains("nomad"));
@@ -206,7 +206,7 @@ fn what_idles_in_a_stock_image_is_one_line() {
         ..watched(10)
     };
     answer(&mut evidence, &[]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, f.subject.kind), (Severity::Info, SubjectKind::Node));
     let title = "4 agents may be without work here: fwupd-refresh.timer, ModemManager.service, multipathd.service and snapd.service";
     assert_eq!(f.title, title);
@@ -218,7 +218,7 @@ fn a_way_in_is_told_and_not_removed() {
     let mut evidence = beside_kubelet(10, &[CLUSTER]);
     evidence.unit_files.push(enabled("walinuxagent.service"));
     evidence.units.extend([look(start(10), "walinuxagent.service", 0), look(END, "walinuxagent.service", 9)]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.subject.name.as_str(), f.severity), ("walinuxagent.service", Severity::Warning));
     assert!(f.remedy.starts_with("Do not remove it: it may be the only way in."), "{}", f.remedy);
     assert!(!agents::recommends_removal(&f.remedy));
@@ -233,7 +233,7 @@ fn without_a_unit_the_process_is_judged_and_less_surely() {
         ..watched(10)
     };
     answer(&mut evidence, &[]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.subject.kind, SubjectKind::Node, "one kind of reason: {}", f.title);
     let judgements = agents::judgements(&evidence).unwrap();
     let waagent = judgements.iter().find(|j| j.unit == "waagent").unwrap();
@@ -263,16 +263,16 @@ fn a_users_entry_takes_the_place_of_ours() {
     evidence.catalogues =
         file(entry("[[agent.needs]]\nkind = \"config\"\npaths = [\"/opt/ecs.conf\"]\nwhat = \"our cluster\"\n"));
     answer(&mut evidence, &[]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert!(fact(&f, "configuration").as_str().unwrap().contains("/opt/ecs.conf does not exist"));
     assert!(f.remedy.contains("Ask the platform team"), "{}", f.remedy);
     answer(&mut evidence, &[("/opt/ecs.conf", &[])]);
-    fine(examine(&evidence));
+    fine(examine(&Case::of(&evidence)));
     evidence.catalogues = file(entry("ignore = true\n"));
-    fine(examine(&evidence));
+    fine(examine(&Case::of(&evidence)));
     evidence.catalogues = file(entry("ignroe = true\n"));
     for rule in [examine, super::super::agent_conflict::examine] {
-        let (because, how) = cannot_tell(rule(&evidence));
+        let (because, how) = cannot_tell(rule(&Case::of(&evidence)));
         assert!(because.contains("/etc/coroner/catalogue.d/ours.toml:9: ") && because.contains("ignroe"), "{because}");
         assert!(how.contains("ours.toml"));
     }
@@ -282,8 +282,8 @@ fn a_users_entry_takes_the_place_of_ours() {
 fn without_unit_files_the_manager_tells() {
     let mut evidence = beside_kubelet(10, &[]);
     evidence.unit_files.clear();
-    assert_eq!(findings(examine(&evidence)).len(), 1);
+    assert_eq!(findings(examine(&Case::of(&evidence))).len(), 1);
     let mut nothing = Evidence::default();
     nothing.unseen(probe::UNIT_FILES, "unit files", "no systemd here", "run on the node");
-    assert_eq!(cannot_tell(examine(&nothing)).0, "no systemd here");
+    assert_eq!(cannot_tell(examine(&Case::of(&nothing))).0, "no systemd here");
 }

@@ -1,9 +1,10 @@
 use super::*;
 use crate::cores::scene::{Actor, Doing, Kind, Scene, nic};
+use coroner_evidence::Evidence;
 use coroner_evidence::{RayProcess, Source};
 
 fn findings(evidence: &Evidence) -> Vec<Finding> {
-    match examine(evidence) {
+    match examine(&Case::of(evidence)) {
         Answer::Findings(findings) => findings,
         Answer::Fine(_) | Answer::NotAsked => Vec::new(),
         Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
@@ -198,7 +199,7 @@ fn a_spinner_for_which_nobody_waits_is_at_work() {
         .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
         .evidence();
     assert_eq!(findings(&evidence), []);
-    let Answer::Fine(why) = examine(&evidence) else { panic!() };
+    let Answer::Fine(why) = examine(&Case::of(&evidence)) else { panic!() };
     assert!(why.contains("core 1 was 100 % busy") && why.contains("train[4711]"), "{why}");
 }
 
@@ -238,20 +239,21 @@ fn a_full_node_is_not_called_fine_if_waits_are_hidden_or_somebody_waited() {
         // Core 1 is full of children that live too briefly to be sampled.
         scene.with(Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(99.0, wait)).evidence()
     };
-    let Answer::Fine(why) = examine(&scene(Doing::Sleep)) else { panic!() };
+    let Answer::Fine(why) = examine(&Case::of(&scene(Doing::Sleep))) else { panic!() };
     assert!(why.contains("nobody was kept off"), "{why}");
-    let Answer::Fine(why) = examine(&scene(Doing::Wait)) else { panic!() };
+    let Answer::Fine(why) = examine(&Case::of(&scene(Doing::Wait))) else { panic!() };
     assert!(why.contains("kworker/1:1[31] waited at least") && why.contains("short-lived processes"), "{why}");
     assert!(!why.contains("nobody was kept off"), "{why}");
     let mut hidden = scene(Doing::Sleep);
     hidden.threads.retain(|t| !t.kernel);
-    let Answer::CannotTell { because, .. } = examine(&hidden) else { panic!() };
+    let Answer::CannotTell { because, .. } = examine(&Case::of(&hidden)) else { panic!() };
     assert!(because.contains("2 cores were full"), "{because}");
 }
 
 #[test]
 fn an_idle_node_is_fine_with_its_numbers() {
-    let Answer::Fine(why) = examine(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::System, 0.34).evidence()) else {
+    let Answer::Fine(why) = examine(&Case::of(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::System, 0.34).evidence()))
+    else {
         panic!()
     };
     assert!(why.contains("worst core 2 at 34 %"), "{why}");
@@ -407,7 +409,7 @@ fn a_full_core_without_sight_of_waits_is_not_called_fine() {
             .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
             .evidence();
         change(&mut evidence);
-        examine(&evidence)
+        examine(&Case::of(&evidence))
     };
     for change in [
         (|e| e.thread_samples.clear()) as fn(&mut Evidence),
@@ -423,9 +425,9 @@ fn a_full_core_without_sight_of_waits_is_not_called_fine() {
 #[test]
 fn nothing_seen_is_not_fine() {
     let mut evidence = Evidence::default();
-    assert!(matches!(examine(&evidence), Answer::CannotTell { .. }));
+    assert!(matches!(examine(&Case::of(&evidence)), Answer::CannotTell { .. }));
     evidence.unseen(coroner_evidence::probe::CORES, "cores", "/proc/stat: Permission denied", "run as root");
-    let Answer::CannotTell { because, .. } = examine(&evidence) else { panic!() };
+    let Answer::CannotTell { because, .. } = examine(&Case::of(&evidence)) else { panic!() };
     assert!(because.contains("Permission denied"));
 }
 

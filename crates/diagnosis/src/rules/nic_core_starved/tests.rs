@@ -3,7 +3,7 @@ use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
 use coroner_evidence::CoreSet;
 
 fn findings(evidence: &Evidence) -> Vec<Finding> {
-    match examine(evidence) {
+    match examine(&Case::of(evidence)) {
         Answer::Findings(findings) => findings,
         Answer::Fine(_) | Answer::NotAsked => Vec::new(),
         Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
@@ -117,7 +117,7 @@ fn a_ksoftirqd_that_waits_hurts_no_nic_without_traffic() {
     count(&mut quiet, Source::Interrupts, "cpu1", "LOC", 500);
     count(&mut quiet, Source::Softirqs, "cpu1", "NET_RX", 500);
     count(&mut quiet, Source::NicStatistics, "eth0", "rx_packets", 500);
-    let Answer::Fine(why) = examine(&quiet) else { panic!() };
+    let Answer::Fine(why) = examine(&Case::of(&quiet)) else { panic!() };
     assert!(why.contains("ksoftirqd/1[22] waited 3.0 s, but eth0 had no traffic"), "{why}");
     // The device counted no packet at all.
     let mut idle = base();
@@ -219,7 +219,7 @@ fn a_core_full_of_softirqs_is_serving() {
 #[test]
 fn a_busy_user_thread_on_the_core_of_a_nic_is_fine() {
     let evidence = full_core().with(Actor::new(50, "train", 1).until(99.0, Doing::Run)).nic("eth0", 1).evidence();
-    let Answer::Fine(why) = examine(&evidence) else { panic!() };
+    let Answer::Fine(why) = examine(&Case::of(&evidence)) else { panic!() };
     assert_eq!(why, "no thread that polls a NIC had to wait");
 }
 
@@ -249,9 +249,9 @@ fn a_wait_on_an_idle_core_is_not_for_the_core() {
 fn without_sight_there_is_no_fine() {
     let mut evidence = full_core().with(spinner()).nic("eth0", 1).evidence();
     evidence.thread_samples.clear();
-    assert!(matches!(examine(&evidence), Answer::CannotTell { .. }));
+    assert!(matches!(examine(&Case::of(&evidence)), Answer::CannotTell { .. }));
     let mut no_nics = full_core().with(spinner()).evidence();
     no_nics.unseen(probe::NICS, "NICs", "/sys/class/net: Permission denied", "run as root");
-    let Answer::CannotTell { because, .. } = examine(&no_nics) else { panic!() };
+    let Answer::CannotTell { because, .. } = examine(&Case::of(&no_nics)) else { panic!() };
     assert!(because.contains("Permission denied"), "{because}");
 }

@@ -33,7 +33,7 @@ fn the_incident_is_one_critical_finding_with_queue_core_and_age() {
     let mut evidence = watched(5);
     evidence.log = log(&[(1030, PAUSED), (1028, "ena 0000:20:03.0 eth0: Trigger reset is on"), (1025, DONE)]);
     evidence.nics = vec![eth0(5, 39)];
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
     assert_eq!(f.subject, Subject::new(SubjectKind::Nic, "eth0"));
     assert_eq!(f.title, "eth0 was reset or hung once, last 17 min ago: its poll had not run for 6.6 s");
@@ -55,7 +55,7 @@ fn fifty_lines_and_three_incidents_stay_one_finding() {
     }
     let mut evidence = watched(5);
     evidence.log = log(&lines);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert!(f.title.starts_with("eth0 was reset or hung 3 times, last 50 min ago"), "{}", f.title);
     assert_eq!(fact(&f, "incidents"), 3);
     assert_eq!(fact(&f, "lines about it"), 51);
@@ -69,7 +69,7 @@ fn two_devices_are_two_findings() {
         (100, "NETDEV WATCHDOG: eth0 (ena): transmit queue 5 timed out"),
         (90, "mlx5_core 0000:06:00.0 eth2: TX timeout detected"),
     ]);
-    let names: Vec<String> = findings(examine(&evidence)).into_iter().map(|f| f.subject.name).collect();
+    let names: Vec<String> = findings(examine(&Case::of(&evidence))).into_iter().map(|f| f.subject.name).collect();
     assert_eq!(names, ["eth0", "eth2"]);
 }
 
@@ -81,7 +81,7 @@ fn the_core_that_the_driver_names_wins_over_the_map_of_now() {
         "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5). usecs since napi 6. napi scheduled: 1. napi CPU: 7",
     )]);
     evidence.nics = vec![eth0(5, 39)];
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(fact(&f, "core that serves"), 7);
 }
 
@@ -90,7 +90,7 @@ fn the_core_on_which_the_watchdog_ran_is_not_called_starved() {
     let mut evidence = watched(5);
     let line = "ena 0000:20:03.0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 5 timed out 5164 ms";
     evidence.log = log(&[(60, line)]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert!(f.evidence.iter().all(|f| !f.what.contains("core")), "{:?}", f.evidence);
     assert_eq!(fact(&f, "silence before the last reset"), 5164);
 }
@@ -102,7 +102,7 @@ fn it_was_when_the_newest_reset_began() {
         let mut evidence = watched(5);
         evidence.log = log(lines);
         let at = |ago: u64| evidence.log.iter().find(|l| l.at == END - Duration::from_secs(ago)).unwrap().at;
-        let when = one(examine(&evidence)).ties.when.unwrap();
+        let when = one(examine(&Case::of(&evidence))).ties.when.unwrap();
         (when.from == at(lines[lines.len() - 2].0), when.to == at(lines[lines.len() - 1].0))
     };
     assert_eq!(when(&[(50, PAUSED), (48, DONE), (12, PAUSED), (11, DONE)]), (true, true));
@@ -113,7 +113,7 @@ fn it_was_when_the_newest_reset_began() {
 fn signs_without_a_reset_are_a_warning() {
     let mut evidence = watched(5);
     evidence.log = log(&[(60, PAUSED)]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
     assert!(f.title.contains("near a reset"), "{}", f.title);
 }
@@ -122,7 +122,7 @@ fn signs_without_a_reset_are_a_warning() {
 fn a_failing_device_is_not_blamed_on_a_core() {
     let mut evidence = watched(5);
     evidence.log = log(&[(60, "ena 0000:20:03.0 eth0: Keep alive watchdog timeout."), (58, DONE)]);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
     assert!(f.detail.contains("sign of life"));
     assert!(f.remedy.contains("provider"), "{}", f.remedy);
@@ -136,7 +136,7 @@ fn counters_alone_answer_when_the_log_is_closed() {
         evidence.counters.push(Source::Ethtool, "eth0", name, start(5), from);
         evidence.counters.push(Source::Ethtool, "eth0", name, END, to);
     }
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
     assert_eq!(fact(&f, "total_resets"), 1);
     assert!(f.title.contains("while we watched"), "{}", f.title);
@@ -149,7 +149,7 @@ fn a_queues_timeout_counter_names_the_queue() {
     evidence.log = log(&[]);
     evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", start(5), 0);
     evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", END, 1);
-    let f = one(examine(&evidence));
+    let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, fact(&f, "queue")), (Severity::Critical, &5.into()));
 }
 
@@ -158,7 +158,7 @@ fn late_packets_alone_are_a_warning() {
     let mut evidence = watched(5);
     evidence.counters.push(Source::Ethtool, "eth0", "queue_3_tx_missed_tx", start(5), 0);
     evidence.counters.push(Source::Ethtool, "eth0", "queue_3_tx_missed_tx", END, 2);
-    assert_eq!(one(examine(&evidence)).severity, Severity::Warning);
+    assert_eq!(one(examine(&Case::of(&evidence))).severity, Severity::Warning);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn resets_before_the_window_and_before_yesterday_do_not_count() {
     let mut evidence = watched(5);
     evidence.log = log(&[(86_500, DONE)]);
     evidence.counters.push(Source::Ethtool, "eth0", "total_resets", start(5), 7);
-    let why = fine(examine(&evidence));
+    let why = fine(examine(&Case::of(&evidence)));
     assert!(why.contains("last 24 h") && why.contains("1 device"), "{why}");
     assert!(why.contains("since the driver was loaded: eth0 total_resets 7"), "{why}");
 }
@@ -174,10 +174,10 @@ fn resets_before_the_window_and_before_yesterday_do_not_count() {
 #[test]
 fn nothing_seen_is_not_fine() {
     let mut evidence = watched(5);
-    let (because, how) = cannot_tell(examine(&evidence));
+    let (because, how) = cannot_tell(examine(&Case::of(&evidence)));
     assert!(because.contains("kernel log") && how.contains("root"));
     evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 7);
-    let (because, _) = cannot_tell(examine(&evidence));
+    let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
     assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
     assert!(because.contains("eth0 total_resets 7"), "{because}");
 }
@@ -188,10 +188,10 @@ fn drivers_that_never_counted_a_reset_stand_in_for_the_log() {
     evidence.nics = vec![eth0(5, 39)];
     assert!(evidence.nics[0].bus.is_some());
     evidence.counters.push(Source::Ethtool, "eth0", "tx_timeout", END, 0);
-    cannot_tell(examine(&evidence));
+    cannot_tell(examine(&Case::of(&evidence)));
     evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 0);
-    assert!(fine(examine(&evidence)).contains("since it was loaded"));
+    assert!(fine(examine(&Case::of(&evidence))).contains("since it was loaded"));
     let other = Nic { name: "eth1".into(), ..evidence.nics[0].clone() };
     evidence.nics.push(other);
-    cannot_tell(examine(&evidence));
+    cannot_tell(examine(&Case::of(&evidence)));
 }

@@ -1,3 +1,4 @@
+use crate::case::Case;
 use crate::log_events::patterns::tests::SAMPLES;
 use crate::rules;
 use coroner_evidence::{
@@ -350,7 +351,7 @@ proptest! {
             prop_assert!(cost.cores.is_none_or(f64::is_finite) && cost.zombies_per_hour.is_none_or(f64::is_finite));
         }
         for rule in rules::ALL {
-            let answer = (rule.examine)(&evidence);
+            let answer = (rule.examine)(&Case::of(&evidence));
             match &answer {
                 crate::Answer::Fine(why) => prop_assert!(!why.is_empty(), "{} is fine without a reason", rule.code),
                 crate::Answer::CannotTell { because, .. } => prop_assert!(!because.is_empty(), "{}", rule.code),

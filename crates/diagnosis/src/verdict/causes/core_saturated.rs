@@ -1,9 +1,10 @@
 //! A core that one known thread fills; where nobody can be named, that is no cause.
 
 use super::{Cause, Root};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
 
@@ -45,7 +46,7 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
 fn what_it_does(case: &Case<'_>, finding: &Finding, core: u32, pid: u32) -> Option<String> {
     let when = finding.ties.when?;
     let window = Some(Window { from: when.from, to: when.to });
-    let work = case.work?;
+    let work = case.work()?;
     let of_it = |row: &WorkRow| row.core == core && row.pid == pid;
     let all = work.time_within(window, of_it);
     let time_of = |kind: WorkKind| work.time_within(window, |row| of_it(row) && row.kind == kind);

@@ -1,17 +1,18 @@
 //! A unit or container that starts, ends and starts again.
 
 use super::{Cause, Root};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
 use crate::rules::agent_unused::DOES_NOT_FIX;
 use crate::rules::zombie_memcgs::named::how_they_go;
-use crate::verdict::{Case, Proof, Proofs, risk};
+use crate::verdict::{Proof, Proofs, risk};
 
 pub const CAUSE: Cause = Cause { codes: &[Code::UnitCrashloop, Code::UnitChurn, Code::ContainerCrashloop], judge };
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let name = &finding.subject.name;
-    let cost = case.unit_costs.get(name);
+    let cost = case.unit_costs().get(name);
     let dead = cost.and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
     let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
     // A supervisor is well itself: what it starts is not.
@@ -30,7 +31,7 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     };
     let not_fixed = match dead {
         Some(_) => {
-            let how = case.zombies.as_ref().and_then(how_they_go);
+            let how = case.zombies().and_then(how_they_go);
             let how =
                 how.unwrap_or_else(|| "The dead cgroups go when what keeps them goes, or with a reboot.".to_owned());
             format!("Stopping it stops the growth and frees nothing. {how}")

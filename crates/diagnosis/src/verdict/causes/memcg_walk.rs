@@ -9,7 +9,7 @@ pub const CAUSE: Cause = Cause {
     codes: &[Code::MemcgWalk],
     judge: |case, finding| {
         let walker = finding.ties.culprits.first()?;
-        let live = case.memcgs.map(|(_, live)| live);
+        let live = case.memcgs().map(|(_, live)| live);
         Some(Root::of(
             finding,
             format!(

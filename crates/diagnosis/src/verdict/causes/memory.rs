@@ -1,9 +1,10 @@
 //! Memory is short: in one cgroup by its own limit, or on the whole node.
 
 use super::{Cause, Root, measured};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 
 /// The subject of a kill for want of memory on the node as a whole.
 const NODE: &str = "memory";

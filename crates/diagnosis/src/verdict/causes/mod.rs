@@ -20,7 +20,8 @@ mod observer_cost;
 mod page_work;
 mod zombie_memcgs;
 
-use super::{Case, Proof, Proofs};
+use super::{Proof, Proofs};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Finding;
 
@@ -126,7 +127,7 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
             command: longer,
             then: "",
         },
-        Code::CoreSaturated | Code::NicCoreStarved if case.work.is_none() => Needed {
+        Code::CoreSaturated | Code::NicCoreStarved if case.work().is_none() => Needed {
             needs: "who had the core: samples of the kernel, which could not be taken",
             command: longer,
             then: "as root",

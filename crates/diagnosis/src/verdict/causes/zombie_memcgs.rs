@@ -1,15 +1,16 @@
 //! Dead cgroups whose maker is not known, or no longer there.
 
 use super::{Cause, Root};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs, risk};
+use crate::verdict::{Proof, Proofs, risk};
 use crate::zombies::Growth;
 
 pub const CAUSE: Cause = Cause { codes: &[Code::ZombieMemcgs], judge };
 
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
-    let report = case.zombies.as_ref();
+    let report = case.zombies();
     let maker = finding.ties.culprits.first();
     let place = &finding.subject.name;
     let named = report.is_some_and(|report| report.scan.method.is_bpf());

@@ -1,9 +1,10 @@
 //! On old kernels each read of memory statistics walks every cgroup, dead or alive.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::count;
 use crate::zombies::cost::stats_walk;
 
@@ -14,7 +15,7 @@ pub const LINK: LinkRule =
     LinkRule { from: &[Code::ZombieMemcgs, Code::CgroupLeak], to: &[Code::SlowMemcgStat], examine };
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
-    let (dead, live) = case.memcgs?;
+    let (dead, live) = case.memcgs()?;
     // Of the live ones those that nobody uses are the leaked ones.
     let empty = case.evidence.cgroup_censuses.last().and_then(|census| census.empty);
     let number = if cause.code == Code::ZombieMemcgs { dead } else { empty? } as f64;

@@ -1,10 +1,11 @@
 //! A unit that is killed for want of memory again and again is restarted again and again.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule { from: &[Code::OomKill], to: &[Code::UnitCrashloop], examine };
 

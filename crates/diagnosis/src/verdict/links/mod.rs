@@ -16,7 +16,8 @@ mod unit_leaks_zombies;
 mod work_fills_core;
 mod zombies_lengthen_walk;
 
-use super::{Case, Proof, Proofs};
+use super::{Proof, Proofs};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Fact, Finding};
 use crate::words::duration_words;

@@ -27,7 +27,8 @@ pub const LINK: LinkRule = LinkRule {
             return None;
         }
         // Of the node's time much may be stolen, and of this core's nothing.
-        let stolen = effect.ties.when.and_then(|w| case.cores.timeline.shares(core, Window { from: w.from, to: w.to }));
+        let stolen =
+            effect.ties.when.and_then(|w| case.cores().timeline.shares(core, Window { from: w.from, to: w.to }));
         let stolen = stolen.map_or(0.0, |shares| shares.steal);
         if cause.code == Code::CpuSteal && stolen < SOME {
             return None;

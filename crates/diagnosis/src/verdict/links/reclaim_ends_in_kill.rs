@@ -1,10 +1,11 @@
 //! Where reclaim no longer finds anything, the kernel kills.
 
 use super::{LinkRule, Linked, while_both};
+use crate::case::Case;
 use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule { from: &[Code::MemoryReclaim], to: &[Code::OomKill], examine };
 

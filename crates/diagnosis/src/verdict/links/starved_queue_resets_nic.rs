@@ -1,11 +1,12 @@
 //! A queue that nobody polls makes its driver reset the device after some seconds.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Finding, Severity};
 use crate::ties::When;
 use crate::verdict::timeline::FIRST_LOOK;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::duration_words;
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
 //! On a small node one core that somebody has for itself is a large part of all there is.
 
 use super::{LinkRule, Linked, while_both};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Finding, Severity};
 use crate::rules::cpu_contention::WAITING_PER_CORE;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule {
     from: &[Code::CoreMonopolised, Code::InterruptStorm, Code::CpuSteal, Code::MemcgWalk, Code::ObserverCost],

@@ -1,9 +1,10 @@
 //! What starts again and again leaves a dead cgroup each time.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Fact, Finding, SubjectKind};
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::{count, duration_words, percent};
 use crate::zombies::Growth;
 use crate::zombies::growth::RateFrom;
@@ -34,10 +35,10 @@ struct Left {
 }
 
 fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
-    let (dead, _) = case.memcgs?;
+    let (dead, _) = case.memcgs()?;
     let left = match cause.subject.kind {
         SubjectKind::Unit => {
-            let cost = case.unit_costs.get(&cause.subject.name)?;
+            let cost = case.unit_costs().get(&cause.subject.name)?;
             let from = cost.zombies_rate_from;
             let is_now = from != Some("since-boot");
             let per_hour = cost.zombies_per_hour.filter(|_| is_now);
@@ -49,9 +50,9 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
 }
 
 fn of_pod(case: &Case<'_>, uid: &str) -> Left {
-    let named = case.zombies.as_ref().filter(|report| report.scan.method.is_bpf());
+    let named = case.zombies().filter(|report| report.scan.method.is_bpf());
     let is_its = |path: &str| CgroupOwner::of_path(path).pod_uid.as_deref() == Some(uid);
-    let rate = case.zombies.as_ref().and_then(|report| {
+    let rate = case.zombies().and_then(|report| {
         let group = report.groups.iter().find(|group| group.pod_uid.as_deref() == Some(uid))?;
         group.per_hour
     });

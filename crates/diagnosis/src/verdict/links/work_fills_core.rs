@@ -1,10 +1,11 @@
 //! What a thread does in the kernel is what fills its core: walking cgroups, reclaim, page tables of others.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
 use crate::finding::{Fact, Finding};
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
 
@@ -40,7 +41,7 @@ fn reclaims_in(case: &Case<'_>, reclaim: &Finding, pid: u32) -> bool {
 }
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
-    let work = case.work?;
+    let work = case.work()?;
     let core = *effect.ties.cores.first()?;
     let when = effect.ties.when?;
     let window = Window { from: when.from, to: when.to };

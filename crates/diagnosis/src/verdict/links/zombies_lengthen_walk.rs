@@ -1,9 +1,10 @@
 //! Whoever walks memory cgroups visits the dead ones, too.
 
 use super::{LinkRule, Linked};
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Finding;
-use crate::verdict::{Case, Proof, Proofs};
+use crate::verdict::{Proof, Proofs};
 use crate::words::{count, percent};
 
 /// Where at least this part of all cgroups is dead, the walk is over the dead.
@@ -19,7 +20,7 @@ const NEARLY_ALL: f64 = 0.8;
 pub const LINK: LinkRule = LinkRule { from: &[Code::ZombieMemcgs], to: &[Code::MemcgWalk], examine };
 
 fn examine(case: &Case<'_>, _: &Finding, effect: &Finding) -> Option<Linked> {
-    let (dead, live) = case.memcgs?;
+    let (dead, live) = case.memcgs()?;
     let part = dead as f64 / dead.saturating_add(live).max(1) as f64;
     // A walk over thousands of live ones has another cause.
     if part < 1.0 - MOSTLY_DEAD {
@@ -51,7 +52,7 @@ fn examine(case: &Case<'_>, _: &Finding, effect: &Finding) -> Option<Linked> {
 
 /// How much of the walker's time in the kernel is the walk.
 fn walked_share(case: &Case<'_>, walk: &Finding) -> Option<f64> {
-    let (work, walker) = (case.work?, walk.ties.culprits.first()?);
+    let (work, walker) = (case.work()?, walk.ties.culprits.first()?);
     let all = work.time(|row| row.pid == walker.pid).as_secs_f64();
     let walked = work.time(|row| row.pid == walker.pid && row.kind.is_memcg_walk()).as_secs_f64();
     (all > 0.0).then(|| walked / all)

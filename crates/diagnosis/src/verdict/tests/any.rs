@@ -3,6 +3,7 @@
 use super::super::chain::is_remark;
 use super::super::{Certainty, FindingRef, conclude};
 use super::is_honest;
+use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
 use crate::rules::test_evidence::any::{evidence, number, time};
@@ -69,7 +70,10 @@ proptest! {
 
     #[test]
     fn any_findings_are_concluded_from_without_inventing_any(evidence in evidence(), findings in vec(finding(), 0..12)) {
-        let conclusion = conclude(&evidence, &findings);
+        let mut case = Case::of(&evidence);
+        case.findings = findings;
+        let conclusion = conclude(&case);
+        let findings = case.findings;
         let known: Vec<FindingRef> = findings.iter().map(FindingRef::to).collect();
         is_honest(&conclusion);
         for verdict in &conclusion.verdicts {
@@ -110,7 +114,9 @@ proptest! {
     #[test]
     fn the_order_of_findings_does_not_matter(evidence in evidence(), findings in vec(finding(), 0..9), turn in 0usize..9) {
         let told = |findings: &[Finding]| -> BTreeSet<(Code, String, String, Certainty, usize)> {
-            let conclusion = conclude(&evidence, findings);
+            let mut case = Case::of(&evidence);
+            case.findings = findings.to_vec();
+            let conclusion = conclude(&case);
             // Which of two remarks on one unit stands for it is a matter of order.
             let verdicts = conclusion.verdicts.into_iter().filter(|v| !is_remark(v.root_cause.code));
             verdicts.map(|v| (v.root_cause.code, v.root_cause.subject.name, v.root_cause.title, v.certainty, v.chain.len())).collect()

@@ -1,12 +1,13 @@
 //! Two findings, and whether the first caused the second.
 
 use super::node::{quiet, unit};
+use crate::case::Case;
 use crate::code::Code;
 use crate::cores::scene::time;
 use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
+use crate::verdict::Certainty;
 use crate::verdict::links::{Linked, examine};
-use crate::verdict::{Case, Certainty};
 use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Process, WorkKind};
 use std::time::Duration;
 
@@ -37,8 +38,9 @@ fn on(core: u32, by: &str, from: f64, to: f64) -> Ties {
 }
 
 fn link(evidence: &Evidence, cause: Finding, effect: Finding) -> Option<Linked> {
-    let findings = [cause, effect];
-    examine(&Case::new(evidence, &findings), &findings[0], &findings[1])
+    let mut case = Case::of(evidence);
+    case.findings = vec![cause, effect];
+    examine(&case, &case.findings[0], &case.findings[1])
 }
 
 fn linked(cause: (Code, Ties), effect: (Code, Ties)) -> Option<Certainty> {
