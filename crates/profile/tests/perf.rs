@@ -2,7 +2,7 @@
 //!
 //! Needs root and `perf` (Debian: linux-perf); without them the test is skipped, and says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -40,9 +40,10 @@ fn samples(profile: &Profile) -> Samples {
 
 /// Where two frames are the same although their labels differ: the list in docs/profile.md, "Where we differ from perf".
 fn same_frame(perf: &str, ours: &str) -> bool {
-    // perf 6.1 does not know the stubs of .plt.got and .plt.sec and shows the module, or the function before them.
-    let stub = ours.ends_with("@plt");
-    perf == ours || stub
+    // perf 6.1 does not know the stubs of .plt.got and .plt.sec, nor the header of .plt, and shows the module or the function before
+    // them; a function that is chosen at the start has no name there.
+    let perf_names_it = perf.ends_with("@plt") && perf != "@plt";
+    perf == ours || (ours.ends_with("@plt") || ours == ".plt") && !perf_names_it
 }
 
 /// Says that a test cannot run here. `./check` names these at the end, and in CI they are a failure.
@@ -61,8 +62,9 @@ fn skip(why: &str) {
 /// util/build-id.c:1010", stack smashing): they go soon.
 const TRIES: usize = 20;
 
-/// Records `command` and compares. At most one stack in `tolerated` may differ.
-fn compare(record: &[&str], command: &[&str], tolerated: usize) {
+/// Records `command` and compares. Names must be the same in the stacks of `whose` commands, all if empty; a share of them may
+/// differ.
+fn compare(record: &[&str], command: &[&str], whose: &[&str], tolerated: f64) {
     let dir = tempfile::tempdir().expect("a directory");
     let (data, text) = (dir.path().join("perf.data"), dir.path().join("perf.txt"));
     let path = data.to_str().expect("text");
@@ -95,8 +97,10 @@ fn compare(record: &[&str], command: &[&str], tolerated: usize) {
     let (text, data) = (samples(&from_text), samples(&from_data));
     assert!(text.len() > 20, "only {} samples", text.len());
     assert_eq!(text.len(), data.len());
-    let (mut different, mut stray, mut frames) = (0, 0, 0);
+    let (mut different, mut stray, mut stacks, mut frames) = (0, 0, 0, 0);
     let mut examples: BTreeMap<(String, String), usize> = BTreeMap::new();
+    // perf looks up the first address of a file before it knows how the file is laid out; that one may stay unnamed.
+    let mut first_of_file = BTreeSet::new();
     for (key, (comm, period, event, stack)) in &text {
         let other = data.get(key).unwrap_or_else(|| panic!("{key:?} {comm} is not in perf.data"));
         assert_eq!((comm, period, event), (&other.0, &other.1, &other.2), "{key:?}");
@@ -105,27 +109,29 @@ fn compare(record: &[&str], command: &[&str], tolerated: usize) {
             stray += 1;
             continue;
         }
-        frames += stack.len();
-        let same = stack.len() == other.3.len() && stack.iter().zip(&other.3).all(|(a, b)| same_frame(a, b));
-        if !same {
+        if !whose.is_empty() && !whose.contains(&comm.as_str()) {
+            continue;
+        }
+        (stacks, frames) = (stacks + 1, frames + stack.len());
+        let first = stack.iter().zip(&other.3).find(|(perf, ours)| {
+            !same_frame(perf, ours) && !(perf.starts_with('[') && first_of_file.insert(perf.to_string()))
+        });
+        if first.is_some() || stack.len() != other.3.len() {
             different += 1;
-            let first = stack.iter().zip(&other.3).find(|(a, b)| !same_frame(a, b));
             *examples.entry(first.map(|(a, b)| (a.clone(), b.clone())).unwrap_or_default()).or_default() += 1;
         }
     }
+    assert!(stacks > 5, "only {stacks} stacks to compare");
     for ((theirs, ours), count) in examples.iter().take(20) {
         println!("{count} times perf script {theirs:.200}, perf.data {ours:.200}");
     }
-    println!(
-        "{different} of {} stacks ({frames} frames) differ, {stray} went astray; {:?}",
-        text.len(),
-        symbols.problems
-    );
-    assert_eq!(stray, report.count(OddityKind::StrayStack));
-    assert!(different * tolerated <= text.len(), "{different} of {} stacks differ", text.len());
+    println!("{different} of {stacks} stacks ({frames} frames) differ, {stray} went astray; {:?}", symbols.problems);
+    // Of others' stacks nothing may be left up to there.
+    let led_astray = report.count(OddityKind::StrayStack);
+    assert!(if whose.is_empty() { stray == led_astray } else { stray <= led_astray }, "{stray} of {led_astray}");
+    assert!(f64::from(different) <= (tolerated * f64::from(stacks)).ceil(), "{different} of {stacks} stacks differ");
 }
 
-const NONE: usize = usize::MAX;
 const BUSY: [&str; 3] = [
     "sh",
     "-c",
@@ -134,29 +140,29 @@ const BUSY: [&str; 3] = [
 
 #[test]
 fn a_clock_recording_reads_alike_both_ways() {
-    compare(&["-F", "999"], &BUSY, NONE);
+    compare(&["-F", "999"], &BUSY, &[], 0.0);
 }
 
 #[test]
 fn several_events_and_compressed_records_read_alike_both_ways() {
-    compare(&["-F", "999", "-e", "cpu-clock,page-faults", "-z"], &BUSY, NONE);
+    compare(&["-F", "999", "-e", "cpu-clock,page-faults", "-z"], &BUSY, &[], 0.0);
 }
 
-/// Whatever runs here meanwhile; names of functions that overlap may differ.
+/// Whatever runs here meanwhile is read; only what we started is known to have names that perf and we agree on.
 #[test]
 fn the_whole_machine_reads_alike_both_ways() {
-    compare(&["-F", "199", "-a"], &BUSY, 100);
+    compare(&["-F", "199", "-a"], &BUSY, &["sh", "ls", "perl"], 0.0);
 }
 
 /// C++ with templates, if there is such a program.
 #[test]
 fn generated_code_and_templates_read_alike_both_ways() {
     let script = "let m = {}; for (let i = 0; i < 3e5; i++) m['k' + i % 999] = JSON.stringify({i, a: [i]})";
-    compare(&["-F", "999"], &["node", "--perf-basic-prof", "-e", script], NONE);
+    compare(&["-F", "999"], &["node", "--perf-basic-prof", "-e", script], &[], 0.0);
 }
 
-/// perf leaves one start-up function of the compiler unnamed that has a symbol.
+/// Of several names for one address perf may choose another: its Rust names are sometimes of another length, and length decides.
 #[test]
 fn rust_reads_alike_both_ways() {
-    compare(&["-F", "9999"], &["rustc", "--explain", "E0382"], 100);
+    compare(&["-F", "9999"], &["rustc", "--explain", "E0382"], &[], 0.02);
 }

@@ -49,6 +49,7 @@ pub(super) struct Section {
     pub offset: u64,
     pub size: u64,
     pub link: u32,
+    pub alignment: u64,
     pub entry_size: u64,
 }
 
@@ -243,6 +244,7 @@ impl Image {
                 offset: u64_at(entry, 24)?,
                 size: u64_at(entry, 32)?,
                 link: u32_at(entry, 40)?,
+                alignment: u64_at(entry, 48)?,
                 entry_size: u64_at(entry, 56)?,
             });
         }

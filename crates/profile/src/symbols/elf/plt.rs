@@ -1,6 +1,7 @@
-//! Jumps into other libraries: `malloc@plt` is the stub through which a program calls `malloc`.
+//! Stubs through which a program calls other libraries: `malloc@plt`.
 //!
-//! A stub has no symbol. It jumps through a slot, and a relocation says whose address the slot gets.
+//! A stub has no symbol. It jumps through a slot, and a relocation says whose address the slot gets. perf counts stubs and
+//! relocations instead (tools/perf/util/symbol-elf.c, `dso__synthesize_plt_symbols`) and arrives at the same names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,20 +13,34 @@ const MAX_RELOCATIONS: u64 = 256 << 20;
 pub(super) struct Plt {
     stubs: Vec<Section>,
     relocations: Vec<Section>,
-    /// The dynamic symbols and their strings.
-    dynamic: (Section, Section),
+    /// The dynamic symbols and their strings; a static program has none.
+    dynamic: Option<(Section, Section)>,
     machine: u16,
-    /// By slot the place of the symbol in the dynamic table, and the symbols of `.rela.plt` in order; read when first needed.
-    slots: Option<(HashMap<u64, u32>, Vec<u32>)>,
+    /// What fills each slot, and what the entries of `.rela.plt` fill, in order; read when first needed.
+    slots: Option<(HashMap<u64, Target>, Vec<Target>)>,
+}
+
+/// Where a stub jumps to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// A symbol, by its place in the dynamic table.
+    Symbol(u32),
+    /// A variant of a function of the same file. The function at this address chooses it, and has its name.
+    ChosenBy(u64),
+}
+
+/// What a stub is called.
+pub(super) enum StubName {
+    Symbol(Vec<u8>),
+    /// Like the function at this address.
+    Function(u64),
+    /// Not a stub, but the way into the linker that all of them share, or a stub of a kind that is not known.
+    Unknown,
 }
 
 const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 const STUB: u64 = 16;
-/// What fills a slot on x86-64 (`R_X86_64_*`).
-const GLOB_DAT: u32 = 6;
-const JUMP_SLOT: u32 = 7;
-const IRELATIVE: u32 = 37;
 
 impl Plt {
     pub fn of(image: &Image, sections: &[Section]) -> Option<Plt> {
@@ -33,48 +48,69 @@ impl Plt {
             let fits = |section: &&Section| names.contains(&section.name.as_slice()) && section.kind != Section::NOBITS;
             sections.iter().filter(fits).cloned().collect()
         };
-        let dynamic = sections.iter().find(|section| section.name == b".dynsym")?.clone();
-        let strings = sections.get(dynamic.link as usize)?.clone();
+        let dynamic = sections.iter().find(|section| section.name == b".dynsym");
+        let dynamic = dynamic.and_then(|symbols| Some((symbols.clone(), sections.get(symbols.link as usize)?.clone())));
         let stubs = named(&[b".plt", b".plt.sec", b".plt.got"]);
         let relocations = named(&[b".rela.plt", b".rela.dyn"]);
         let machine = image.machine()?;
-        (!stubs.is_empty()).then_some(Plt { stubs, relocations, dynamic: (dynamic, strings), machine, slots: None })
+        (!stubs.is_empty()).then_some(Plt { stubs, relocations, dynamic, machine, slots: None })
     }
 
     /// What it takes of memory, about.
     pub fn held_bytes(&self) -> usize {
-        self.slots.as_ref().map_or(0, |(slots, in_order)| slots.len() * 24 + in_order.len() * 4)
+        self.slots.as_ref().map_or(0, |(slots, in_order)| slots.len() * 40 + in_order.len() * size_of::<Target>())
     }
 
-    pub fn covers(&self, address: u64) -> bool {
-        self.stubs.iter().any(|section| section.covers(address))
+    /// As much of `range`, which is around `address`, as holds no stubs.
+    pub fn outside(&self, range: Range<u64>, address: u64) -> Range<u64> {
+        self.stubs.iter().fold(range, |range, section| {
+            if section.address > address {
+                range.start..range.end.min(section.address)
+            } else {
+                range.start.max(section.address.saturating_add(section.size)).min(address)..range.end
+            }
+        })
     }
 
     /// The stub at `address`. The last of `images` is the mapped file.
-    pub fn find(&mut self, images: &[Image], address: u64) -> Option<(Range<u64>, Vec<u8>)> {
-        let image = images.last()?;
+    pub fn find(&mut self, images: &[Image], address: u64) -> Option<(Range<u64>, StubName)> {
         let section = self.stubs.iter().find(|section| section.covers(address))?;
-        let each = if section.name == b".plt.got" && section.entry_size == 8 { 8 } else { STUB };
+        let each = match (self.machine, section.entry_size) {
+            // With checks of return addresses and branch targets.
+            (AARCH64, 24) => 24,
+            (AARCH64, _) => STUB,
+            (_, 8 | 16) => section.entry_size,
+            (_, _) if section.alignment == 8 => 8,
+            _ => STUB,
+        };
         let at = (address - section.address) / each * each;
-        let code = image.bytes(section.offset.checked_add(at)?, each.min(section.size - at), STUB)?;
         let start = section.address + at;
+        let range = start..start.saturating_add(each.min(section.size - at));
+        let image = images.last()?;
         let (slots, in_order) = self.slots.get_or_insert_with(|| slots(image, &self.relocations));
-        let symbol = match self.machine {
-            X86_64 => match jump(&code) {
-                Jump::Through(displacement) => slots.get(&start.wrapping_add(displacement)).copied(),
-                Jump::Numbered(number) => in_order.get(number as usize).copied(),
-                Jump::Other => None,
-            },
-            // Two entries' room for the way into the linker, then a stub for each relocation.
-            AARCH64 => (at / STUB).checked_sub(2).and_then(|number| in_order.get(number as usize)).copied(),
+        let target = match self.machine {
+            X86_64 => {
+                let code = image.bytes(section.offset.checked_add(at)?, range.end - range.start, STUB);
+                match jump(&code.unwrap_or_default()) {
+                    Jump::Through(displacement) => slots.get(&start.wrapping_add(displacement)),
+                    Jump::Numbered(number) => in_order.get(number as usize),
+                    Jump::Other => None,
+                }
+            }
+            // 32 bytes for the way into the linker, then a stub for each relocation.
+            AARCH64 => at.checked_sub(32).and_then(|past| in_order.get((past / each) as usize)),
             _ => None,
-        }?;
-        let (symbols, strings) = &self.dynamic;
-        let entry = image.bytes(symbols.offset.checked_add(u64::from(symbol) * 24)?, 24, 24)?;
-        let mut name = image.string(strings, u32_at(&entry, 0)?);
-        // Without a name, as perf has it, if the linker chooses among variants of a function of the same file.
-        name.extend_from_slice(b"@plt");
-        Some((start..start + each, name))
+        };
+        let name = match target {
+            Some(Target::ChosenBy(address)) => StubName::Function(*address),
+            Some(Target::Symbol(symbol)) => {
+                let (symbols, strings) = self.dynamic.as_ref()?;
+                let entry = image.bytes(symbols.offset.checked_add(u64::from(*symbol) * 24)?, 24, 24)?;
+                StubName::Symbol(image.string(strings, u32_at(&entry, 0)?))
+            }
+            None => StubName::Unknown,
+        };
+        Some((range, name))
     }
 }
 
@@ -90,6 +126,8 @@ fn jump(code: &[u8]) -> Jump {
     const ENDBR: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     const BND: &[u8] = &[0xf2];
     let rest = code.strip_prefix(ENDBR).unwrap_or(code);
+    // mold's stubs begin with the relocation's number: mov $n, %r11d.
+    let rest = if rest.starts_with(&[0x41, 0xbb]) { rest.get(6..).unwrap_or_default() } else { rest };
     let rest = rest.strip_prefix(BND).unwrap_or(rest);
     let at = code.len() - rest.len();
     match rest {
@@ -102,20 +140,25 @@ fn jump(code: &[u8]) -> Jump {
     }
 }
 
-fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, u32>, Vec<u32>) {
+fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, Target>, Vec<Target>) {
+    // R_X86_64_* and R_AARCH64_*; most relocations are of no stub's slot.
+    const GLOB_DAT: u32 = 6;
+    const JUMP_SLOT: u32 = 7;
+    const IRELATIVE: [u32; 2] = [37, 1032];
     let mut slots = HashMap::new();
     let mut in_order = Vec::new();
     for section in relocations {
         let Some(bytes) = image.bytes(section.offset, section.size, MAX_RELOCATIONS) else { continue };
         for entry in bytes.chunks_exact(24) {
-            let (Some(slot), Some(info)) = (u64_at(entry, 0), u64_at(entry, 8)) else { continue };
+            let fields = (u64_at(entry, 0), u64_at(entry, 8), u64_at(entry, 16));
+            let (Some(slot), Some(info), Some(addend)) = fields else { continue };
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
-            // Most of them are of no stub's slot.
-            if [GLOB_DAT, JUMP_SLOT, IRELATIVE].contains(&kind) {
-                slots.insert(slot, symbol);
+            let target = if IRELATIVE.contains(&kind) { Target::ChosenBy(addend) } else { Target::Symbol(symbol) };
+            if [GLOB_DAT, JUMP_SLOT].contains(&kind) || IRELATIVE.contains(&kind) {
+                slots.insert(slot, target);
             }
             if section.name == b".rela.plt" {
-                in_order.push(symbol);
+                in_order.push(target);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::debugdata;
 use super::demangle::demangle;
 use super::image::{Image, Section, u32_at, u64_at};
-use super::plt::Plt;
+use super::plt::{Plt, StubName};
 
 /// No symbol table is larger than this (a large browser's is some 100 MB).
 pub(super) const MAX_SYMBOLS: u64 = 1 << 30;
@@ -170,39 +170,66 @@ impl Table {
         self.symbols.held_bytes() + images + self.plt.as_ref().map_or(0, Plt::held_bytes)
     }
 
-    /// The function at `address`: where it lies, and its name.
+    /// The function at `address`: around it, where that is the answer for each address, and its name.
     pub fn find(&mut self, address: u64) -> Option<(Range<u64>, String)> {
-        if let Some(plt) = &mut self.plt
-            && plt.covers(address)
-            && let Some((range, name)) = plt.find(&self.images, address)
-        {
-            return Some((range, demangle(&name)));
+        let Some(plt) = &mut self.plt else { return self.function(address) };
+        if let Some((range, name)) = plt.find(&self.images, address) {
+            let name = match name {
+                StubName::Symbol(name) => Some(demangle(&[&name, b"@plt".as_slice()].concat())),
+                StubName::Function(start) => self.name_at(start).map(|name| name + "@plt"),
+                StubName::Unknown => None,
+            };
+            return Some((range, name.unwrap_or(".plt".to_owned())));
         }
+        let (range, name) = self.function(address)?;
+        let range = self.plt.as_ref().map_or(range.clone(), |plt| plt.outside(range, address));
+        Some((range, name))
+    }
+
+    /// The same, as the symbols say it. A range ends where another function begins, also within this one.
+    fn function(&mut self, address: u64) -> Option<(Range<u64>, String)> {
         let shelves = self.symbols.around(address);
         let symbols = &self.symbols.symbols[shelves];
         let end = symbols.partition_point(|symbol| symbol.start <= address);
         let nearest = symbols[..end].last()?.start;
         let longest = self.symbols.longest;
+        let stop = symbols.get(end).map(|next| next.start);
+        // Where the last of those ends that begin and end before `address`.
+        let mut begin = 0;
         for (at, symbol) in symbols[..end].iter().enumerate().rev().take(NESTED) {
             let distance = address - symbol.start;
-            if distance < symbol.size() {
+            let mut size = symbol.size();
+            if distance < size {
                 let (best, name) = self.best(symbols, at, symbol.start);
-                if distance < best.size() {
+                size = best.size();
+                if distance < size {
                     let name = name.unwrap_or_else(|| self.name(best));
-                    return Some((symbol.start..symbol.start + best.size(), name));
+                    let end = symbol.start.saturating_add(size);
+                    return Some((begin.max(symbol.start)..stop.map_or(end, |stop| stop.min(end)), name));
                 }
             }
             if distance >= longest && symbol.start < nearest {
+                begin = begin.max(symbol.start + longest);
                 break;
             }
+            begin = begin.max(symbol.start + size);
         }
         // What has no size ends where the next begins, but a label in a function is not one.
         let (label, name) = self.best(symbols, end - 1, nearest);
-        let stop = match symbols.get(end) {
-            Some(next) => next.start,
-            None => nearest.next_multiple_of(PAGE).saturating_add(PAGE),
-        };
-        (label.size() == 0 && address < stop).then(|| (nearest..stop, name.unwrap_or_else(|| self.name(label))))
+        let stop =
+            stop.unwrap_or_else(|| nearest.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX).saturating_add(PAGE));
+        let is_it = label.size() == 0 && address < stop;
+        is_it.then(|| (begin.max(nearest)..stop, name.unwrap_or_else(|| self.name(label))))
+    }
+
+    /// The name of what begins at `start`.
+    fn name_at(&mut self, start: u64) -> Option<String> {
+        let shelves = self.symbols.around(start);
+        let symbols = &self.symbols.symbols[shelves];
+        let end = symbols.partition_point(|symbol| symbol.start <= start);
+        symbols[..end].last().filter(|symbol| symbol.start == start)?;
+        let (best, name) = self.best(symbols, end - 1, start);
+        Some(name.unwrap_or_else(|| self.name(best)))
     }
 
     /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one

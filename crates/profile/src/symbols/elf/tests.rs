@@ -88,6 +88,86 @@ fn stubs_aliases_and_packed_symbols() {
     assert!(names(&at("a")).iter().any(|name| name == "hidden"));
 }
 
+/// Stubs of every kind that this machine's linkers make are called what objdump calls them, whatever was asked before.
+#[test]
+fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let code = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nvoid (*volatile give_back)(void *) = free;\n\
+                int main(int n, char **v) { char *p = malloc(n + strlen(v[0])); memset(p, n, n); give_back(p); free(p);\n\
+                return puts(v[0]) + atoi(v[0]); }\n";
+    std::fs::write(at("a.c"), code).expect("a file");
+    let kinds: [(&str, &[&str]); 8] = [
+        ("lazy", &["-Wl,-z,lazy"]),
+        ("now", &["-Wl,-z,now"]),
+        ("no-pie", &["-no-pie", "-Wl,-z,lazy"]),
+        ("ibt", &["-fcf-protection=full", "-Wl,-z,ibtplt,-z,lazy"]),
+        ("ibt-now", &["-fcf-protection=full", "-Wl,-z,ibtplt,-z,now"]),
+        ("gold", &["-fuse-ld=gold", "-Wl,-z,lazy"]),
+        ("static", &["-static"]),
+        ("static-pie", &["-static-pie"]),
+    ];
+    for (kind, options) in kinds {
+        let path = at(kind);
+        let mut compiler = Command::new("cc");
+        if !compiler
+            .args(options)
+            .args(["-O1", "-fno-builtin", "-o", &path, &at("a.c")])
+            .output()
+            .is_ok_and(|output| output.status.success())
+        {
+            eprintln!("not run: there is no C compiler or linker for {kind}");
+            continue;
+        }
+        let image = Image::open(Path::new(&path)).expect("a file");
+        let sections = image.sections().expect("sections");
+        let mut table = Table::read(image, None, MAX_SYMBOLS).expect("a table");
+        let stubs: Vec<_> = sections.iter().filter(|section| section.name.starts_with(b".plt")).collect();
+        let in_order = stubs.iter().flat_map(|section| (section.address..section.address + section.size).step_by(8));
+        let names: Vec<_> = in_order.map(|address| table.find(address).expect("a stub").1).collect();
+        // What is said of a range holds for every address in it: readers remember it so.
+        let last = sections.iter().map(|section| section.address + section.size).max().expect("sections");
+        let mut address = 0;
+        while address < last {
+            let Some((range, name)) = table.find(address) else {
+                address += 1;
+                continue;
+            };
+            assert!(range.contains(&address), "{kind}: {address:x} {name} {range:x?}");
+            for address in [range.start, range.start.midpoint(range.end), range.end - 1] {
+                assert_eq!(table.find(address).map(|(_, name)| name).as_ref(), Some(&name), "{kind}: {address:x}");
+                let is_stub = stubs.iter().any(|section| section.covers(address));
+                assert_eq!(is_stub, name.ends_with("@plt") || name == ".plt", "{kind}: {address:x} {name}");
+            }
+            address = range.end;
+        }
+        let said = Command::new("objdump").args(["-d", "-C", &path]).output();
+        let Ok(said) = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) else {
+            eprintln!("not run: there is no objdump");
+            return;
+        };
+        let mut compared = 0;
+        for line in said.lines().filter_map(|line| line.strip_suffix("@plt>:")) {
+            let (address, name) = line.split_once(" <").expect("an address and a name");
+            let address = u64::from_str_radix(address, 16).expect("an address");
+            let ours = table.find(address).map(|(_, name)| name);
+            // Of functions that are chosen at the start it knows only where the one that chooses lies.
+            if name.starts_with("*ABS*") {
+                assert!(ours.is_some_and(|ours| ours.ends_with("@plt")), "{kind}: {address:x} {name}");
+            } else {
+                assert_eq!(ours, Some(format!("{name}@plt")), "{kind}: {address:x}");
+            }
+            compared += 1;
+        }
+        // It names no stub of a static program.
+        assert!(compared >= 5 || kind.starts_with("static"), "{kind}: {compared} stubs\n{said}");
+        for function in ["memset", "strlen"] {
+            let named = |name: &String| name.contains(function) && name.ends_with("@plt");
+            assert!(names.iter().any(named), "{kind}: {function} is not in {names:?}");
+        }
+    }
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
 
