@@ -3,9 +3,7 @@
 mod args;
 mod commands;
 mod exit;
-mod kernel_work;
 mod output;
-mod recorder;
 mod view;
 
 use clap::Parser;
@@ -14,6 +12,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args = args::Args::parse();
     output::terminal::set_colour(args.color);
+    output::print_warnings();
     let outcome = match args.command {
         None => commands::diagnose::run(args.diagnose),
         Some(args::Command::Diagnose(diagnose)) => commands::diagnose::run(diagnose),

@@ -39,7 +39,7 @@ pub use log::LogLine;
 pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use node::Node;
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
-pub use time::{Clocks, Time, Window};
+pub use time::{Clocks, Time, Window, timestamp};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use zombies::{
     Born, CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,

@@ -6,13 +6,16 @@ pub mod recorder;
 pub mod view;
 
 use fix::{FixArgs, UndoArgs};
-use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, Moment, MonopoliesArgs, parse_moment};
+use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
 use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
 use view::ViewArgs;
 
-use crate::recorder::config::parse_size;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
+use coroner_recorder::config::parse_size;
+use coroner_source::live::LiveNode;
+use coroner_source::moment::{Moment, parse_moment};
+use coroner_source::recorded::Query;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -265,6 +268,13 @@ pub struct RecordedArgs {
     pub no_recorder: bool,
 }
 
+impl RecordedArgs {
+    pub fn query(&self) -> Query {
+        let RecordedArgs { from, last, since, until, no_recorder } = self.clone();
+        Query { from, last, since, until, no_recorder }
+    }
+}
+
 /// A copy for others.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReportArgs {
@@ -337,6 +347,22 @@ pub struct NodeArgs {
     /// Examine the files below this directory instead of the live node. For tests.
     #[arg(long, hide = true, value_name = "DIR")]
     pub root: Option<PathBuf>,
+}
+
+impl NodeArgs {
+    /// Something is asked for that is of this node only, and of now.
+    pub fn is_asked(&self) -> bool {
+        self.bus.is_some() || self.root.is_some() || self.trust_user_log
+    }
+
+    pub fn must_not_be_asked(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.bus.is_none(), "--bus is for watching this node; a recording has its own units");
+        Ok(())
+    }
+
+    pub fn node(&self) -> LiveNode {
+        LiveNode { bus: self.bus.clone(), trust_user_log: self.trust_user_log, root: self.root.clone() }
+    }
 }
 
 /// Below this a window holds too few looks at the cores; above, the always-on recorder is the right tool.

@@ -1,9 +1,9 @@
 //! `coroner cores`.
 
-use super::recorded::{self, with_line, with_recorder};
 use super::{WATCH_FOR, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
+use crate::output::with_line;
 use crate::output::{cores_text, diagnosis_json, print};
 use anyhow::Context;
 use coroner_diagnosis::cores::owners::Ownership;
@@ -11,6 +11,7 @@ use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Cores, Summary};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::NameZombies;
+use coroner_source::recorded::{self, with_recorder};
 use serde_json::{Value, json};
 
 /// One entry of the strip in JSON for each look at the cores.
@@ -19,15 +20,15 @@ const STEP_NS: u128 = 100_000_000;
 const MOST_STEPS: u128 = 6000;
 
 pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
-    let mut recorded = recorded::read(&args.recorded, args.duration.is_some() || args.node.is_asked())?;
+    let mut recorded = recorded::read(&args.recorded.query(), args.duration.is_some() || args.node.is_asked())?;
     let evidence = match &mut recorded {
         Some(recorded) => {
             args.node.must_not_be_asked()?;
             std::mem::take(&mut recorded.evidence)
         }
         None => {
-            let options = args.node.watch_options(NameZombies::IfMany, None);
-            watch(args.node.root(), options, args.duration.unwrap_or(WATCH_FOR))?
+            let options = args.node.node().watch_options(NameZombies::IfMany, None);
+            watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?
         }
     };
     let cores = Cores::of(&evidence);

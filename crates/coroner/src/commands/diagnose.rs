@@ -1,7 +1,5 @@
 //! `coroner diagnose`.
 
-use super::audit_files::{Known, read_baseline};
-use super::recorded::{self, Recorded, with_recorder};
 use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
@@ -11,6 +9,8 @@ use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::zombies::Bpf;
+use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::recorded::{self, Recorded, with_recorder};
 
 pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     if let Some(code) = args.explain {
@@ -40,14 +40,14 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
 
 /// The evidence, and where it comes from if it was recorded.
 fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> {
-    let known = Known::read(&args.catalogue)?;
+    let known = Known::read(&args.catalogue.catalogue)?;
     let is_watch = args.duration.is_some() || args.no_bpf || args.node.is_asked();
-    let Some(mut recorded) = recorded::read(&args.recorded, is_watch)? else {
+    let Some(mut recorded) = recorded::read(&args.recorded.query(), is_watch)? else {
         let baseline = read_baseline(args.baseline.as_deref())?;
         let audit = Some(known.audit_options(baseline.clone()));
         let bpf = if args.no_bpf { Bpf::No } else { Bpf::Best };
-        let options = Options { bpf, ..args.node.watch_options(NameZombies::IfMany, audit) };
-        let mut evidence = watch(args.node.root(), options, args.duration.unwrap_or(WATCH_FOR))?;
+        let options = Options { bpf, ..args.node.node().watch_options(NameZombies::IfMany, audit) };
+        let mut evidence = watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?;
         // Also where the files that it is compared with could not be read: then that is said.
         evidence.baseline = baseline;
         return Ok((evidence, None));

@@ -1,14 +1,10 @@
 //! `coroner fix`.
 
-use super::audit_files::Known;
-use super::recorded::{self, Recorded};
 use super::{WATCH_FOR, stop_on_signals, units, watch};
 use crate::args::fix::FixArgs;
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
 use crate::output::{fix_json, fix_text, print, warn};
-use crate::recorder::directory;
-use crate::recorder::incidents::files;
 use anyhow::{Context, bail, ensure};
 use coroner_diagnosis::agents::Catalogue;
 use coroner_diagnosis::units::audit;
@@ -24,6 +20,10 @@ use coroner_remedy::plan::{Plan, Step};
 use coroner_remedy::planner::{self, Wishes};
 use coroner_remedy::steps::Hands;
 use coroner_remedy::{Facts, Journal};
+use coroner_source::audit_files::Known;
+use coroner_source::directory;
+use coroner_source::incident_files as files;
+use coroner_source::recorded::{self, Recorded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -35,7 +35,7 @@ use std::time::Duration;
 const MOST_NAMED: u64 = 64 << 20;
 
 pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
-    let known = Known::read(&args.catalogue)?;
+    let known = Known::read(&args.catalogue.catalogue)?;
     if args.image {
         return for_image(&args, &known);
     }
@@ -164,7 +164,7 @@ struct Seen {
 
 fn look(args: &FixArgs, known: &Known) -> anyhow::Result<Seen> {
     // What is wrong now, also if a recorder runs here: its last minutes may be full of what is over.
-    match recorded::read(&args.recorded, true)? {
+    match recorded::read(&args.recorded.query(), true)? {
         Some(mut recorded) => {
             let mut evidence = std::mem::take(&mut recorded.evidence);
             if !args.catalogue.catalogue.is_empty() {
@@ -332,7 +332,7 @@ fn for_image(args: &FixArgs, known: &Known) -> anyhow::Result<Exit> {
     );
     let (mut evidence, of) = match &args.root {
         Some(dir) => (units::read_image(dir, known)?, dir.display().to_string()),
-        None => match recorded::read(&args.recorded, args.duration.is_some() || args.bus.is_some())? {
+        None => match recorded::read(&args.recorded.query(), args.duration.is_some() || args.bus.is_some())? {
             Some(recorded) => (recorded.evidence, "the recorded node".to_owned()),
             None => (watch_node(args, known, args.duration.unwrap_or(WATCH_FOR))?, "this node".to_owned()),
         },

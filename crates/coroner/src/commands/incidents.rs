@@ -4,20 +4,21 @@ use super::profile::out;
 use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
-use crate::kernel_work;
 use crate::output::incidents_text::Listed;
 use crate::output::report::{self as markdown, Report as MarkdownReport};
 use crate::output::{incidents_json, incidents_text, print, warn};
-use crate::recorder::config::Config;
-use crate::recorder::incident::{Incident, State};
-use crate::recorder::incidents::files;
-use crate::recorder::{directory, freeze as freezer};
 use anyhow::{Context, bail};
 use coroner_diagnosis::finding::{Subject, SubjectKind};
 use coroner_diagnosis::verdict::Verdict;
 use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, RiserRow};
+use coroner_recorder::config::Config;
+use coroner_recorder::freeze as freezer;
+use coroner_source::directory;
+use coroner_source::incident::{Incident, State};
+use coroner_source::incident_files as files;
+use coroner_source::kernel_work;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -225,7 +226,7 @@ fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {
 /// `coroner export --incident`: the file as it is at this moment. A new one takes its place by its name, so what was opened is whole.
 pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     let directory = directory_of(&DirectoryArgs { dir: args.dir.clone() })?;
-    if !args.selection.is_everything() || args.output.to.is_some() {
+    if !args.selection.selection().is_everything() || args.output.to.is_some() {
         bail!(
             "an incident is copied whole; to write a part of its profile: coroner export {} …",
             files::recording(&directory, number).display()

@@ -4,7 +4,7 @@ use super::incidents::running_directory;
 use crate::args::recorder::MarkArgs;
 use crate::exit::Exit;
 use crate::output::print;
-use crate::recorder::control;
+use coroner_recorder::control;
 
 pub fn run(args: MarkArgs) -> anyhow::Result<Exit> {
     let directory = running_directory(&args.directory)?;

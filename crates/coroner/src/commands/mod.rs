@@ -1,6 +1,5 @@
 //! The commands, one file each, and how they get their evidence.
 
-pub mod audit_files;
 pub mod cores;
 pub mod diagnose;
 pub mod fix;
@@ -8,45 +7,19 @@ pub mod incidents;
 pub mod mark;
 pub mod profile;
 pub mod record;
-pub mod recorded;
 mod report;
 pub mod undo;
 pub mod units;
 pub mod zombies;
 
-use crate::args::NodeArgs;
 use crate::output::progress::Progress;
 use anyhow::Context;
 use coroner_evidence::Evidence;
 use coroner_probes::Root;
-use coroner_probes::watch::{AuditOptions, NameZombies, Options, Watch};
+use coroner_probes::watch::{Options, Watch};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-
-impl NodeArgs {
-    pub fn root(&self) -> Root {
-        match &self.root {
-            Some(dir) => Root::at(dir),
-            None => Root::live(),
-        }
-    }
-
-    /// Something is asked for that is of this node only, and of now.
-    pub fn is_asked(&self) -> bool {
-        self.bus.is_some() || self.root.is_some() || self.trust_user_log
-    }
-
-    pub fn must_not_be_asked(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(self.bus.is_none(), "--bus is for watching this node; a recording has its own units");
-        Ok(())
-    }
-
-    pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
-        let (bus, pretend_kernel_log) = (self.bus.clone(), self.trust_user_log);
-        Options { zombies, bus, pretend_kernel_log, audit, ..Options::default() }
-    }
-}
 
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

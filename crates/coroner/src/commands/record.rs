@@ -1,22 +1,22 @@
 //! `coroner record`.
 
-use super::audit_files::{Known, read_baseline};
 use super::stop_on_signals;
-use crate::args::{CatalogueArgs, RecordArgs};
+use crate::args::RecordArgs;
 use crate::exit::Exit;
-use crate::output::diagnosis_json::timestamp;
 use crate::output::progress::Progress;
 use crate::output::{print, warn};
-use crate::recorder;
-use crate::recorder::appender::Appender;
-use crate::recorder::config::{Config, parse_listen};
-use crate::recorder::freeze::finding_row;
-use crate::recorder::run::Outcome;
-use crate::recorder::status::Status;
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
+use coroner_evidence::timestamp;
 use coroner_probes::watch::{NameZombies, Watch};
+use coroner_recorder as recorder;
+use coroner_recorder::appender::Appender;
+use coroner_recorder::config::{Config, parse_listen};
+use coroner_recorder::freeze::finding_row;
+use coroner_recorder::run::Outcome;
+use coroner_recorder::status::Status;
+use coroner_source::audit_files::{Known, read_baseline};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     }
     config.check()?;
     let stop = stop_on_signals()?;
-    let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node, args.duration, &stop)?;
+    let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node.node(), args.duration, &stop)?;
     let own = &status.own;
     if args.json {
         let lost: u64 = own.lost_samples.values().sum();
@@ -105,11 +105,15 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 
-    let audit = Known::read(&CatalogueArgs::default())?.audit_options(read_baseline(None)?);
+    let audit = Known::read(&[])?.audit_options(read_baseline(None)?);
     let mut recorder = Appender::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
-    let mut watch = Watch::start(args.node.root(), args.node.watch_options(NameZombies::Always, Some(audit)), duration);
+    let mut watch = Watch::start(
+        args.node.node().root(),
+        args.node.node().watch_options(NameZombies::Always, Some(audit)),
+        duration,
+    );
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), duration, &fragment);

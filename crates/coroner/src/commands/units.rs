@@ -1,10 +1,9 @@
 //! `coroner units`.
 
-use super::audit_files::{Known, read_baseline};
-use super::recorded::{self, Recorded, with_line, with_recorder};
 use super::{WATCH_FOR, watch};
 use crate::args::UnitsArgs;
 use crate::exit::Exit;
+use crate::output::with_line;
 use crate::output::{print, units_json, units_text};
 use anyhow::{Context, bail};
 use coroner_diagnosis::agents::Need;
@@ -13,11 +12,13 @@ use coroner_diagnosis::units::{Audit, audit};
 use coroner_evidence::{Evidence, UnitFile};
 use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::{Root, image};
+use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::recorded::{self, Recorded, with_recorder};
 use std::io::Write;
 use std::path::Path;
 
 pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
-    let known = Known::read(&args.catalogue)?;
+    let known = Known::read(&args.catalogue.catalogue)?;
     // Before minutes are spent on watching.
     let stores = args.baseline.as_deref().is_some_and(|path| !path.exists());
     let baseline = if stores { None } else { read_baseline(args.baseline.as_deref())? };
@@ -25,7 +26,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         Baseline::parse(&file.text).with_context(|| file.path.clone())?;
     }
     let is_watch = args.duration.is_some() || args.bus.is_some() || args.root.is_some();
-    let mut recorded = recorded::read(&args.recorded, is_watch)?;
+    let mut recorded = recorded::read(&args.recorded.query(), is_watch)?;
     let mut evidence = match (&mut recorded, &args.root) {
         (Some(recorded), _) => std::mem::take(&mut recorded.evidence),
         (None, Some(dir)) => read_image(dir, &known)?,

@@ -1,10 +1,10 @@
 //! `coroner zombies`.
 
-use super::recorded::{self, Recorded, with_line, with_recorder};
 use super::stop_on_signals;
 use crate::args::{WalkMethod, ZombiesArgs};
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
+use crate::output::with_line;
 use crate::output::{print, zombies_json, zombies_text};
 use anyhow::Context;
 use coroner_diagnosis::zombies::report;
@@ -12,6 +12,7 @@ use coroner_evidence::{Evidence, TriedInVain, ZombieMethod, ZombieScan};
 use coroner_probes::Root;
 use coroner_probes::watch::zombies::{ZombieWatch, ZombieWatchOptions};
 use coroner_probes::zombies::{Bpf, Method};
+use coroner_source::recorded::{self, Recorded, with_recorder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
     // `--watch --for 30s` is as natural as `--watch 30s`.
     let watched = args.duration.or(args.watch);
     let is_watch = watched.is_some() || args.no_bpf || args.method.is_some() || args.root.is_some();
-    let mut recorded = recorded::read(&args.recorded, is_watch)?;
+    let mut recorded = recorded::read(&args.recorded.query(), is_watch)?;
     let mut evidence = match &mut recorded {
         Some(recorded) => std::mem::take(&mut recorded.evidence),
         None => look_at_node(&args, watched)?,

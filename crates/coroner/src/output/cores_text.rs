@@ -1,10 +1,10 @@
 //! The strips of `coroner cores`, for people.
 
-use super::diagnosis_json::timestamp;
 use super::terminal::{bold, by_load, dim, printable, width};
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
+use coroner_evidence::timestamp;
 use coroner_evidence::{CoreSet, Evidence};
 
 /// Below this in its busiest stretch of the strip a core is quiet, and folded with the others.

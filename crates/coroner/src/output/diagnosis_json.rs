@@ -3,7 +3,7 @@
 use super::telling::Outcome;
 use coroner_diagnosis::verdict::{Moment, Unexplained, Verdict};
 use coroner_diagnosis::{Diagnosis, Finding, RuledOut};
-use coroner_evidence::Unseen;
+use coroner_evidence::{Unseen, timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -70,12 +70,4 @@ pub fn node(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         fields.insert("booted".into(), diagnosis.node.booted_real_ns.map(timestamp).into());
     }
     Ok(node)
-}
-
-/// RFC 3339 in UTC, to the millisecond.
-pub fn timestamp(real_ns: u64) -> String {
-    match jiff::Timestamp::from_nanosecond(real_ns.into()) {
-        Ok(t) => format!("{t:.3}"),
-        Err(_) => format!("{real_ns} ns since 1970"),
-    }
 }

@@ -1,12 +1,12 @@
 //! A diagnosis for people.
 
-use super::diagnosis_json::timestamp;
 use super::telling::{self, Outcome};
 use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
 use super::verdict_text;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};
+use coroner_evidence::timestamp;
 use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use serde_json::Value;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! `coroner.incidents/1` and `coroner.incident-report/1`: documented in docs/json.md. Fields may be added under the same version,
 //! never removed or renamed.
 
-use super::diagnosis_json::{self, timestamp};
+use super::diagnosis_json;
 use super::incidents_text::{Listed, losses};
 use crate::commands::incidents::Report;
 use coroner_evidence::recording::RiserRow;
+use coroner_evidence::timestamp;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -20,7 +21,7 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> Value {
 
 fn incident(listed: &Listed) -> Value {
     let Listed { incident, file, bytes } = listed;
-    let also = |also: &crate::recorder::incident::Also| json!({ "at": timestamp(also.real_ns), "code": also.code, "subject": also.subject, "text": also.text });
+    let also = |also: &coroner_source::incident::Also| json!({ "at": timestamp(also.real_ns), "code": also.code, "subject": also.subject, "text": also.text });
     json!({
         "number": incident.number,
         "code": incident.code,

@@ -1,15 +1,15 @@
 //! Incidents for people.
 
-use super::diagnosis_json::timestamp;
 use super::diagnosis_text;
 use super::terminal::{bold, dim, printable, width, wrap};
 use crate::commands::incidents::{Read, Report};
-use crate::recorder::directory;
-use crate::recorder::incident::{Incident, State};
-use crate::recorder::incidents::files;
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
+use coroner_evidence::timestamp;
 use coroner_evidence::{Evidence, Source};
+use coroner_source::directory;
+use coroner_source::incident::{Incident, State};
+use coroner_source::incident_files as files;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -22,6 +22,7 @@ pub mod verdict_text;
 pub mod zombies_json;
 pub mod zombies_text;
 
+use coroner_source::recorded::Recorded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
 
@@ -50,4 +51,36 @@ pub fn warn(text: &str) {
     // Names of files and threads may hold anything.
     let lines: Vec<String> = text.lines().map(terminal::printable).collect();
     let _ = writeln!(stderr, "{clear}coroner: {}", lines.join("\n"));
+}
+
+/// A text for people with the line that says where it comes from.
+pub fn with_line(text: String, recorded: Option<&Recorded>) -> String {
+    match recorded.map(|recorded| recorded.line.as_str()).filter(|line| !line.is_empty()) {
+        Some(line) => format!("{}\n{text}", terminal::printable(line)),
+        None => text,
+    }
+}
+
+/// What libraries of ours say is printed as our own warnings are; what others' log is their developers' business.
+struct Warnings;
+
+impl log::Log for Warnings {
+    fn enabled(&self, about: &log::Metadata<'_>) -> bool {
+        about.target().starts_with("coroner")
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            warn(&record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// From now on warnings of the recorder and of sources are printed.
+pub fn print_warnings() {
+    // Only a second logger could fail, and there is none.
+    let _ = log::set_logger(&Warnings);
+    log::set_max_level(log::LevelFilter::Warn);
 }

@@ -2,8 +2,13 @@
 
 use coroner_diagnosis::cores::timeline::{Shares, Timeline};
 use coroner_evidence::{CoreTimes, Evidence};
+use coroner_source::profile::{ProfileSource, is_stream};
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Smaller files are read before a line of progress could be.
+const SHOW_PROGRESS_FROM: u64 = 8 << 20;
 
 /// Looks at the cores that the line speaks of: a little more than a second.
 const RECENT_LOOKS: usize = 13;
@@ -74,4 +79,36 @@ impl Progress {
         }
         self.line.show(&line);
     }
+}
+
+/// Runs `work`; meanwhile a line on the terminal says how much of the file was read.
+pub fn reading<T>(source: &ProfileSource, work: impl FnOnce() -> T) -> T {
+    let file = &source.file;
+    let size = std::fs::metadata(file).map_or(0, |about| if about.is_file() { about.len() } else { 0 });
+    let from_pipe = is_stream(file);
+    if (size < SHOW_PROGRESS_FROM && !from_pipe) || !std::io::stderr().is_terminal() {
+        return work();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let line = scope.spawn(|| {
+            let mut line = StatusLine::new();
+            while !done.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(200));
+                let read = source.bytes_read.load(Ordering::Relaxed);
+                let mb = |bytes: u64| bytes as f64 / 1e6;
+                let text = match (read.min(size) * 100).checked_div(size) {
+                    Some(percent) => format!("reading {}: {percent} % of {:.0} MB", file.display(), mb(size)),
+                    None => format!("reading: {:.0} MB", mb(read)),
+                };
+                if !done.load(Ordering::Relaxed) {
+                    line.show(&super::terminal::printable(&text));
+                }
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        line.thread().unpark();
+        result
+    })
 }

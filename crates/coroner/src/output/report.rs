@@ -1,6 +1,5 @@
 //! A diagnosis as Markdown, to paste into a ticket: whole, for somebody who was not there.
 
-use super::diagnosis_json::timestamp;
 use super::diagnosis_text::{value_text, window_line};
 use super::markdown::{cell, code_block, line};
 use super::telling::{self, Outcome, sentence};
@@ -9,6 +8,7 @@ use super::verdict_text::clock;
 use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proof, Proofs, Verdict};
 use coroner_diagnosis::{Diagnosis, Fact, Finding};
+use coroner_evidence::timestamp;
 use coroner_evidence::{Evidence, Node};
 
 pub struct Report<'a> {

@@ -1,10 +1,10 @@
 //! What is told of a diagnosis, and in which order: the same on a terminal and in a report.
 
-use super::diagnosis_json::timestamp;
 use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::words::duration_words;
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
 use coroner_evidence::Unseen;
+use coroner_evidence::timestamp;
 use std::time::Duration;
 
 /// What it comes to.

@@ -1,11 +1,12 @@
 //! `coroner.units/1`, documented in docs/json.md.
 
-use super::diagnosis_json::{timestamp, window};
+use super::diagnosis_json::window;
 use coroner_diagnosis::units::churn::{Churning, Failing, Kind};
 use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;
 use coroner_diagnosis::units::loops::{How, Loop, Trend};
 use coroner_diagnosis::units::{Audit, AuditedUnit};
+use coroner_evidence::timestamp;
 use coroner_evidence::{Clocks, Evidence, Time};
 use serde_json::{Value, json};
 use std::path::Path;

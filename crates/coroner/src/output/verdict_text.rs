@@ -1,11 +1,11 @@
 //! Verdicts for people: the root cause first, then what follows from it, what to do, and what that leaves.
 
-use super::diagnosis_json::timestamp;
 use super::telling::{self, Step, sentence};
 use super::terminal::{bold, by_severity, dim, printable, wrap, wrap_hanging};
 use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
+use coroner_evidence::timestamp;
 use std::time::Duration;
 
 /// So many moments are told unless somebody wants them all.

@@ -1,7 +1,7 @@
 //! `coroner.zombies/1`, documented in docs/json.md.
 
-use super::diagnosis_json::timestamp;
 use coroner_diagnosis::zombies::{Churn, Group, MakerShare, PerHour, Pin, Report};
+use coroner_evidence::timestamp;
 use coroner_evidence::{Born, Clocks, Evidence, Held, Time, Zombie};
 use serde_json::{Value, json};
 

@@ -4,14 +4,16 @@ use super::loading::Loading;
 use super::question::{count, range, selection};
 use super::shown::Shown;
 use super::{cores, export, flame, owners, source, timeline};
-use crate::args::profile::{SourceArgs, parse_span};
 use crate::commands::profile::{heatmap, monopolies};
 use crate::commands::{incidents, zombies};
 use crate::output::profile::{heatmap_json, monopolies_json};
 use crate::output::{diagnosis_json, incidents_json, units_json, zombies_json};
-use crate::recorder::directory;
 use coroner_diagnosis::diagnose;
 use coroner_diagnosis::units::audit;
+use coroner_source::directory;
+use coroner_source::moment::parse_span;
+use coroner_source::profile::ProfileSource;
+use coroner_source::profile::select::Selection;
 use coroner_web::{Answer, Api, Ask, Refusal};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -30,7 +32,7 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn open(source: SourceArgs) -> anyhow::Result<Page> {
+    pub fn open(source: ProfileSource) -> anyhow::Result<Page> {
         Ok(Page { loading: Loading::start(source)? })
     }
 
@@ -196,15 +198,10 @@ fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
 }
 
 /// What to read the asked samples with, and which part of them that is.
-pub fn samples(
-    shown: &Shown,
-    ask: &Ask,
-    selection: &crate::args::profile::SelectionArgs,
-    most: u64,
-) -> Result<(SourceArgs, f64), Refusal> {
+pub fn samples(shown: &Shown, ask: &Ask, selection: &Selection, most: u64) -> Result<(ProfileSource, f64), Refusal> {
     must_have_samples(shown)?;
     let (source, part) = shown.samples(selection, most);
-    Ok((SourceArgs { stop: Some(ask.stop()), ..source }, part))
+    Ok((ProfileSource { stop: Some(ask.stop()), ..source }, part))
 }
 
 /// Of a heatmap by core. The memory for it follows the number of cells, and this may run on a sick node.

@@ -8,8 +8,6 @@ use super::api::refused;
 use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
-use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
-use crate::commands::profile;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::{SATURATED, Shares, Timeline};
 use coroner_evidence::recording::{self, Beside, CoreLooks};
@@ -17,6 +15,9 @@ use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
 use coroner_profile::import::Picked;
 use coroner_profile::model::{Dictionary, Sample, TaskId};
 use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
+use coroner_source::moment::Moment;
+use coroner_source::profile::select::Selection;
+use coroner_source::profile::{self, ProfileSource};
 use coroner_web::{Answer, Ask, Refusal};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -326,9 +327,9 @@ fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool 
     covered.iter().map(seen).sum::<u64>() >= (to - from).div_ceil(2)
 }
 
-fn all_of(columns: Columns) -> SelectionArgs {
+fn all_of(columns: Columns) -> Selection {
     let range = vec![(Moment::Clock(columns.from), Moment::Clock(columns.end()))];
-    SelectionArgs { range, ..SelectionArgs::default() }
+    Selection { range, ..Selection::default() }
 }
 
 /// Samples, counted.
@@ -343,7 +344,7 @@ fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<C
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
     // Within a chunk the samples of each core are in order, which is enough to count them.
     let picked = Picked { in_any_order: true, ..source.picked };
-    let source = SourceArgs { stop: Some(ask.stop()), picked, ..source };
+    let source = ProfileSource { stop: Some(ask.stop()), picked, ..source };
     let mut counter = CoreCounter::new(columns.step);
     let read = profile::read_any(&source, &selection, &mut |names, sample| {
         let time = sample.time.map(|time| time.saturating_sub(columns.from));

@@ -4,10 +4,12 @@ use super::api::{refused, samples};
 use super::question::selection;
 use super::shown::Shown;
 use crate::commands::profile::flame::{picture, read_side};
-use crate::commands::profile::{self, import};
+use crate::commands::profile::import;
 use anyhow::Context;
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::views::StackSums;
+use coroner_source::profile::select::Selection;
+use coroner_source::profile::{self, ProfileSource};
 use coroner_web::{Answer, Ask, Refusal};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -60,14 +62,11 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
 }
 
 /// A recording is a file before it is an answer.
-fn recording(
-    source: &crate::args::profile::SourceArgs,
-    selection: &crate::args::profile::SelectionArgs,
-) -> anyhow::Result<Vec<u8>> {
+fn recording(source: &ProfileSource, selection: &Selection) -> anyhow::Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("coroner-view-").tempdir().context("no temporary directory")?;
     let path = directory.path().join("selection.coroner");
     // In memory frames have names only; the file knows where in which program they are.
-    let source = crate::args::profile::SourceArgs { kept: None, ..source.clone() };
+    let source = ProfileSource { kept: None, ..source.clone() };
     let never = AtomicBool::new(false);
     import::write_until(&source, selection, &path, source.stop.as_deref().unwrap_or(&never))?;
     std::fs::read(&path).with_context(|| path.display().to_string())

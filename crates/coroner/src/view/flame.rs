@@ -4,7 +4,6 @@ use super::api::{most_read, refused, samples};
 use super::parallel;
 use super::question::{rest, selection, share};
 use super::shown::Shown;
-use crate::args::profile::{SelectionArgs, SourceArgs};
 use crate::commands::profile::flame::{Side, find_risers, read_part, read_side};
 use crate::output::profile::flame_json::{self, FlameHead};
 use crate::output::profile::{SourceJson, source_json};
@@ -14,6 +13,8 @@ use coroner_profile::model::{Place, StrId, Strings};
 use coroner_profile::views::diff;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
+use coroner_source::profile::ProfileSource;
+use coroner_source::profile::select::Selection;
 use coroner_web::{Answer, Ask, Refusal};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -141,8 +142,8 @@ const THREADS: u32 = 2;
 
 fn read_together(
     shown: &Shown,
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     with_idle: bool,
     (inverted, least): (bool, f64),
 ) -> anyhow::Result<(Side, FlameTree)> {
@@ -150,7 +151,7 @@ fn read_together(
     let turn: Vec<u32> = (0..turns).collect();
     let parts = parallel::each(&turn, |turn| -> anyhow::Result<(Side, FlameTree)> {
         let picked = Picked { turn: *turn, turns, in_any_order: true, ..source.picked };
-        let source = SourceArgs { picked, ..source.clone() };
+        let source = ProfileSource { picked, ..source.clone() };
         let side = read_part(&source, selection, with_idle, false)?;
         let tree = side.large(inverted, least);
         Ok((side, tree))
@@ -202,7 +203,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         None => {
             // What is not said of the baseline is as in the selection, but for its times.
             let base = selection(ask, shown, "base_")?;
-            let mut before = SelectionArgs { range: base.range, ..now.clone() };
+            let mut before = Selection { range: base.range, ..now.clone() };
             if base.band.is_some() {
                 before.band = base.band;
             }
@@ -229,7 +230,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let side = |selection: &_| -> Result<(Side, f64), Refusal> {
         let (source, part) = samples(shown, ask, selection, most_read(ask) / 2)?;
         let picked = Picked { in_any_order: true, ..source.picked };
-        let source = SourceArgs { picked, ..source };
+        let source = ProfileSource { picked, ..source };
         Ok((read_side(&source, selection, with_idle, false).map_err(refused)?, part))
     };
     let mut both = parallel::each(&[&before, &now], |selection| side(selection)).into_iter();

@@ -2,11 +2,12 @@
 
 use super::shown::{MOST_KEPT, Shown};
 use super::temporary::Temporary;
-use crate::args::profile::{ReadingArgs, SelectionArgs, SourceArgs};
 use crate::commands::profile::import;
-use crate::commands::profile::kept::Kept;
 use anyhow::Context;
 use coroner_profile::import::{Format, OddityKind};
+use coroner_source::profile::kept::Kept;
+use coroner_source::profile::select::Selection;
+use coroner_source::profile::{ProfileSource, Reading};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -29,15 +30,15 @@ pub struct Loading {
 
 impl Loading {
     /// A recording is there at once; a profile of another tool is read on a thread of its own.
-    pub fn start(source: SourceArgs) -> anyhow::Result<Arc<Loading>> {
+    pub fn start(source: ProfileSource) -> anyhow::Result<Arc<Loading>> {
         Loading::start_with(source, MOST_KEPT)
     }
 
     /// A profile with more samples than that becomes a temporary recording.
-    fn start_with(source: SourceArgs, most_kept: usize) -> anyhow::Result<Arc<Loading>> {
+    fn start_with(source: ProfileSource, most_kept: usize) -> anyhow::Result<Arc<Loading>> {
         super::must_be_readable(&source.file)?;
         let name = source.file.display().to_string();
-        let format = crate::commands::profile::format_of(&source)?.context("a pipe cannot be shown; save it first")?;
+        let format = coroner_source::profile::format_of(&source)?.context("a pipe cannot be shown; save it first")?;
         let bytes = std::fs::metadata(&source.file).map_or(0, |about| about.len());
         let loading = Arc::new(Loading {
             name: name.clone(),
@@ -76,7 +77,7 @@ impl Loading {
         self.read.load(Ordering::Relaxed).min(self.bytes)
     }
 
-    fn import(&self, source: SourceArgs, most_kept: usize) -> anyhow::Result<Shown> {
+    fn import(&self, source: ProfileSource, most_kept: usize) -> anyhow::Result<Shown> {
         let name = self.name.clone();
         if let Some(kept) = Kept::load(&source, most_kept, &self.read)? {
             if kept.samples.is_empty() {
@@ -96,9 +97,9 @@ impl Loading {
         // Too much for memory: into a recording, which has an index.
         self.read.store(0, Ordering::Relaxed);
         let path = self.make_temporary()?;
-        import::write_until(&source, &SelectionArgs::default(), &path, &self.stop)?;
-        let reading = ReadingArgs { input: None, ..source.reading };
-        Shown::open(SourceArgs { file: path, reading, ..source }, name)
+        import::write_until(&source, &Selection::default(), &path, &self.stop)?;
+        let reading = Reading { input: None, ..source.reading };
+        Shown::open(ProfileSource { file: path, reading, ..source }, name)
     }
 
     fn temporary(&self) -> MutexGuard<'_, Option<Temporary>> {
@@ -130,11 +131,11 @@ impl Loading {
 mod tests {
     use super::*;
 
-    fn folded(directory: &std::path::Path) -> SourceArgs {
+    fn folded(directory: &std::path::Path) -> ProfileSource {
         let file = directory.join("a.folded");
         std::fs::write(&file, "web;main;parse 3\nweb;main;serve 2\nweb;main 1\n").unwrap();
-        let reading = ReadingArgs { no_symbols: true, ..ReadingArgs::default() };
-        SourceArgs { file, reading, kept: None, picked: Default::default(), stop: None }
+        let reading = Reading { no_symbols: true, ..Reading::default() };
+        ProfileSource { file, reading, ..ProfileSource::default() }
     }
 
     fn wait(loading: &Loading) {

@@ -15,13 +15,13 @@ mod source;
 mod temporary;
 mod timeline;
 
-use crate::args::profile::SourceArgs;
 use crate::args::view::ViewArgs;
 use crate::commands::incidents::{none_runs, the_running_one};
 use crate::commands::stop_on_signals;
 use crate::exit::Exit;
 use crate::output::{print, terminal};
 use anyhow::{Context, bail};
+use coroner_source::profile::ProfileSource;
 use coroner_web::{Options, Token, is_loopback, serve};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -47,8 +47,7 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
         token => token,
     };
     let stop = stop_on_signals()?;
-    let reading = args.reading.clone();
-    let source = SourceArgs { file, reading, kept: None, picked: Default::default(), stop: None };
+    let source = ProfileSource { file, reading: args.reading.reading(), ..ProfileSource::default() };
     temporary::remove_stale();
     let page = Arc::new(api::Page::open(source)?);
     let served = serve_until(&stop, &args, listener, Arc::clone(&page), token);

@@ -1,7 +1,8 @@
 //! From the parameters of an address to what the commands take: the same names, the same words.
 
 use super::shown::Shown;
-use crate::args::profile::{Moment, SelectionArgs, parse_band, parse_cores};
+use coroner_source::moment::{Moment, parse_band, parse_cores};
+use coroner_source::profile::select::Selection;
 use coroner_web::{Ask, Refusal};
 
 /// A stretch of the axis, in its clock's nanoseconds.
@@ -54,11 +55,11 @@ pub fn range(ask: &Ask, shown: &Shown) -> Result<Option<Range>, Refusal> {
 }
 
 /// Which samples. Without times it is everything.
-pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<SelectionArgs, Refusal> {
+pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<Selection, Refusal> {
     let axis = shown.axis();
     let clock = |relative: u64| Moment::Clock(axis.absolute(relative));
     let name = |name: &str| format!("{prefix}{name}");
-    let mut selection = SelectionArgs::default();
+    let mut selection = Selection::default();
     let ranges = name("range");
     for value in ask.all(&ranges) {
         let parsed = value.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
@@ -76,7 +77,7 @@ pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<SelectionArgs
         selection.band = Some(parse_band(band).map_err(|why| wrong("band", band, &why))?);
     }
     for cores in ask.all(&name("core")) {
-        selection.core.push(parse_cores(cores).map_err(|why| wrong("core", cores, &why))?);
+        selection.core.extend(parse_cores(cores).map_err(|why| wrong("core", cores, &why))?);
     }
     for (ids, of) in [(&mut selection.pid, name("pid")), (&mut selection.tid, name("tid"))] {
         for value in ask.all(&of) {
@@ -91,7 +92,7 @@ pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<SelectionArgs
 }
 
 /// The stretches that a selection names, in order and merged; everything if it names none.
-pub fn stretches(selection: &SelectionArgs, whole: Range) -> Vec<Range> {
+pub fn stretches(selection: &Selection, whole: Range) -> Vec<Range> {
     let end = |moment: &Moment| match moment {
         Moment::Clock(ns) => *ns,
         _ => whole.end,
@@ -109,7 +110,7 @@ pub fn stretches(selection: &SelectionArgs, whole: Range) -> Vec<Range> {
 }
 
 /// Everything that a selection leaves out: of its times, and of its band if it has one.
-pub fn rest(selection: &SelectionArgs, whole: Range) -> SelectionArgs {
+pub fn rest(selection: &Selection, whole: Range) -> Selection {
     let mut rest = selection.clone();
     if let Some((from, to)) = selection.band {
         // The other part of each second, of the same times.
@@ -137,14 +138,14 @@ mod tests {
     #[test]
     fn the_rest_is_what_is_left_out() {
         let clock = |(from, to)| (Moment::Clock(from), Moment::Clock(to));
-        let of = |ranges: &[(u64, u64)]| SelectionArgs {
+        let of = |ranges: &[(u64, u64)]| Selection {
             range: ranges.iter().copied().map(clock).collect(),
-            ..SelectionArgs::default()
+            ..Selection::default()
         };
         assert_eq!(rest(&of(&[(30, 40), (10, 20), (15, 35)]), 0..100).range, [clock((0, 10)), clock((40, 100))]);
         assert_eq!(rest(&of(&[(0, 100)]), 0..100).range, []);
         assert_eq!(stretches(&of(&[]), 0..100).first(), Some(&(0..100)));
-        let band = SelectionArgs { band: Some((300_000_000, 1_000_000_000)), ..of(&[(10, 20)]) };
+        let band = Selection { band: Some((300_000_000, 1_000_000_000)), ..of(&[(10, 20)]) };
         assert_eq!(rest(&band, 0..100).band, Some((0, 300_000_000)));
         assert_eq!(rest(&band, 0..100).range, band.range);
     }

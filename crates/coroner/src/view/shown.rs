@@ -3,15 +3,17 @@
 use super::axis::{Axis, Clock};
 use super::parallel;
 use super::question::Range;
-use crate::args::RecordedArgs;
-use crate::args::profile::{Moment, SelectionArgs, SourceArgs};
-use crate::commands::profile::kept::Kept;
-use crate::commands::recorded;
-use crate::recorder::directory;
 use anyhow::{Context, bail};
 use coroner_evidence::recording::{self, Outline, segments};
 use coroner_evidence::{Clocks, Evidence, Time, Window};
 use coroner_profile::import::Picked;
+use coroner_source::directory;
+use coroner_source::moment::Moment;
+use coroner_source::profile::ProfileSource;
+use coroner_source::profile::kept::Kept;
+use coroner_source::profile::select::Selection;
+use coroner_source::recorded;
+use coroner_source::recorded::Query;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -176,7 +178,7 @@ struct KeptEvidence {
 
 pub struct Shown {
     /// What is read; its file may be one of ours that took the place of the user's.
-    source: SourceArgs,
+    source: ProfileSource,
     /// As the user named it.
     pub name: String,
     pub kind: Kind,
@@ -195,7 +197,7 @@ impl std::fmt::Debug for Shown {
 
 impl Shown {
     /// A recording or a directory of them.
-    pub fn open(source: SourceArgs, name: String) -> anyhow::Result<Shown> {
+    pub fn open(source: ProfileSource, name: String) -> anyhow::Result<Shown> {
         let path = source.file.clone();
         let is_directory = path.is_dir();
         let (clock, parts) = if is_directory {
@@ -227,7 +229,12 @@ impl Shown {
         Ok(Shown::new(source, name, (kind, "recording", axis), files))
     }
 
-    fn new(source: SourceArgs, name: String, (kind, format, axis): (Kind, &'static str, Axis), files: Files) -> Shown {
+    fn new(
+        source: ProfileSource,
+        name: String,
+        (kind, format, axis): (Kind, &'static str, Axis),
+        files: Files,
+    ) -> Shown {
         Shown {
             source,
             name,
@@ -240,14 +247,14 @@ impl Shown {
         }
     }
 
-    fn timeless(source: SourceArgs, name: String) -> anyhow::Result<Shown> {
+    fn timeless(source: ProfileSource, name: String) -> anyhow::Result<Shown> {
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
         let axis = Axis { clock: Clock::Own(None), start: 0 };
         Ok(Shown::new(source, name, (Kind::Profile, "recording", axis), files))
     }
 
     /// A profile that is in memory.
-    pub fn of_profile(source: SourceArgs, name: String, kept: Kept) -> Shown {
+    pub fn of_profile(source: ProfileSource, name: String, kept: Kept) -> Shown {
         let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall_ns)));
         let axis = Axis { clock, start: kept.samples.span().map_or(0, |(first, _)| first) };
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
@@ -348,9 +355,9 @@ impl Shown {
 
     /// What to read samples with: out of memory if they fit there. `most` bounds how many of a directory are read; then of the
     /// chunks only some are, and the answer says which part.
-    pub fn samples(&self, selection: &SelectionArgs, most: u64) -> (SourceArgs, f64) {
+    pub fn samples(&self, selection: &Selection, most: u64) -> (ProfileSource, f64) {
         let kept = self.kept.get_or_init(|| self.load());
-        let source = SourceArgs { kept: kept.clone(), ..self.source.clone() };
+        let source = ProfileSource { kept: kept.clone(), ..self.source.clone() };
         if kept.is_some() {
             return (source, 1.0);
         }
@@ -364,7 +371,7 @@ impl Shown {
         let one_segment_in = segments.div_ceil(MOST_SEGMENTS).clamp(1, one_in);
         let one_chunk_in = one_in.div_ceil(one_segment_in);
         let picked = Picked { one_segment_in, one_chunk_in, ..Picked::default() };
-        (SourceArgs { picked, ..source }, picked.part())
+        (ProfileSource { picked, ..source }, picked.part())
     }
 
     /// The samples of a file, if they are few enough to stay.
@@ -410,7 +417,7 @@ impl Shown {
     }
 
     fn read_evidence(&self, range: Option<&Range>) -> anyhow::Result<Evidence> {
-        let mut args = RecordedArgs::default();
+        let mut args = Query::default();
         if let Some(range) = range {
             let wall = |at: u64| self.axis.real(at).map(Moment::Wall);
             args.since = wall(range.start);

@@ -2,8 +2,8 @@
 
 use super::loading::Loading;
 use super::shown::{GAP, Shown};
-use crate::output::diagnosis_json::timestamp;
 use coroner_evidence::Node;
+use coroner_evidence::timestamp;
 use serde_json::{Value, json};
 
 const SCHEMA: &str = "coroner.source/1";
@@ -38,7 +38,7 @@ pub fn document(shown: &Shown) -> Value {
     };
     let incidents =
         shown.directory().map_or(usize::from(last.is_some_and(|part| part.outline.incident.is_some())), |dir| {
-            crate::recorder::incidents::files::numbers(dir).map_or(0, |numbers| numbers.len())
+            coroner_source::incident_files::numbers(dir).map_or(0, |numbers| numbers.len())
         });
     let segments: Vec<Value> = parts
         .iter()

@@ -1,19 +1,21 @@
 //! `coroner export`, and the files that `coroner flame` writes.
 
-use super::{flame, format_of, out, with_progress};
-use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat, SelectionArgs, SourceArgs};
+use super::{flame, out};
+use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat};
 use crate::exit::Exit;
 use crate::output::profile::{document, notes};
+use crate::output::progress::reading;
 use crate::output::{print, warn};
 use anyhow::{Context, bail};
 use coroner_profile::export::{folded, pprof, speedscope};
 use coroner_profile::import::perf_script::fold;
 use coroner_profile::import::{Format, Oddity, Report};
 use coroner_profile::views::StackSums;
+use coroner_source::profile::select::Selection;
+use coroner_source::profile::{self, ProfileSource, ReadProfile, format_of};
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 /// What was read for a file that was written.
 pub struct Summary {
@@ -41,8 +43,8 @@ struct SummaryJson<'a> {
 }
 
 impl Summary {
-    pub fn of(read: super::ReadProfile) -> Summary {
-        let super::ReadProfile { file, format, selected, report, unnamed, .. } = read;
+    pub fn of(read: ReadProfile) -> Summary {
+        let ReadProfile { file, format, selected, report, unnamed, .. } = read;
         Summary { file, format: format.id(), selected, report, unnamed }
     }
 
@@ -72,24 +74,25 @@ impl Summary {
     }
 }
 
-pub fn run(mut args: ExportArgs) -> anyhow::Result<Exit> {
+pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     if let Some(number) = args.incident {
         return crate::commands::incidents::export(number, &args);
     }
-    args.selection = args.selection.resolved(&args.source)?;
+    let source = args.source.source();
+    let selection = args.selection.selection().resolved(&source)?;
     let to = out::format(&args.output)?;
     let path = args.output.output.as_deref();
     if args.json && path.is_none_or(|path| path == Path::new("-")) {
         bail!("--json prints a summary to the standard output, so the export needs a file: -o FILE");
     }
-    out::must_not_be(path, &args.source.file)?;
+    out::must_not_be(path, &source.file)?;
     let summary = match to {
-        OutputFormat::Svg => flame::write_picture(&args.source, &args.selection, &args.output, false)?,
+        OutputFormat::Svg => flame::write_picture(&source, &selection, &args.output, false)?,
         OutputFormat::Coroner => {
             let path = path.context("a recording cannot go to the standard output; say -o X.coroner")?;
-            Summary::of(super::import::write(&args.source, &args.selection, path)?)
+            Summary::of(super::import::write(&source, &selection, path)?)
         }
-        _ => write(&args.source, &args.selection, &args.output, to)?,
+        _ => write(&source, &selection, &args.output, to)?,
     };
     summary.warn();
     if args.json {
@@ -100,8 +103,8 @@ pub fn run(mut args: ExportArgs) -> anyhow::Result<Exit> {
 
 /// Writes the selected samples for another tool.
 pub fn write(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     output: &OutputArgs,
     to: OutputFormat,
 ) -> anyhow::Result<Summary> {
@@ -109,7 +112,7 @@ pub fn write(
         return fold_text(source, output);
     }
     let mut sums = if to == OutputFormat::Pprof { StackSums::by_thread() } else { StackSums::by_command() };
-    let read = super::read(source, selection, &mut |names, sample| sums.add(names, sample))?;
+    let read = reading(source, || profile::read(source, selection, &mut |names, sample| sums.add(names, sample)))?;
     let name = read.file.display().to_string();
     out::write(output.output.as_deref(), |to_file| match to {
         OutputFormat::Pprof => pprof::write(&read.names, &sums, to_file),
@@ -120,13 +123,12 @@ pub fn write(
 }
 
 /// Whole text to folded stacks: the short way, which keeps no samples and may take several threads.
-fn fold_text(source: &SourceArgs, output: &OutputArgs) -> anyhow::Result<Summary> {
+fn fold_text(source: &ProfileSource, output: &OutputArgs) -> anyhow::Result<Summary> {
     let name = source.file.display();
     let file = File::open(&source.file).with_context(|| format!("{name}: cannot be opened"))?;
     let options = fold::Options { threads: usize::from(output.threads), ..fold::Options::default() };
-    let count = AtomicU64::new(0);
-    let (folded, report) = with_progress(&source.file, &count, || fold::file(&file, &options))
-        .with_context(|| format!("{name}: cannot be read"))?;
+    let (folded, report) =
+        reading(source, || fold::file(&file, &options)).with_context(|| format!("{name}: cannot be read"))?;
     if folded.is_empty() {
         bail!("{name}: there is no sample in it");
     }

@@ -1,10 +1,11 @@
 //! `coroner flame`.
 
 use super::export::{self, Summary};
-use super::{ReadProfile, out};
-use crate::args::profile::{DiffArgs, FlameArgs, OutputArgs, OutputFormat, SelectionArgs, SourceArgs};
+use super::out;
+use crate::args::profile::{DiffArgs, FlameArgs, OutputArgs, OutputFormat};
 use crate::exit::Exit;
 use crate::output::profile::{flame_json, flame_text};
+use crate::output::progress::reading;
 use crate::output::{print, terminal, warn};
 use anyhow::bail;
 use coroner_profile::export::svg;
@@ -12,6 +13,8 @@ use coroner_profile::model::{Event, EventId, Sample};
 use coroner_profile::views::flame::{self, FlameTree};
 use coroner_profile::views::risers::{self, BusyShares, Riser};
 use coroner_profile::views::{Kind, Kinds, StackSums, diff};
+use coroner_source::profile::select::{Selection, nothing};
+use coroner_source::profile::{self, ProfileSource, ReadProfile};
 use std::collections::HashMap;
 
 /// How many risers are told.
@@ -50,9 +53,9 @@ impl Side {
         if self.is_clock() { "ns" } else { "count" }
     }
 
-    pub fn must_have_samples(self, selection: &SelectionArgs) -> anyhow::Result<Side> {
+    pub fn must_have_samples(self, selection: &Selection) -> anyhow::Result<Side> {
         match self.read.selected {
-            0 => bail!("{}", super::select::nothing(&self.read, selection)),
+            0 => bail!("{}", nothing(&self.read, selection)),
             _ => Ok(self),
         }
     }
@@ -109,33 +112,34 @@ impl Side {
     }
 }
 
-pub fn run(mut args: FlameArgs) -> anyhow::Result<Exit> {
-    args.selection = args.selection.resolved(&args.source)?;
+pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
+    let source = args.source.source();
+    let selection = args.selection.selection().resolved(&source)?;
     let to = match (&args.output.output, args.output.to) {
         (None, None) => None,
         _ => Some(out::format(&args.output)?),
     };
-    for input in [Some(&args.source.file), args.diff.diff.as_ref()].into_iter().flatten() {
+    for input in [Some(&source.file), args.diff.diff.as_ref()].into_iter().flatten() {
         out::must_not_be(args.output.output.as_deref(), input)?;
     }
     if args.diff.is_asked() {
-        return run_diff(&args, to);
+        return run_diff(&args, (source, selection), to);
     }
     match to {
         Some(OutputFormat::Coroner) => {
             bail!("a recording is no flame graph; `coroner export FILE -o X.coroner` cuts one")
         }
         Some(OutputFormat::Svg) => {
-            write_picture(&args.source, &args.selection, &args.output, args.invert)?.warn();
+            write_picture(&source, &selection, &args.output, args.invert)?.warn();
         }
-        Some(OutputFormat::Folded) if args.invert => write_inverted(&args)?.warn(),
+        Some(OutputFormat::Folded) if args.invert => write_inverted(&source, &selection, &args.output)?.warn(),
         Some(_) if args.invert => {
             bail!("--invert is for pictures, folded stacks and the terminal; other tools invert by themselves")
         }
-        Some(to) => export::write(&args.source, &args.selection, &args.output, to)?.warn(),
+        Some(to) => export::write(&source, &selection, &args.output, to)?.warn(),
         None => {
             // On a terminal one asks for what costs; JSON has everything.
-            let side = read_side(&args.source, &args.selection, args.json, true)?;
+            let side = reading(&source, || read_side(&source, &selection, args.json, true))?;
             let tree = side.tree(args.invert);
             let text = if args.json {
                 flame_json::flame(&side, &tree, args.invert)
@@ -148,15 +152,16 @@ pub fn run(mut args: FlameArgs) -> anyhow::Result<Exit> {
     Ok(Exit::NothingWrong)
 }
 
-fn run_diff(args: &FlameArgs, to: Option<OutputFormat>) -> anyhow::Result<Exit> {
-    if super::is_stream(&args.source.file) && args.diff.diff.as_deref().is_none_or(|file| file == args.source.file) {
+fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<OutputFormat>) -> anyhow::Result<Exit> {
+    let (source, selection) = now;
+    if profile::is_stream(&source.file) && args.diff.diff.as_deref().is_none_or(|file| file == source.file) {
         bail!("the standard input can be read only once; compare files");
     }
-    let (source, selection) = baseline(args);
-    let selection = selection.resolved(&source)?;
+    let (old_source, old_selection) = baseline(&args.diff, &source, &selection);
+    let old_selection = old_selection.resolved(&old_source)?;
     let with_idle = to.is_some() || args.json;
-    let before = read_side(&source, &selection, with_idle, false)?;
-    let after = read_side(&args.source, &args.selection, with_idle, false)?;
+    let before = reading(&old_source, || read_side(&old_source, &old_selection, with_idle, false))?;
+    let after = reading(&source, || read_side(&source, &selection, with_idle, false))?;
     if before.read.selected == 0 && after.read.selected == 0 {
         bail!("nothing is selected, neither now nor in the baseline; there is nothing to compare");
     }
@@ -188,10 +193,10 @@ pub fn find_risers(before: &Side, after: &Side) -> Vec<Riser> {
 }
 
 /// What the baseline is: the same selection elsewhere or at another time.
-fn baseline(args: &FlameArgs) -> (SourceArgs, SelectionArgs) {
-    let DiffArgs { diff, diff_since, diff_until } = args.diff.clone();
-    let mut source = args.source.clone();
-    let mut selection = args.selection.clone();
+fn baseline(diff: &DiffArgs, source: &ProfileSource, selection: &Selection) -> (ProfileSource, Selection) {
+    let DiffArgs { diff, diff_since, diff_until } = diff.clone();
+    let mut source = ProfileSource { bytes_read: Default::default(), ..source.clone() };
+    let mut selection = selection.clone();
     if let Some(file) = diff {
         source.file = file;
         source.reading.input = None;
@@ -213,8 +218,8 @@ impl DiffArgs {
 /// `with_idle`: as the file has it; else only what was work. `must_have`: nothing selected is an error; of a side that is compared
 /// it is not, and only there it is of interest who rises.
 pub fn read_side(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     with_idle: bool,
     must_have: bool,
 ) -> anyhow::Result<Side> {
@@ -227,8 +232,8 @@ pub fn read_side(
 
 /// The same of what may be a part only of what is asked for. `compared`: it is of interest who rises.
 pub fn read_part(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     with_idle: bool,
     compared: bool,
 ) -> anyhow::Result<Side> {
@@ -248,7 +253,7 @@ pub fn read_part(
             busy.add(names, sample);
         }
     };
-    let read = super::read_any(source, selection, &mut view)?;
+    let read = profile::read_any(source, selection, &mut view)?;
     let event = read.main_event(&sums.events());
     let idle_total = event.and_then(|event| idle_totals.get(&event).copied()).unwrap_or(0);
     Ok(Side { read, sums, busy, idle, idle_total, event, selection: selection.words() })
@@ -271,22 +276,22 @@ fn describe(side: &Side) -> String {
 
 /// Writes the picture.
 pub fn write_picture(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     output: &OutputArgs,
     invert: bool,
 ) -> anyhow::Result<Summary> {
-    let side = read_side(source, selection, true, true)?;
+    let side = reading(source, || read_side(source, selection, true, true))?;
     let options = svg::Options { icicle: invert, ..picture(&side) };
     out::write(output.output.as_deref(), |to| svg::write(&side.tree(invert), &options, to))?;
     Ok(Summary::of(side.read))
 }
 
 /// Folded stacks with the leaf first.
-fn write_inverted(args: &FlameArgs) -> anyhow::Result<Summary> {
-    let side = read_side(&args.source, &args.selection, true, true)?;
+fn write_inverted(source: &ProfileSource, selection: &Selection, output: &OutputArgs) -> anyhow::Result<Summary> {
+    let side = reading(source, || read_side(source, selection, true, true))?;
     let tree = side.tree(true);
-    out::write(args.output.output.as_deref(), |to| {
+    out::write(output.output.as_deref(), |to| {
         // What of the path is the parent's.
         let mut open: Vec<(u32, usize)> = vec![(0, 0)];
         let mut path = String::new();

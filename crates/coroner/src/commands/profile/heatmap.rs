@@ -1,31 +1,34 @@
 //! `coroner heatmap`.
 
-use super::{ReadProfile, span};
-use crate::args::profile::{By, HeatmapArgs, SelectionArgs, SourceArgs};
+use crate::args::profile::{By, HeatmapArgs};
 use crate::exit::Exit;
 use crate::output::profile::{heatmap_json, heatmap_text};
+use crate::output::progress::reading;
 use crate::output::{print, terminal};
 use anyhow::bail;
 use coroner_profile::import::Stacks;
 use coroner_profile::views::cores::{CoreCounter, CoreHeatmap};
 use coroner_profile::views::heatmap::{OffsetCounter, OffsetHeatmap};
 use coroner_profile::views::{Kind, Kinds, Selector};
+use coroner_source::profile::select::{Selection, nothing};
+use coroner_source::profile::{self, ProfileSource, ReadProfile, span};
 use std::collections::HashMap;
 
-pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
-    args.selection = args.selection.resolved(&args.source)?;
-    let words = args.selection.words();
+pub fn run(args: HeatmapArgs) -> anyhow::Result<Exit> {
+    let source = args.source.source();
+    let selection = args.selection.selection().resolved(&source)?;
+    let words = selection.words();
     let width = terminal::width();
     let text = match args.by {
         By::Core => {
             let step = match args.step {
                 Some(step) => step.as_nanos() as u64,
                 None => {
-                    let (length, cores) = span::of(&args.source, &args.selection)?;
+                    let (length, cores) = span::of(&source, &selection)?;
                     heatmap_text::step(length, cores, width)
                 }
             };
-            let (read, map, asked) = by_core(&args.source, &args.selection, step)?;
+            let (read, map, asked) = reading(&source, || by_core(&source, &selection, step))?;
             if args.json {
                 heatmap_json::by_core(&read, &map, asked.as_ref(), None)
             } else {
@@ -33,7 +36,7 @@ pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
             }
         }
         By::Offset => {
-            let (read, map, idle) = by_offset(&args.source, &args.selection, usize::from(args.rows))?;
+            let (read, map, idle) = reading(&source, || by_offset(&source, &selection, usize::from(args.rows)))?;
             if args.json {
                 heatmap_json::by_offset(&read, &map, idle, None)
             } else {
@@ -47,8 +50,8 @@ pub fn run(mut args: HeatmapArgs) -> anyhow::Result<Exit> {
 
 /// What each core did, in columns of `step` nanoseconds, and the samples of whoever is asked for.
 pub fn by_core(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     step: u64,
 ) -> anyhow::Result<(ReadProfile, CoreHeatmap, Option<Asked>)> {
     let mut counter = CoreCounter::new(step);
@@ -56,7 +59,7 @@ pub fn by_core(
     let mut somebody = selection.asks_for_somebody().then(|| selection.somebody());
     let mut asked = Asked::default();
     let where_and_when = selection.of_anybody();
-    let mut read = super::read(source, &where_and_when, &mut |names, sample| {
+    let mut read = profile::read(source, &where_and_when, &mut |names, sample| {
         let weight = counter.add(names, sample);
         if let (Some(somebody), Some(core), Some(time)) = (&mut somebody, sample.core, sample.time)
             && somebody.has(names, sample)
@@ -74,7 +77,7 @@ pub fn by_core(
     if let Some(asked) = &asked {
         read.selected = asked.samples;
         if asked.samples == 0 {
-            bail!("{}", super::select::nothing(&read, selection));
+            bail!("{}", nothing(&read, selection));
         }
     }
     let map = counter.finish();
@@ -91,15 +94,15 @@ pub fn by_core(
 
 /// When it was busy, second by second, and how many samples were idle.
 pub fn by_offset(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     rows: usize,
 ) -> anyhow::Result<(ReadProfile, OffsetHeatmap, u64)> {
     let mut counter = OffsetCounter::new(rows);
     let mut kinds = Kinds::default();
     let mut idle = 0;
     let stacks = Stacks::OfIdleTasks;
-    let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds.kind(names, sample) {
+    let read = profile::read_with(source, selection, stacks, &mut |names, sample| match kinds.kind(names, sample) {
         Kind::Idle => idle += 1,
         _ => counter.add(names, sample),
     })?;

@@ -1,22 +1,30 @@
 //! `coroner monopolies`.
 
-use super::ReadProfile;
 use super::heatmap::must_have_times;
-use crate::args::profile::{MonopoliesArgs, SelectionArgs, SourceArgs};
+use crate::args::profile::MonopoliesArgs;
 use crate::exit::Exit;
 use crate::output::print;
 use crate::output::profile::{monopolies_json, monopolies_text};
+use crate::output::progress::reading;
 use anyhow::bail;
 use coroner_profile::views::monopolies::{Coverage, Finder, Monopoly, Options};
+use coroner_source::profile::select::{Selection, nothing};
+use coroner_source::profile::{self, ProfileSource, ReadProfile};
 use std::time::Duration;
 
-pub fn run(mut args: MonopoliesArgs) -> anyhow::Result<Exit> {
-    args.selection = args.selection.resolved(&args.source)?;
-    let (read, found, coverage) = find(&args.source, &args.selection, args.threshold)?;
+pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
+    let source = args.source.source();
+    let selection = args.selection.selection().resolved(&source)?;
+    let (read, found, coverage) = reading(&source, || find(&source, &selection, args.threshold))?;
     let text = if args.json {
         monopolies_json::document(&read, &found, &coverage, args.threshold, None)
     } else {
-        monopolies_text::text(&read, &found, &coverage, &args)
+        let shown = monopolies_text::Shown {
+            selection: selection.of_anybody().words(),
+            threshold: args.threshold,
+            all: args.all,
+        };
+        monopolies_text::text(&read, &found, &coverage, &shown)
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
@@ -24,15 +32,15 @@ pub fn run(mut args: MonopoliesArgs) -> anyhow::Result<Exit> {
 
 /// The runs of whoever is asked for, and what they were found by.
 pub fn find(
-    source: &SourceArgs,
-    selection: &SelectionArgs,
+    source: &ProfileSource,
+    selection: &Selection,
     threshold: Duration,
 ) -> anyhow::Result<(ReadProfile, Vec<Monopoly>, Coverage)> {
     let options = Options { threshold: threshold.as_nanos() as u64, ..Options::default() };
     let mut finder = Finder::new(options);
     // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.
     let where_and_when = selection.of_anybody();
-    let read = super::read(source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
+    let read = profile::read(source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
     must_have_times(&read)?;
     read.must_have_tasks()?;
     read.must_have_cores()?;
@@ -47,7 +55,7 @@ pub fn find(
     let mut found = finder.finish(&read.names);
     let mut somebody = selection.somebody();
     if !read.names.tasks().any(|(task, _)| somebody.has_task(&read.names, task)) {
-        bail!("{}", super::select::nothing(&read, selection));
+        bail!("{}", nothing(&read, selection));
     }
     found.retain(|run| {
         let stacks = run.stacks.is_empty() && selection.symbol.is_none();

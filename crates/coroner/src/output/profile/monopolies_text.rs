@@ -2,12 +2,12 @@
 
 use super::monopolies_json::frames;
 use super::{counted, footer, header, shortened, task, thousands, wall_clock};
-use crate::args::profile::MonopoliesArgs;
-use crate::commands::profile::ReadProfile;
 use crate::output::terminal::{bold, dim, good, printable, width, wrap};
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
+use coroner_source::profile::ReadProfile;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Frames of a stack that are shown, from the leaf on.
 const FRAMES: usize = 4;
@@ -19,10 +19,19 @@ const SUMMARY: usize = 5;
 const ABSENT: usize = 3;
 const INDENT: usize = 28;
 
-pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, args: &MonopoliesArgs) -> String {
+/// How it is told.
+pub struct Shown {
+    /// Which samples were looked at, in words.
+    pub selection: String,
+    pub threshold: Duration,
+    /// Every run, not only the longest.
+    pub all: bool,
+}
+
+pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: &Shown) -> String {
     let width = width();
-    let mut out = header(read, &args.selection.of_anybody().words(), width);
-    let least = args.threshold.as_secs_f64() * 1e3;
+    let mut out = header(read, &shown.selection, width);
+    let least = shown.threshold.as_secs_f64() * 1e3;
     out.push('\n');
     if found.is_empty() {
         let _ = writeln!(out, "{}", good(&format!("No thread had a core for itself for {least} ms or longer.")));
@@ -37,11 +46,11 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, args: &
     }
     out.push('\n');
     // The longest, in order of time.
-    let most = if args.all { found.len() } else { RUNS };
-    let mut shown: Vec<&Monopoly> = found.iter().take(most).collect();
-    shown.sort_by_key(|run| (run.start, run.core));
+    let most = if shown.all { found.len() } else { RUNS };
+    let mut runs: Vec<&Monopoly> = found.iter().take(most).collect();
+    runs.sort_by_key(|run| (run.start, run.core));
     let _ = writeln!(out, "{}", bold("   start s     length  core  who"));
-    for run in shown {
+    for run in runs {
         describe(read, run, width, &mut out);
     }
     if found.len() > most {

@@ -1,0 +1,372 @@
+//! Brings what was seen into the file, and keeps account of what did not get there.
+
+use crate::warn;
+use coroner_evidence::recording::{FindingRow, PROBE, RecordingError, Writer};
+use coroner_evidence::timestamp;
+use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unseen};
+use coroner_profile::recording::SampleWriter;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Fragments are handed to the file this often by [`Appender::take`]; the recorder's store has a pace of its own.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+/// Evidence that does not fit on the disk waits for room. When the newer part of it is so old, the older part goes: so half a minute
+/// to a whole one is kept …
+const PART: Duration = Duration::from_secs(30);
+/// … and so much of it, as a guest on the node must stay small.
+const MOST_WAITING_BYTES: usize = 16 << 20;
+
+pub struct Appender {
+    writer: Writer,
+    /// Seen, and not in the file yet.
+    waiting: Evidence,
+    waiting_bytes: usize,
+    /// Everything before is in the file, in `older` or given up.
+    waiting_from: SystemTime,
+    /// What waits for longer, and since when.
+    older: Option<(Evidence, SystemTime)>,
+    older_bytes: usize,
+    tried: SystemTime,
+    /// Given up, and the file does not know of it yet.
+    gap: Option<Gap>,
+    complained: bool,
+    pub lost: Duration,
+    /// Looks at the cores that are in the file.
+    pub looks: usize,
+}
+
+struct Gap {
+    from: SystemTime,
+    to: SystemTime,
+    why: String,
+}
+
+impl Gap {
+    fn unseen(&self) -> Unseen {
+        let seconds = self.to.duration_since(self.from).unwrap_or_default().as_secs_f64();
+        let (from, to) = (timestamp(real_ns(self.from)), timestamp(real_ns(self.to)));
+        Unseen {
+            probe: PROBE.to_owned(),
+            what: format!("{seconds:.1} seconds of this recording, {from} to {to}"),
+            why: self.why.clone(),
+            how_to_see: "make room and record again".to_owned(),
+        }
+    }
+}
+
+fn real_ns(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+impl Appender {
+    pub fn new(writer: Writer) -> Appender {
+        let now = SystemTime::now();
+        Appender {
+            writer,
+            waiting: Evidence::default(),
+            waiting_bytes: 0,
+            waiting_from: now,
+            older: None,
+            older_bytes: 0,
+            tried: now,
+            gap: None,
+            complained: false,
+            lost: Duration::ZERO,
+            looks: 0,
+        }
+    }
+
+    /// Takes what was seen, and brings it into the file when it is time.
+    pub fn take(&mut self, fragment: Evidence) {
+        self.hold(fragment);
+        // A wall clock that was set back must not keep us from trying.
+        if self.tried.elapsed().is_ok_and(|since| since < COMMIT_EVERY) {
+            return;
+        }
+        let _ = self.try_commit();
+    }
+
+    /// Takes what was seen, for the next commit.
+    pub fn hold(&mut self, fragment: Evidence) {
+        self.waiting_bytes += bytes_of(&fragment);
+        self.waiting.append(fragment);
+    }
+
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Brings what waits into the file. What does not fit waits for room, within bounds.
+    pub fn try_commit(&mut self) -> Result<(), RecordingError> {
+        self.try_commit_with(&mut SampleWriter::default())
+    }
+
+    /// The same, with samples that wait as well.
+    pub fn try_commit_with(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
+        self.try_parts(samples)?;
+        if std::mem::take(&mut self.complained) {
+            warn("there is room again; recording goes on");
+        }
+        Ok(())
+    }
+
+    /// The same without samples, where more follows that may not fit: whether there is room again is not said yet.
+    pub fn try_commit_first(&mut self) -> Result<(), RecordingError> {
+        self.try_parts(&mut SampleWriter::default())
+    }
+
+    fn try_parts(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
+        self.tried = SystemTime::now();
+        self.commit(samples).map_err(|error| {
+            if !std::mem::replace(&mut self.complained, true) {
+                warn(&format!(
+                    "{error}; recording goes on, the last {} s or more wait for room, what is older is lost",
+                    PART.as_secs()
+                ));
+            }
+            if self.waiting_bytes + self.older_bytes > MOST_WAITING_BYTES {
+                self.give_up(&error);
+            } else if self.waiting_from.elapsed().is_ok_and(|since| since > PART) {
+                self.give_up_older(&error);
+            }
+            error
+        })
+    }
+
+    /// The last commit: all, else what is described once, else that something is missing.
+    pub fn take_leave(&mut self) -> Result<(), RecordingError> {
+        let none = &mut SampleWriter::default();
+        let Err(_) = self.commit(none) else { return Ok(()) };
+        self.writer.use_reserve();
+        let Err(error) = self.commit(none) else { return Ok(()) };
+        self.give_up(&error);
+        let Err(_) = self.commit(none) else { return Ok(()) };
+        (self.waiting, self.older) = (Evidence::default(), None);
+        self.commit(none)
+    }
+
+    pub fn finish(self, findings: &[FindingRow]) -> Result<(), RecordingError> {
+        self.writer.finish(findings)
+    }
+
+    fn commit(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
+        if let Some((older, _)) = &self.older {
+            self.writer.append(older)?;
+            self.looks += older.core_times.len();
+            (self.older, self.older_bytes) = (None, 0);
+        }
+        let told = self.gap.as_ref().map(Gap::unseen);
+        let unseen = self.waiting.unseen.len();
+        self.waiting.unseen.extend(told);
+        if let Err(error) = samples.commit_with(&mut self.writer, &self.waiting) {
+            self.waiting.unseen.truncate(unseen);
+            return Err(error);
+        }
+        self.looks += self.waiting.core_times.len();
+        self.waiting = Evidence::default();
+        self.waiting_bytes = 0;
+        self.waiting_from = SystemTime::now();
+        self.gap = None;
+        Ok(())
+    }
+
+    /// Lets go of all that waits.
+    fn give_up(&mut self, error: &RecordingError) {
+        self.give_up_older(error);
+        self.give_up_older(error);
+    }
+
+    /// Lets go of the older part of what waits, but for what is said only once: without it, what comes later could not be understood.
+    /// The newer part becomes the older one.
+    fn give_up_older(&mut self, error: &RecordingError) {
+        let now = SystemTime::now();
+        let newer = (std::mem::take(&mut self.waiting), self.waiting_from);
+        self.older_bytes = std::mem::take(&mut self.waiting_bytes);
+        self.waiting_from = now;
+        let Some((lost, from)) = self.older.replace(newer) else { return };
+        let to = self.older.as_ref().map_or(now, |(_, since)| *since);
+        self.lost += to.duration_since(from).unwrap_or_default();
+        let why = match error {
+            RecordingError::DiskFull { .. } => "the disk was full".to_owned(),
+            other => other.to_string(),
+        };
+        let from = self.gap.take().map_or(from, |gap| gap.from);
+        self.gap = Some(Gap { from, to, why });
+        let Evidence { node, mut clocks, mut processes, mut threads, cgroup_mounts, unseen, cost, .. } = lost;
+        clocks.drain(..clocks.len().saturating_sub(1));
+        if processes.len() * size_of::<Process>() + threads.len() * size_of::<Thread>() > MOST_WAITING_BYTES / 2 {
+            (processes, threads) = Default::default();
+        }
+        let mut once =
+            Evidence { node, clocks, processes, threads, cgroup_mounts, unseen, cost, ..Evidence::default() };
+        if let Some((older, _)) = &mut self.older {
+            once.append(std::mem::take(older));
+            self.older_bytes = bytes_of(&once);
+            *older = once;
+        }
+    }
+}
+
+/// Roughly what it takes in memory.
+pub fn bytes_of(evidence: &Evidence) -> usize {
+    let cores: usize = evidence.core_times.iter().map(|t| t.cores.len() * size_of::<CoreTicks>()).sum();
+    let points: usize = evidence.counters.iter().map(|(_, points)| size_of_val(points)).sum();
+    let log: usize = evidence.log.iter().map(|line| line.text.len() + 64).sum();
+    let zombies: usize = evidence
+        .zombie_scans
+        .iter()
+        .map(|scan| {
+            let paths: usize = scan.zombies.iter().map(|z| z.path.len()).sum();
+            // A file's path is about as long as the struct.
+            paths + size_of_val(&*scan.zombies) + size_of_val(&*scan.holds) + size_of_val(&*scan.files) * 2
+        })
+        .sum();
+    cores
+        + points
+        + log
+        + zombies
+        + evidence.thread_samples.len() * size_of::<ThreadSample>()
+        // Names and paths are as long as the structs again.
+        + evidence.processes.len() * size_of::<Process>() * 2
+        + evidence.threads.len() * size_of::<Thread>() * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::recording::read;
+    use coroner_evidence::{CoreTimes, LogLine, Node, Time};
+    use std::path::Path;
+    use std::process::Command;
+
+    /// A small file system of its own; gone when this goes, also if the test fails.
+    struct Tmpfs(tempfile::TempDir);
+
+    impl Tmpfs {
+        fn mount(size: &str) -> Option<Tmpfs> {
+            let directory = tempfile::tempdir().unwrap();
+            let options = format!("size={size},mode=755");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(directory.path());
+            if mount.output().is_ok_and(|out| out.status.success()) {
+                return Some(Tmpfs(directory));
+            }
+            coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));
+            None
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        }
+    }
+
+    fn look(i: u64) -> Evidence {
+        let cores = vec![CoreTicks::default(); 2];
+        Evidence { core_times: vec![CoreTimes { at: Time::from_millis(i), cores }], ..Evidence::default() }
+    }
+
+    fn log(bytes: usize) -> Evidence {
+        let line = LogLine {
+            at: Time(1),
+            uncertainty_ns: 0,
+            stamp_us: 1,
+            sequence: 1,
+            level: 4,
+            facility: 0,
+            text: "x".repeat(bytes),
+        };
+        Evidence { log: vec![line], ..look(7) }
+    }
+
+    fn take_now(recorder: &mut Appender, fragment: Evidence) {
+        recorder.tried = UNIX_EPOCH;
+        recorder.take(fragment);
+    }
+
+    fn missing(evidence: &Evidence) -> Vec<&Unseen> {
+        evidence.unseen.iter().filter(|u| u.probe == PROBE).collect()
+    }
+
+    #[test]
+    fn what_was_given_up_on_a_full_disk_is_told_in_the_file() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let path = tmpfs.path().join("a.coroner");
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, Evidence { node: Some(Node::default()), ..look(1) });
+        assert_eq!((recorder.looks, recorder.lost), (1, Duration::ZERO));
+        // More than the disk has, and more than may wait.
+        take_now(&mut recorder, log(MOST_WAITING_BYTES + 1));
+        assert!(recorder.lost > Duration::ZERO && recorder.waiting.log.is_empty());
+        take_now(&mut recorder, look(2));
+        assert_eq!(recorder.looks, 2, "there is room for little things");
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        let [told] = missing(&evidence)[..] else { panic!("{:?}", evidence.unseen) };
+        assert!(told.what.contains("seconds of this recording"), "{told:?}");
+        assert_eq!(told.why, "the disk was full");
+        assert_eq!(evidence.core_times.len(), 2);
+    }
+
+    #[test]
+    fn a_disk_that_stays_full_to_the_end_still_gets_the_last_words() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
+        take_now(&mut recorder, look(1));
+        // To the last byte: fails when nothing more fits.
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        assert_eq!((recorder.waiting.log.len(), recorder.lost), (1, Duration::ZERO), "it waits for room");
+        recorder.take_leave().unwrap();
+        assert!(recorder.lost > Duration::ZERO);
+        recorder.finish(&[]).unwrap();
+        let recording = read(&path).unwrap();
+        assert!(recording.about.sealed);
+        assert_eq!(missing(&recording.evidence).len(), 1, "{:?}", recording.evidence.unseen);
+    }
+
+    #[test]
+    fn of_what_waits_for_long_the_older_part_goes() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        for part in 0..4 {
+            // Too large for what is left.
+            take_now(&mut recorder, log(300_000));
+            take_now(&mut recorder, Evidence { node: (part == 0).then(Node::default), ..look(10 + part) });
+            recorder.waiting_from -= PART;
+        }
+        assert!(recorder.lost > Duration::ZERO);
+        std::fs::remove_file(&ballast).unwrap();
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        let kept: Vec<Time> = evidence.core_times.iter().map(|look| look.at).collect();
+        assert!(kept.contains(&Time::from_millis(13)) && kept.contains(&Time::from_millis(12)), "{kept:?}");
+        assert!(!kept.contains(&Time::from_millis(10)) && evidence.node.is_some(), "{kept:?}");
+        assert_eq!(missing(&evidence).len(), 1, "{:?}", evidence.unseen);
+    }
+
+    #[test]
+    fn nothing_is_lost_if_room_comes_back() {
+        let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+        let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
+        let mut recorder = Appender::new(Writer::create(&path).unwrap());
+        assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
+        take_now(&mut recorder, log(300_000));
+        take_now(&mut recorder, look(8));
+        std::fs::remove_file(&ballast).unwrap();
+        recorder.take_leave().unwrap();
+        recorder.finish(&[]).unwrap();
+        let evidence = read(&path).unwrap().evidence;
+        assert_eq!((evidence.log.len(), evidence.core_times.len()), (1, 2));
+        assert!(missing(&evidence).is_empty());
+    }
+}

@@ -1,0 +1,170 @@
+//! Freezes an incident: copies its window out of the segments into a file of its own. Runs in a process of its own
+//! (`coroner freeze-incident`), which the recorder starts, watches and ends.
+
+mod risers;
+
+use anyhow::{Context, bail};
+use coroner_diagnosis::{Finding, diagnose};
+use coroner_source::incident::Incident;
+use coroner_source::incident_files as files;
+use coroner_source::kernel_work;
+
+use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span, segments};
+use coroner_evidence::{Clocks, Evidence, KernelWork, Time};
+use coroner_profile::import::ImportError;
+use coroner_profile::model::Clock;
+use coroner_profile::recording::{Origin, SampleWriter};
+use coroner_profile::views::kernel_work::WorkSums;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Far more than a window of a large node takes; a bound for what nobody has thought of.
+const MOST_MEMORY: u64 = 2 << 30;
+/// The second pass is in no hurry.
+const NICE: i32 = 10;
+
+/// Makes this process one that can do no harm: it ends with its recorder, yields to everybody, and is the first to go where memory
+/// is short.
+pub fn be_a_guest(recorder: Option<u32>, whole: bool) -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the recorder")?;
+    // It may have gone before we asked.
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32);
+    if recorder.is_some() && parent != recorder {
+        bail!("the recorder is gone");
+    }
+    if whole {
+        // The first pass is short, and the node may be full: it must not wait for its turn.
+        let _ = rustix::process::nice(NICE);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "900");
+    let maximum = getrlimit(Resource::As).maximum;
+    let current = Some(MOST_MEMORY.min(maximum.unwrap_or(u64::MAX)));
+    let _ = setrlimit(Resource::As, Rlimit { current, maximum });
+    Ok(())
+}
+
+/// Writes `N.coroner`: what there is of the window now, or (`whole`) all of it, with findings and risers.
+pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> {
+    let incident = files::read(directory, number)?;
+    files::remove_part(directory, number);
+    let written = write_part(directory, &incident, whole);
+    if written.is_err() {
+        files::remove_part(directory, number);
+    }
+    written?;
+    let (part, place) = (files::part(directory, number), files::recording(directory, number));
+    std::fs::rename(&part, &place).with_context(|| format!("{}: cannot take its name", place.display()))
+}
+
+fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |d| d.as_nanos() as u64);
+    // A clock that was set back must not empty the window.
+    let until = incident.until_real_ns.min(now.max(incident.triggered_real_ns + SETTLE.as_nanos() as u64));
+    let from = incident.from_real_ns.max(first_recorded(directory)?);
+    let span = Span::Between { from_real_ns: from, to_real_ns: until };
+    let mut evidence = read_span(directory, &span)?.evidence;
+    let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
+    only_lines_of(&mut evidence, clocks, incident);
+    let mut file = Writer::create(&files::part(directory, incident.number))?;
+    file.append(&evidence)?;
+    let work = copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
+    // For the diagnosis. The file has the stacks, which are smaller than what they tell.
+    if evidence.kernel_work.is_empty() {
+        evidence.kernel_work = work;
+    }
+    file.set_incident(&incident_row(incident, until))?;
+    let mut findings = Vec::new();
+    if whole {
+        findings = diagnose(&evidence).findings.iter().map(finding_row).collect();
+        file.set_risers(&risers::rows(&risers::find(directory, incident)?))?;
+    }
+    file.finish(&findings)?;
+    Ok(())
+}
+
+/// A recording tells of the day before it what the kernel still remembers. An incident is of its minutes: what was reset an hour before
+/// is none of it.
+fn only_lines_of(evidence: &mut Evidence, clocks: Clocks, incident: &Incident) {
+    if let Some(from) = clocks.time_of_real_ns(incident.from_real_ns) {
+        evidence.log.retain(|line| line.at + Duration::from_nanos(line.uncertainty_ns) >= from);
+    }
+}
+
+/// When the oldest segment begins: that nothing was recorded before the recorder ran needs no word, and is no damage.
+fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
+    let (segments, _) =
+        segments::list(directory).with_context(|| format!("{}: cannot be listed", directory.display()))?;
+    Ok(segments.first().map_or(0, |first| first.start_real_ns))
+}
+
+/// Longer than it takes a second of evidence to reach the segments.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The samples of the window, on the clock that the evidence has, and what they tell of the kernel's work.
+fn copy_samples(
+    directory: &Path,
+    range: Range<u64>,
+    clocks: Clocks,
+    evidence: &Evidence,
+    file: &mut Writer,
+) -> anyhow::Result<Vec<KernelWork>> {
+    let mut samples = SampleWriter::default();
+    let mut work = WorkSums::default();
+    let mut failed = None;
+    let read = coroner_profile::recording::read(directory, Some(range), &mut |names, mut sample| {
+        // In a directory, times are those of the wall clock.
+        sample.time = sample.time.and_then(|wall| clocks.time_of_real_ns(wall)).map(|time| time.0);
+        if let Some(at) = sample.time {
+            work.add(names, &sample, Time(at));
+        }
+        match samples.take(file, names, sample) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let (names, report) = match read {
+        Ok(read) => read,
+        // A recorder without samples has none to freeze.
+        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    if report.samples == 0 {
+        return Ok(Vec::new());
+    }
+    samples.commit(file)?;
+    let host = evidence.node.as_ref().and_then(|node| node.host.clone());
+    let origin = Origin { kind: "coroner record".to_owned(), file: None, host };
+    let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
+    file.set_profile_source(&origin.row(Some(clock), Some(&report)))?;
+    Ok(if work.is_nameless() { Vec::new() } else { work.finish(&names, &kernel_work::sampled(evidence)) })
+}
+
+/// Which incident the file is, for whoever finds it elsewhere.
+fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
+    let Incident { number, code, subject, core, text, triggered_real_ns, from_real_ns, .. } = incident.clone();
+    IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
+}
+
+/// A finding for readers with only sqlite3 at hand.
+pub fn finding_row(finding: &Finding) -> FindingRow {
+    FindingRow {
+        code: finding.code.as_str().to_owned(),
+        severity: finding.severity.as_str().to_owned(),
+        subject_kind: finding.subject.kind.as_str().to_owned(),
+        subject: finding.subject.name.clone(),
+        title: finding.title.clone(),
+        detail: finding.detail.clone(),
+        remedy: finding.remedy.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Who rose: commands and kernel functions on the suspected core, in the seconds of the incident against the hour before.
+
+use coroner_evidence::recording::RiserRow;
+use coroner_profile::import::ImportError;
+use coroner_profile::model::Dictionary;
+use coroner_profile::recording;
+use coroner_profile::views::risers::{self, BusyShares, Riser, What};
+use coroner_source::incident::Incident;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The seconds of the incident: what leads to a trigger goes on for some seconds before it (a NIC's watchdog waits for five), and
+/// the escalated samples come after it.
+const BEFORE: Duration = Duration::from_secs(6);
+const AFTER: Duration = Duration::from_secs(6);
+/// A full core triggers when it has been full for a second: what fills it is there.
+const NEAR: Duration = Duration::from_secs(2);
+const BASELINE: Duration = Duration::from_secs(3600);
+/// How long the hour before is read: bounds the work on a large node. What was read by then is compared with.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MOST: usize = 20;
+/// Without any sample of any core for this long, nothing was recorded.
+const GAP: Duration = Duration::from_secs(2);
+
+pub struct Risers {
+    /// The largest first.
+    pub risers: Vec<Riser>,
+    /// Samples that were not idle, on the core or, without one, on all.
+    #[cfg(test)]
+    pub baseline_samples: u64,
+    #[cfg(test)]
+    pub burst_samples: u64,
+}
+
+/// Of the suspected core; of the whole node if none is suspected.
+pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
+    let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
+    let trigger = incident.triggered_real_ns;
+    let (before, after) = if incident.code.starts_with("core-") { (NEAR, NEAR) } else { (BEFORE, AFTER) };
+    let begin = trigger.saturating_sub(nanoseconds(before));
+    let burst = begin..trigger.saturating_add(nanoseconds(after)).min(incident.until_real_ns);
+    let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
+    let (names_before, shares_before) = shares(directory, baseline, incident.core)?;
+    let (names_now, shares_now) = shares(directory, burst, incident.core)?;
+    Ok(Risers {
+        risers: risers::find((&names_before, &shares_before), (&names_now, &shares_now), MOST),
+        #[cfg(test)]
+        baseline_samples: shares_before.samples(),
+        #[cfg(test)]
+        burst_samples: shares_now.samples(),
+    })
+}
+
+/// As they are stored with the incident.
+pub fn rows(found: &Risers) -> Vec<RiserRow> {
+    let row = |riser: &Riser| RiserRow {
+        what: match riser.what {
+            What::Command => "command".to_owned(),
+            What::KernelSymbol => "kernel_symbol".to_owned(),
+        },
+        name: riser.name.clone(),
+        baseline: riser.baseline,
+        now: riser.now,
+        baseline_samples: riser.baseline_samples,
+        now_samples: riser.now_samples,
+        sigmas: riser.sigmas,
+        baseline_processes: riser.baseline_processes,
+        now_processes: riser.now_processes,
+        mostly_in: riser.mostly_in.clone(),
+        carries: riser.carries.clone(),
+    };
+    found.risers.iter().map(row).collect()
+}
+
+fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {
+    let until = Instant::now() + PATIENCE;
+    let (mut shares, mut count) = (BusyShares::default(), 0u64);
+    let (mut recorded_ns, mut last_ns) = (0u64, None);
+    let read = recording::read(directory, Some(range), &mut |names, sample| {
+        if let Some(time) = sample.time {
+            let since = time.saturating_sub(*last_ns.get_or_insert(time));
+            recorded_ns += if since <= GAP.as_nanos() as u64 { since } else { 0 };
+            last_ns = last_ns.max(Some(time));
+        }
+        if core.is_none() || sample.core == core {
+            shares.add(names, &sample);
+        }
+        count += 1;
+        // A look at the clock costs as much as a sample.
+        if count.is_multiple_of(4096) && Instant::now() >= until {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    match read {
+        Ok((names, _)) => {
+            // An idle core may have no samples at all, and the share of little is large: of one core, shares are of its time.
+            if core.is_some() {
+                shares.out_of(recorded_ns);
+            }
+            Ok((names, shares))
+        }
+        Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => {
+            Ok((Dictionary::default(), BusyShares::default()))
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,96 @@
+//! The command that is run when an incident is complete: to page somebody, to copy the file away.
+
+use super::super::config::IncidentConfig;
+use crate::warn;
+use coroner_evidence::Time;
+use coroner_evidence::timestamp;
+use coroner_source::incident::Incident;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A hook that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Hooks {
+    command: Vec<String>,
+    every: Duration,
+    last: Option<Time>,
+    running: Option<(Child, Time)>,
+    /// Incidents since the last run that nobody was told of.
+    skipped: u64,
+}
+
+impl Hooks {
+    pub fn new(config: &IncidentConfig) -> Hooks {
+        Hooks { command: config.hook.clone(), every: config.hook_every, last: None, running: None, skipped: 0 }
+    }
+
+    /// Runs the hook for an incident, unless one ran a moment ago or still runs.
+    pub fn tell(&mut self, incident: &Incident, file: &Path, now: Time) {
+        self.turn(now);
+        let Some((program, arguments)) = self.command.split_first() else { return };
+        let too_soon = self.last.is_some_and(|last| now.since(last) < self.every);
+        if too_soon || self.running.is_some() {
+            self.skipped += 1;
+            return;
+        }
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("CORONER_INCIDENT_NUMBER", incident.number.to_string())
+            .env("CORONER_INCIDENT_CODE", &incident.code)
+            .env("CORONER_INCIDENT_SUBJECT", &incident.subject)
+            .env("CORONER_INCIDENT_CORE", incident.core.map(|core| core.to_string()).unwrap_or_default())
+            .env("CORONER_INCIDENT_TEXT", incident.text.replace('\0', " "))
+            .env("CORONER_INCIDENT_TIME", timestamp(incident.triggered_real_ns))
+            .env("CORONER_INCIDENT_STATE", incident.state.as_str())
+            .env("CORONER_INCIDENT_FILE", file)
+            .env("CORONER_INCIDENTS_SKIPPED", self.skipped.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A group of its own: what it starts can be ended with it, and Ctrl-C is not for it.
+            .process_group(0);
+        self.last = Some(now);
+        match command.spawn() {
+            Ok(child) => {
+                self.running = Some((child, now));
+                self.skipped = 0;
+            }
+            Err(error) => {
+                self.skipped += 1;
+                warn(&format!(
+                    "the hook {program} cannot be started: {error}; see incidents.hook in the configuration"
+                ));
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Takes note of its end, or ends it.
+    pub fn turn(&mut self, now: Time) {
+        let Some((child, started)) = &mut self.running else { return };
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                if !status.success() {
+                    warn(&format!("the hook {} ended with {status}", self.command[0]));
+                }
+                self.running = None;
+            }
+            Ok(None) if now.since(*started) >= LIMIT => {
+                if let Some(group) = Pid::from_raw(child.id() as i32) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.running = None,
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! Incidents: the minutes around something that one will ask about later, kept in files of their own.
+//!
+//! `N.json` is written at once; a child then freezes the minutes before into `N.coroner`, and again, with the diagnosis and the
+//! risers, when the window is over. Each file is written beside its place and renamed, so that whatever is killed, what was there
+//! stays whole: the next recorder finishes what is open.
+//!
+//! Nothing here waits, and nothing that fails here ends the recorder: a full disk leaves an incident in memory until there is room.
+
+mod escalation;
+
+mod freezing;
+mod hooks;
+
+use super::config::IncidentConfig;
+use super::trigger::{Over, Trigger};
+use super::triggers::MARK;
+use crate::warn;
+use anyhow::Context;
+use coroner_evidence::{Clocks, Time};
+use coroner_source::incident::{Also, Incident, Lasting, MOST_ALSO, SCHEMA, State};
+use coroner_source::incident_files as files;
+use escalation::Escalation;
+use freezing::{Freezing, Purpose};
+use hooks::Hooks;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is kept open at once: each holds segments back from eviction, and is frozen by a process of its own.
+const MOST_OPEN: usize = 3;
+/// Incidents that are remembered; their files have a limit in bytes.
+const MOST_KNOWN: usize = 1000;
+/// Samples wait in rings and are committed once a second: so long after its end the window is in the segments.
+const SETTLED: Duration = Duration::from_secs(2);
+/// After a trigger the store is asked to commit: so long after it, what triggered is in the segment.
+const COMMITTED: Duration = Duration::from_millis(300);
+/// A failed freeze is tried again after this, then after twice as long …, and given up after so many: two minutes and a half, in
+/// which a full disk may get room again.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+const MOST_TRIES: u32 = 5;
+/// How often a changed N.json is written.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// How long the recorder's end waits for each freeze.
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
+/// Longer texts are cut.
+const MOST_TEXT: usize = 1000;
+
+pub struct Incidents {
+    directory: PathBuf,
+    config: IncidentConfig,
+    /// What freezes: this program itself.
+    program: Vec<OsString>,
+    /// All that have a file, and those that could not be written yet.
+    known: BTreeMap<u64, Incident>,
+    open: BTreeMap<u64, Open>,
+    next: u64,
+    /// Changed since they were written.
+    dirty: BTreeSet<u64>,
+    saved: Option<Time>,
+    complained: bool,
+    escalation: Escalation,
+    hooks: Hooks,
+    counts: BTreeMap<String, u64>,
+    bytes: u64,
+    /// Ended, and not gone yet.
+    ending: Vec<Freezing>,
+}
+
+/// What is done about an incident that is not complete.
+#[derive(Default)]
+struct Open {
+    /// When its window is over; `None` if it was taken up, until the clocks are known.
+    until: Option<Time>,
+    freezing: Option<Freezing>,
+    is_frozen: bool,
+    failures: u32,
+    /// Not before.
+    again: Option<Time>,
+}
+
+impl Incidents {
+    /// Takes up what an earlier recorder left open.
+    pub fn open(directory: &Path, config: &IncidentConfig) -> anyhow::Result<Incidents> {
+        Incidents::freezing_with(directory, config, vec!["/proc/self/exe".into()])
+    }
+
+    fn freezing_with(directory: &Path, config: &IncidentConfig, program: Vec<OsString>) -> anyhow::Result<Incidents> {
+        let listed = files::listed(directory).with_context(|| {
+            format!("{}: cannot be listed", coroner_source::directory::incidents(directory).display())
+        })?;
+        let (mut known, mut open) = (BTreeMap::new(), BTreeMap::new());
+        for number in listed.keys().copied() {
+            // Nobody else writes here: we hold the directory's lock, and children end with their recorder.
+            files::remove_part(directory, number);
+            match files::read(directory, number) {
+                Ok(incident) => {
+                    if incident.state == State::Open {
+                        let is_frozen = files::recording(directory, number).exists();
+                        open.insert(number, Open { is_frozen, ..Open::default() });
+                    }
+                    known.insert(number, incident);
+                }
+                Err(error) => warn(&format!("{error:#}; this incident is left as it is")),
+            }
+        }
+        let mut incidents = Incidents {
+            directory: directory.to_owned(),
+            config: config.clone(),
+            program,
+            known,
+            open,
+            next: listed.keys().next_back().map_or(1, |last| last.saturating_add(1)),
+            dirty: BTreeSet::new(),
+            saved: None,
+            complained: false,
+            escalation: Escalation::new(config),
+            hooks: Hooks::new(config),
+            counts: BTreeMap::new(),
+            bytes: 0,
+            ending: Vec::new(),
+        };
+        incidents.lose_sight(None);
+        incidents.evict();
+        Ok(incidents)
+    }
+
+    /// Something happened: begins an incident, or counts it where it belongs.
+    pub fn begin(&mut self, trigger: Trigger, clocks: Clocks) {
+        let real_ns = clocks.real_ns_of(trigger.at);
+        let since = trigger.since.map(|since| clocks.real_ns_of(since));
+        if let Some(number) = self.told_lately(&trigger, real_ns) {
+            if let Some(incident) = self.known.get_mut(&number) {
+                incident.repeats = incident.repeats.saturating_add(1);
+                warn(&format!("incident {number} again: {} ({})", trigger.text, trigger.code));
+                incident.last_repeat_real_ns = Some(real_ns);
+                if let (Some(lasting), Some(since_real_ns)) = (&mut incident.lasting, since) {
+                    let Lasting { lasted_ns, at_least, .. } = *lasting;
+                    *lasting = Lasting { lasted_ns, at_least, ..Lasting::since(since_real_ns) };
+                }
+                incident.last_repeat_text = Some(trigger.text.chars().take(MOST_TEXT).collect());
+                self.dirty.insert(number);
+            }
+            return;
+        }
+        let text: String = trigger.text.chars().take(MOST_TEXT).collect();
+        if self.open.len() >= MOST_OPEN {
+            warn(&format!("{MOST_OPEN} incidents are open; not frozen for itself: {text} ({})", trigger.code));
+            self.note_beside(trigger, real_ns, text);
+            return;
+        }
+        let number = self.next;
+        warn(&format!("incident {number}: {text} ({})", trigger.code));
+        self.next = self.next.saturating_add(1);
+        *self.counts.entry(trigger.code.clone()).or_default() += 1;
+        if let Some(core) = trigger.core {
+            self.escalation.suspect(core, clocks.at);
+        }
+        let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let incident = Incident {
+            schema: SCHEMA.to_owned(),
+            number,
+            code: trigger.code,
+            subject: trigger.subject,
+            by: trigger.by,
+            core: trigger.core,
+            text,
+            triggered_real_ns: real_ns,
+            lasting: since.map(Lasting::since),
+            from_real_ns: real_ns.saturating_sub(nanoseconds(self.config.before)),
+            until_real_ns: real_ns.saturating_add(nanoseconds(self.config.after)),
+            state: State::Open,
+            frozen_real_ns: None,
+            repeats: 0,
+            last_repeat_real_ns: None,
+            last_repeat_text: None,
+            also: Vec::new(),
+            also_more: 0,
+            error: None,
+        };
+        self.known.insert(number, incident);
+        let again = Some(clocks.at + COMMITTED);
+        self.open.insert(number, Open { until: Some(trigger.at + self.config.after), again, ..Open::default() });
+        self.dirty.insert(number);
+        self.save(clocks.at);
+        self.advance(number, clocks);
+    }
+
+    /// Something that had begun is over.
+    pub fn end(&mut self, over: &Over, clocks: Clocks) {
+        let is_it = |incident: &&mut Incident| {
+            incident.code == over.code
+                && incident.subject == over.subject
+                && incident.by == over.by
+                && incident.lasting.is_some_and(|lasting| lasting.goes_on())
+        };
+        let Some(incident) = self.known.values_mut().rev().find(is_it) else { return };
+        let Some(lasting) = &mut incident.lasting else { return };
+        let lasted = u64::try_from(over.lasted.as_nanos()).unwrap_or(u64::MAX);
+        lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
+        lasting.until_real_ns = Some(clocks.real_ns_of(over.until));
+        self.dirty.insert(incident.number);
+    }
+
+    /// Of what goes on, this recorder sees no end: it ends now, or another one saw it begin.
+    fn lose_sight(&mut self, now_real_ns: Option<u64>) {
+        for incident in self.known.values_mut() {
+            if let Some(lasting) = incident.lasting.as_mut().filter(|lasting| lasting.goes_on()) {
+                (lasting.end_unseen, lasting.at_least) = (true, true);
+                // Of a recorder that was killed it is known what it had seen when it told of it.
+                let told = incident.last_repeat_real_ns.unwrap_or(incident.triggered_real_ns);
+                let lasted = now_real_ns.unwrap_or(told).saturating_sub(lasting.since_real_ns);
+                lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
+                self.dirty.insert(incident.number);
+            }
+        }
+    }
+
+    /// The incident that this is more of.
+    fn told_lately(&self, trigger: &Trigger, real_ns: u64) -> Option<u64> {
+        // Whoever marks a moment wants that moment.
+        if trigger.code == MARK {
+            return None;
+        }
+        let quiet = u64::try_from(self.config.quiet.as_nanos()).unwrap_or(u64::MAX);
+        let same = |incident: &&Incident| {
+            incident.code == trigger.code
+                && incident.subject == trigger.subject
+                && incident.by == trigger.by
+                && incident.triggered_real_ns.abs_diff(real_ns) < quiet
+        };
+        self.known.values().rev().find(same).map(|incident| incident.number)
+    }
+
+    fn note_beside(&mut self, trigger: Trigger, real_ns: u64, text: String) {
+        let Some(number) = self.open.keys().next_back().copied() else { return };
+        let Some(incident) = self.known.get_mut(&number) else { return };
+        if incident.also.len() < MOST_ALSO {
+            incident.also.push(Also { real_ns, code: trigger.code, subject: trigger.subject, text });
+        } else {
+            incident.also_more += 1;
+        }
+        self.dirty.insert(number);
+    }
+
+    /// Called about five times a second: starts and collects the freezing children, runs hooks, evicts incident files. Never waits.
+    pub fn turn(&mut self, clocks: Clocks) {
+        let open: Vec<u64> = self.open.keys().copied().collect();
+        for number in open {
+            self.advance(number, clocks);
+        }
+        self.ending.retain_mut(|child| !child.is_gone());
+        self.hooks.turn(clocks.at);
+        if self.saved.is_none_or(|saved| clocks.at.since(saved) >= SAVE_EVERY) {
+            self.save(clocks.at);
+        }
+    }
+
+    /// Does what is next for an open incident.
+    fn advance(&mut self, number: u64, clocks: Clocks) {
+        let Some(open) = self.open.get_mut(&number) else { return };
+        if let Some(freezing) = &mut open.freezing {
+            let Some(outcome) = freezing.outcome(clocks.at) else { return };
+            let purpose = freezing.purpose;
+            self.ending.extend(open.freezing.take());
+            self.ended(number, purpose, outcome, clocks);
+            return;
+        }
+        let until = match open.until {
+            Some(until) => until,
+            None => {
+                // Taken up. A wall clock that was set back must not keep it open for days.
+                let real = self.known.get(&number).map_or(0, |incident| incident.until_real_ns);
+                let until = clocks.time_of_real_ns(real).unwrap_or_default().min(clocks.at + self.config.after);
+                open.until = Some(until);
+                until
+            }
+        };
+        if open.again.is_some_and(|again| clocks.at < again) {
+            return;
+        }
+        let is_over = clocks.at >= until + SETTLED;
+        if is_over {
+            // One after the other: this one is in no hurry, and takes memory.
+            let busy = |other: &Open| other.freezing.as_ref().is_some_and(|f| f.purpose == Purpose::Whole);
+            if !self.open.values().any(busy) {
+                self.start(number, Purpose::Whole, clocks);
+            }
+        } else if !open.is_frozen {
+            self.start(number, Purpose::First, clocks);
+        }
+    }
+
+    fn start(&mut self, number: u64, purpose: Purpose, clocks: Clocks) {
+        // The child reads what it is to freeze from there.
+        if self.dirty.contains(&number) {
+            self.save(clocks.at);
+        }
+        let started = if self.dirty.contains(&number) {
+            Err(anyhow::anyhow!("{}: cannot be written", files::json(&self.directory, number).display()))
+        } else {
+            Freezing::start(&self.program, &self.directory, number, purpose, clocks.at)
+        };
+        match started {
+            Ok(freezing) => {
+                if let Some(open) = self.open.get_mut(&number) {
+                    open.freezing = Some(freezing);
+                }
+            }
+            Err(error) => self.ended(number, purpose, Err(format!("{error:#}")), clocks),
+        }
+    }
+
+    fn ended(&mut self, number: u64, purpose: Purpose, outcome: Result<(), String>, clocks: Clocks) {
+        let (Some(open), Some(incident)) = (self.open.get_mut(&number), self.known.get_mut(&number)) else { return };
+        self.dirty.insert(number);
+        let is_over = match (purpose, outcome) {
+            (Purpose::First, Ok(())) => {
+                open.is_frozen = true;
+                incident.frozen_real_ns = Some(clocks.real_ns);
+                incident.error = None;
+                false
+            }
+            (Purpose::Whole, Ok(())) => {
+                incident.frozen_real_ns.get_or_insert(clocks.real_ns);
+                incident.error = None;
+                incident.state = State::Complete;
+                true
+            }
+            (_, Err(why)) => {
+                files::remove_part(&self.directory, number);
+                open.again = Some(clocks.at + AGAIN_AFTER * (1 << open.failures.min(MOST_TRIES)));
+                open.failures += u32::from(purpose == Purpose::Whole);
+                warn(&format!("incident {number}: {why}"));
+                incident.error = Some(why);
+                if open.failures >= MOST_TRIES {
+                    incident.state = State::Failed;
+                }
+                incident.state == State::Failed
+            }
+        };
+        if is_over {
+            self.open.remove(&number);
+        }
+        self.evict();
+        self.save(clocks.at);
+        if let Some(incident) = self.known.get(&number).filter(|_| is_over) {
+            self.hooks.tell(incident, &files::recording(&self.directory, number), clocks.at);
+        }
+    }
+
+    /// Segments that hold anything after this may not be evicted.
+    pub fn needed_from_real_ns(&self) -> Option<u64> {
+        self.open.keys().filter_map(|number| self.known.get(number)).map(|incident| incident.from_real_ns).min()
+    }
+
+    /// Which core is to be sampled at which rate now, if any.
+    pub fn escalation(&mut self, now: Time) -> Option<(u32, u32)> {
+        self.escalation.now(now)
+    }
+
+    /// Incidents by code since the recorder's start.
+    pub fn counts(&self) -> &BTreeMap<String, u64> {
+        &self.counts
+    }
+
+    /// What all files of incidents take.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The recorder stops: what is open is frozen as it is.
+    pub fn finish(&mut self, clocks: Clocks) {
+        self.lose_sight(Some(clocks.real_ns));
+        let open: Vec<u64> = self.open.keys().copied().collect();
+        for number in open {
+            let Some(state) = self.open.get_mut(&number) else { continue };
+            if let Some(mut freezing) = state.freezing.take() {
+                freezing.kill();
+                let _ = wait_for(&mut freezing, clocks.at);
+                files::remove_part(&self.directory, number);
+            }
+            if let Some(incident) = self.known.get_mut(&number) {
+                incident.until_real_ns = incident.until_real_ns.min(clocks.real_ns.max(incident.triggered_real_ns));
+                self.dirty.insert(number);
+            }
+            self.save(clocks.at);
+            if self.dirty.contains(&number) {
+                continue;
+            }
+            let Ok(mut freezing) = Freezing::start(&self.program, &self.directory, number, Purpose::Whole, clocks.at)
+            else {
+                continue;
+            };
+            match wait_for(&mut freezing, clocks.at) {
+                Some(Ok(())) => self.ended(number, Purpose::Whole, Ok(()), clocks),
+                // It stays open: the next recorder tries again.
+                Some(Err(why)) => warn(&format!("incident {number}: {why}; the next recorder finishes it")),
+                None => {
+                    freezing.kill();
+                    warn(&format!("incident {number}: freezing takes too long; the next recorder finishes it"));
+                }
+            }
+        }
+        self.save(clocks.at);
+    }
+
+    /// Writes what changed. What cannot be written stays in memory, and is tried again.
+    fn save(&mut self, now: Time) {
+        self.saved = Some(now);
+        let Incidents { directory, known, dirty, complained, .. } = self;
+        dirty.retain(|number| {
+            let Some(incident) = known.get(number) else { return false };
+            match files::write(directory, incident) {
+                Ok(()) => {
+                    *complained = false;
+                    false
+                }
+                Err(error) => {
+                    if !std::mem::replace(complained, true) {
+                        warn(&format!("{error:#}; the incident is kept in memory"));
+                    }
+                    true
+                }
+            }
+        });
+    }
+
+    /// Keeps the limit: the oldest go first, open ones stay. The number of the newest stays, so that none is used again.
+    fn evict(&mut self) {
+        let Ok(sizes) = files::listed(&self.directory) else { return };
+        let newest = self.next.saturating_sub(1);
+        self.bytes = sizes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        let mut count = self.known.len();
+        for (number, bytes) in sizes {
+            if self.bytes <= self.config.max_size && count <= MOST_KNOWN {
+                return;
+            }
+            if self.open.contains_key(&number) {
+                continue;
+            }
+            if number == newest {
+                self.evict_newest(number);
+                continue;
+            }
+            match files::remove(&self.directory, number) {
+                Ok(()) => {
+                    self.bytes = self.bytes.saturating_sub(bytes);
+                    count -= usize::from(self.known.remove(&number).is_some());
+                    self.dirty.remove(&number);
+                }
+                Err(error) => warn(&format!("incident {number}: cannot be removed: {error}")),
+            }
+        }
+    }
+
+    fn evict_newest(&mut self, number: u64) {
+        let path = files::recording(&self.directory, number);
+        let bytes = std::fs::metadata(&path).map_or(0, |about| about.len());
+        if bytes == 0 || self.bytes <= self.config.max_size || std::fs::remove_file(&path).is_err() {
+            return;
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(incident) = self.known.get_mut(&number) {
+            incident.state = State::Failed;
+            incident.error = Some(format!(
+                "its file had {bytes} bytes, more than all incidents may have (incidents.max_size); it was removed"
+            ));
+            self.dirty.insert(number);
+        }
+    }
+}
+
+impl Drop for Incidents {
+    fn drop(&mut self) {
+        for open in self.open.values_mut() {
+            if let Some(freezing) = &mut open.freezing {
+                freezing.kill();
+            }
+        }
+    }
+}
+
+/// The end of a child, waited for. `None` if that takes too long.
+fn wait_for(freezing: &mut Freezing, now: Time) -> Option<Result<(), String>> {
+    let began = std::time::Instant::now();
+    while began.elapsed() < LAST_PATIENCE {
+        if let Some(outcome) = freezing.outcome(now + began.elapsed()) {
+            return Some(outcome);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

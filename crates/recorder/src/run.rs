@@ -1,0 +1,220 @@
+//! The recorder's main loop: looks at the node, and hands on what it saw.
+
+use super::config::Config;
+use super::control::Control;
+use super::incident_thread::{IncidentThread, Told};
+use super::incidents::Incidents;
+use super::memory;
+use super::meter::Meter;
+use super::metrics::Server;
+use super::notify;
+use super::real_time::RealTimeThreads;
+use super::rings::Rings;
+use super::rollup::Rollup;
+use super::segments::Segments;
+use super::status::Status;
+use super::store::Store;
+use super::triggers::{self, Triggers};
+use crate::warn;
+use anyhow::Context;
+use coroner_evidence::{Clocks, Evidence, Time};
+use coroner_probes::sampler::{Sampler, SamplerOptions};
+use coroner_probes::watch::{NameZombies, Options, Watch};
+use coroner_profile::live::LiveFormat;
+use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::directory::{self, OwnDirectory};
+use coroner_source::live::LiveNode;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A commit each second is usual.
+const STUCK: Duration = Duration::from_secs(5);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a recorder that ended has to say.
+pub struct Outcome {
+    pub directory: PathBuf,
+    pub status: Status,
+    pub lasted: Duration,
+}
+
+/// Records until `stop` becomes true, or for `duration`.
+pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
+    memory::share_heaps();
+    let own = OwnDirectory::take(&config.dir)?;
+    let status = Arc::new(Mutex::new(Status::default()));
+    let began = Instant::now();
+    let clocks = read_clocks();
+    lock(&status).own.started_real_ns = clocks.real_ns;
+    let segments = Segments::open(&own.path, config.max_size)
+        .with_context(|| format!("{}: cannot be listed", own.path.display()))?;
+    let incidents = IncidentThread::start(Incidents::open(&own.path, &config.incidents)?)?;
+    let mut first = Evidence::default();
+    // So that the first second already says which boot it is of.
+    coroner_probes::identity::identify(&node.root(), &mut first);
+    let options = SamplerOptions { rate_hz: config.rate };
+    // At rate 0 no ring is opened at all: the kernel would fill it.
+    let sampler = (config.rate > 0).then(|| Sampler::start(&node.root(), &options, &mut first));
+    let sampler = sampler.filter(Sampler::is_sampling);
+    // The kernel may allow less than was asked for.
+    let rate_hz = sampler.as_ref().map(Sampler::rate_hz);
+    let samples = sampler.as_ref().map(|sampler| (node.root().path("/"), live_format(sampler)));
+    let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
+    let to_store = store.handle();
+
+    let audit = Known::read(&[])?.audit_options(read_baseline(None)?);
+    // The stack samples say more of the kernel than its own sampler.
+    let options = Options { kernel_work: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
+    let mut watch = Watch::start_endless(node.root(), options);
+    let mut rings = match sampler {
+        Some(sampler) => Some(Rings::start(sampler, to_store.clone(), Arc::clone(&status))?),
+        None => None,
+    };
+    let control = Control::listen(&own.path)?;
+    let metrics = serve(config, &status);
+    // Without it `coroner` does not find us by itself; that is no reason not to record.
+    let registered = directory::register(&own.path).inspect_err(|error| warn(&format!("{error:#}"))).ok();
+    let mut noticing = Triggers::new(&config.triggers);
+    let mut real_time = RealTimeThreads::default();
+    let mut meter = Meter::new();
+    let mut rollup = Rollup::new();
+    let mut watchdog = notify::Watchdog::new();
+    notify::ready();
+    announce(&own, config, rate_hz, metrics.as_ref());
+
+    let mut anew = true;
+    let mut told_status = Instant::now() - SECOND;
+    while let Some(mut fragment) = watch.next_turn() {
+        let clocks = read_clocks();
+        fragment.append(std::mem::take(&mut first));
+        let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
+        let mut triggered = false;
+        real_time.note(&fragment);
+        let noticed = noticing.look(&fragment, &real_time);
+        for over in noticed.over {
+            incidents.end(over, clocks);
+        }
+        for trigger in noticed.begun.into_iter().chain(marks) {
+            triggered = true;
+            incidents.begin(trigger, clocks);
+        }
+        let about_incidents = incidents.told();
+        to_store.keep_from(about_incidents.needed_from_real_ns);
+        if let Some(rings) = &mut rings {
+            rings.escalate(about_incidents.escalation);
+        }
+        if let Some(minute) = rollup.note(&fragment, &meter, clocks) {
+            to_store.rollup(minute);
+        }
+        meter.note(&fragment, &real_time);
+        match std::mem::take(&mut anew) {
+            true => to_store.anew(fragment, clocks),
+            false => to_store.seen(fragment),
+        }
+        if triggered {
+            // What triggered is to be in the incident's first file.
+            to_store.commit();
+        }
+        if to_store.wants_anew() {
+            watch.tell_anew();
+            anew = true;
+        }
+        if told_status.elapsed() >= SECOND {
+            told_status = Instant::now();
+            tell_status(&status, &meter, &about_incidents);
+        }
+        anyhow::ensure!(!store.has_ended(), "the thread that writes the segments has ended; see the message above");
+        watchdog.beat();
+        if stop.load(Ordering::Relaxed) || duration.is_some_and(|duration| began.elapsed() >= duration) {
+            watch.stop();
+        }
+    }
+    notify::stopping();
+    drop(registered);
+    if let Some(rings) = rings {
+        rings.finish();
+    }
+    let sealed = store.finish();
+    tell_status(&status, &meter, &incidents.finish());
+    drop(control);
+    sealed?;
+    let status = lock(&status).clone();
+    Ok(Outcome { directory: own.path.clone(), status, lasted: began.elapsed() })
+}
+
+fn live_format(sampler: &Sampler) -> LiveFormat {
+    let format = sampler.format();
+    LiveFormat { event: format.event.to_owned(), sample_type: format.sample_type }
+}
+
+/// A port that is taken costs the numbers, not the recording.
+fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
+    let listen = config.metrics.listen?;
+    match Server::start(listen, Arc::clone(status)) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            warn(&format!("{error:#}; recording goes on without /metrics (metrics.listen, --metrics)"));
+            None
+        }
+    }
+}
+
+fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Server>) {
+    let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
+    text.push_str(&match (rate_hz, config.rate) {
+        (Some(rate), _) => format!(", {rate} samples a second of each core)"),
+        (None, 0) => ", no stack samples)".to_owned(),
+        (None, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
+    });
+    if let Some(server) = metrics {
+        text.push_str(&format!(", metrics at http://{}/metrics", server.address()));
+    }
+    warn(&text);
+    notify::status(&text);
+}
+
+fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Told) {
+    let cpu = coroner_probes::root::own_cpu();
+    let rss = own_rss();
+    let mut status = lock(status);
+    status.node = meter.node();
+    status.incidents.clone_from(&incidents.counts);
+    // A disk that hangs returns no error.
+    if let Some(silent) = status.own.last_commit.map(|at| at.elapsed()).filter(|silent| *silent > STUCK) {
+        let trouble = format!("nothing could be stored for {} s: the disk does not answer", silent.as_secs());
+        if status.own.trouble.is_none() {
+            warn(&trouble);
+        }
+        status.own.trouble = Some(trouble);
+    }
+    status.own.cpu_seconds = cpu.as_secs_f64();
+    status.own.rss_bytes = rss;
+    status.own.incident_bytes = incidents.bytes;
+}
+
+fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
+    // Plain numbers, right at any moment, whoever panicked.
+    status.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_rss() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn host() -> Option<String> {
+    Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
+}
+
+pub(super) fn read_clocks() -> Clocks {
+    use rustix::time::{ClockId, clock_gettime};
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        u64::try_from(i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)).unwrap_or(0)
+    };
+    Clocks { at: Time(ns(ClockId::Monotonic)), real_ns: ns(ClockId::Realtime), boot_ns: ns(ClockId::Boottime) }
+}

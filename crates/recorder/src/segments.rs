@@ -1,0 +1,149 @@
+//! The segments of the recorder's directory: how many bytes they take, which are let go, and what a killed recorder left.
+
+use crate::warn;
+use coroner_evidence::recording::{self, RecordingError, Writer, segments as names};
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A segment is at most this part of the limit, so that what is let go at once is little.
+const PARTS: u64 = 16;
+/// Room that is made before it is needed: what a second of a large node brings.
+const AHEAD: u64 = 1 << 20;
+/// What each segment begins with takes most of a megabyte: smaller ones would hold little else.
+const SMALLEST_SEGMENT: u64 = 2 << 20;
+
+pub struct Segments {
+    directory: PathBuf,
+    limit: u64,
+    /// In the order in which they were made, the oldest first; with the size at last sight.
+    files: VecDeque<(PathBuf, u64)>,
+}
+
+impl Segments {
+    /// Takes up what is in the directory, which nobody else writes.
+    pub fn open(directory: &Path, limit: u64) -> std::io::Result<Segments> {
+        let (found, _) = names::list(directory)?;
+        let mut files = VecDeque::new();
+        for segment in found {
+            if !after_a_kill(&segment.path) {
+                continue;
+            }
+            let bytes = size_with_log(&segment.path);
+            files.push_back((segment.path, bytes));
+        }
+        Ok(Segments { directory: directory.to_owned(), limit, files })
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub fn count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// How large a segment may become.
+    pub fn largest(&self) -> u64 {
+        (self.limit / PARTS).max(SMALLEST_SEGMENT)
+    }
+
+    pub fn size_of_open(&self, path: &Path) -> u64 {
+        size_with_log(path)
+    }
+
+    /// All segments together.
+    pub fn bytes(&self, open: Option<&Path>) -> u64 {
+        let sealed = self.files.iter().filter(|(path, _)| Some(path.as_path()) != open).map(|(_, bytes)| bytes);
+        sealed.sum::<u64>() + open.map_or(0, size_with_log)
+    }
+
+    /// Begins the segment of this moment.
+    pub fn create(&mut self, real_ns: u64) -> Result<(PathBuf, Writer), RecordingError> {
+        let mut place = 1;
+        loop {
+            let path = self.directory.join(names::name(real_ns, place));
+            match Writer::create(&path) {
+                Ok(writer) => {
+                    self.files.push_back((path.clone(), 0));
+                    return Ok((path, writer));
+                }
+                Err(RecordingError::Exists { .. } | RecordingError::LeftOver { .. }) if place < 1000 => place += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lets the oldest go until there is room; those of an incident that is being frozen only if nothing else is left.
+    pub fn make_room(&mut self, open: Option<&Path>, needed_from_real_ns: Option<u64>) {
+        self.measure(open);
+        while self.bytes(open) + AHEAD.min(self.limit / PARTS) > self.limit {
+            let may_go = |path: &Path| Some(path) != open;
+            let needed = |path: &Path| needed_from_real_ns.is_some_and(|from| ends_after(path, from));
+            let at = self.files.iter().position(|(path, _)| may_go(path) && !needed(path));
+            let Some(at) = at.or_else(|| self.files.iter().position(|(path, _)| may_go(path))) else { return };
+            let Some((path, _)) = self.files.remove(at) else { return };
+            remove(&path);
+        }
+    }
+
+    /// A segment that is being sealed still changes its size, and so does one that somebody removed.
+    fn measure(&mut self, open: Option<&Path>) {
+        let from = self.files.len().saturating_sub(3);
+        for (path, bytes) in self.files.iter_mut().skip(from) {
+            if Some(path.as_path()) != open {
+                *bytes = size_with_log(path);
+            }
+        }
+    }
+}
+
+/// A segment without its successor's name: it may hold ten minutes from its beginning.
+fn ends_after(path: &Path, real_ns: u64) -> bool {
+    let start = names::start_of(path).unwrap_or(0);
+    start.saturating_add(names::LONGEST.as_nanos() as u64) > real_ns
+}
+
+fn remove(path: &Path) {
+    // The log first: a log without its file would be taken for part of a new one of the same name.
+    for suffix in ["-wal", "-shm", ""] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        if let Err(error) = fs::remove_file(&name)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn(&format!("{}: cannot be removed: {error}", Path::new(&name).display()));
+        }
+    }
+}
+
+fn size_with_log(path: &Path) -> u64 {
+    ["", "-wal", "-shm"]
+        .iter()
+        .map(|suffix| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            fs::metadata(name).map_or(0, |meta| meta.len())
+        })
+        .sum()
+}
+
+/// Brings the log of a killed writer into its file. False if there was nothing in it, and it is gone.
+fn after_a_kill(path: &Path) -> bool {
+    if fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
+        remove(path);
+        return false;
+    }
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    if fs::symlink_metadata(&log).is_ok()
+        && let Err(error) = recording::fold_log(path)
+    {
+        warn(&format!("{error}; it stays as it is, and can be read"));
+    }
+    true
+}

@@ -1,0 +1,18 @@
+//! Opens what a command looks at: this node ([`live`]), a recording or a recorder's directory ([`recorded`]), a CPU profile
+//! ([`profile`]).
+//!
+//! Prints nothing: what a user should know beside the answer goes to the log, and the program decides how that is written.
+
+pub mod audit_files;
+pub mod directory;
+pub mod incident;
+pub mod incident_files;
+pub mod kernel_work;
+pub mod live;
+pub mod moment;
+pub mod profile;
+pub mod recorded;
+
+fn warn(text: &str) {
+    log::warn!("{text}");
+}

@@ -1,0 +1,352 @@
+//! CPU profiles: which file, which samples of it, and reading them.
+
+pub mod kept;
+pub mod select;
+pub mod span;
+pub mod words;
+
+use anyhow::bail;
+use coroner_profile::import::{self as reader, Format, ImportError, Imported, Picked, Report, Stacks};
+use coroner_profile::model::{Clock, Dictionary, EventId, Sample, Task};
+use coroner_profile::symbols::Symbols;
+use coroner_profile::views::Clocks;
+use kept::Kept;
+use select::{Select, Selection};
+use std::cmp::Reverse;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What to read.
+#[derive(Debug, Clone, Default)]
+pub struct ProfileSource {
+    /// `-` is the standard input.
+    pub file: PathBuf,
+    pub reading: Reading,
+    /// The samples of the file, where they are in memory already.
+    pub kept: Option<Arc<Kept>>,
+    /// Which part of a recording is read.
+    pub picked: Picked,
+    /// Becomes true when nobody wants the answer any more.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Bytes of the file that were read so far, for whoever shows that.
+    pub bytes_read: Arc<AtomicU64>,
+}
+
+/// How it is read.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// What the file is; without it that is found out.
+    pub input: Option<Format>,
+    /// The names of functions are taken from the files below this directory; without it from this machine's.
+    pub symbols: Option<PathBuf>,
+    pub no_symbols: bool,
+}
+
+/// A profile that was read once.
+pub struct ReadProfile {
+    pub file: PathBuf,
+    pub format: Format,
+    pub names: Arc<Dictionary>,
+    pub report: Report,
+    /// Why functions have no names.
+    pub unnamed: Vec<String>,
+    /// The time of the first sample of the file, also if that part of it was not read.
+    pub first: Option<u64>,
+    /// The first and the last time of all samples that were read.
+    pub span: Option<(u64, u64)>,
+    pub selected: u64,
+    /// The cores that the file knows, in order.
+    pub cores: Vec<u32>,
+}
+
+impl ReadProfile {
+    /// Wall-clock time of a moment, in nanoseconds since 1970, where the file knows it.
+    pub fn wall(&self, time: u64) -> Option<u64> {
+        let clock = self.names.clock?;
+        clock.wall_ns.checked_add(time)?.checked_sub(clock.clock_ns)
+    }
+
+    /// Seconds from the first sample on.
+    pub fn seconds(&self, time: u64) -> f64 {
+        let first = self.first.unwrap_or(0);
+        (time as f64 - first as f64) / 1e9
+    }
+
+    /// Adds what another part of the same source told; of its names only the events.
+    pub fn absorb(&mut self, other: ReadProfile) {
+        self.report.append(other.report);
+        self.selected += other.selected;
+        self.cores.extend(other.cores);
+        self.cores.sort_unstable();
+        self.cores.dedup();
+        for end in [other.span.map(|(first, _)| first), other.span.map(|(_, last)| last)] {
+            widen(&mut self.span, end);
+        }
+        self.unnamed.extend(other.unnamed);
+        self.unnamed.sort();
+        self.unnamed.dedup();
+        let names = Arc::make_mut(&mut self.names);
+        for event in &other.names.events {
+            let id = names.intern_event(&event.name);
+            if let Some(known) = names.events.get_mut(usize::from(id.0)) {
+                known.samples += event.samples;
+                known.weight = known.weight.saturating_add(event.weight);
+            }
+        }
+    }
+
+    /// The event to show where only one can be: the one that tells most of time, and of those the one with most samples.
+    pub fn main_event(&self, of: &[(EventId, u64)]) -> Option<EventId> {
+        let mut clocks = Clocks::default();
+        let best = of.iter().max_by_key(|(id, samples)| (clocks.of(&self.names, *id), *samples, Reverse(*id)));
+        best.map(|(id, _)| *id)
+    }
+
+    /// Who ran is told at all.
+    pub fn must_have_tasks(&self) -> anyhow::Result<()> {
+        let names = &self.names;
+        let told = |task: Task| task.tid.is_some() || task.pid.is_some() || !names.strings.get(task.comm).is_empty();
+        if !names.tasks().any(|(_, task)| told(task)) {
+            bail!(
+                "{}: its samples do not say who ran: nobody can tell who had a core; print the text with \
+                 perf script -F +comm,tid",
+                self.file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// On which core is told.
+    pub fn must_have_cores(&self) -> anyhow::Result<()> {
+        if self.cores.is_empty() {
+            let how = match self.format {
+                Format::PerfScript => "print the text with perf script -F +cpu",
+                _ => "record with perf record -a, or --sample-cpu",
+            };
+            bail!("{}: its samples do not say on which core they were taken; {how}", self.file.display());
+        }
+        Ok(())
+    }
+
+    /// The only process in the file, if it is one alone: others on its cores were not recorded.
+    pub fn only_process(&self) -> Option<u32> {
+        let mut pids = self.names.tasks().map(|(_, task)| task.pid.or(task.tid));
+        let first = pids.next()??;
+        pids.all(|pid| pid == Some(first)).then_some(first)
+    }
+}
+
+pub fn symbols(source: &ProfileSource) -> Symbols {
+    match &source.reading.symbols {
+        _ if source.reading.no_symbols => Symbols::none(),
+        Some(root) => Symbols::below(root),
+        None => Symbols::of_this_machine(),
+    }
+}
+
+/// Reads a profile and gives the selected samples to `view`. It is an error if there is
+/// nothing to give: an empty answer would look like good news.
+pub fn read(
+    source: &ProfileSource,
+    selection: &Selection,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    read_with(source, selection, Stacks::All, view)
+}
+
+/// The same, with no more stacks than the view needs. A selection by function needs all.
+pub fn read_with(
+    source: &ProfileSource,
+    selection: &Selection,
+    stacks: Stacks,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    let stacks = if selection.symbol.is_some() { Stacks::All } else { stacks };
+    let read = read_until(source, selection, stacks, &mut |names, sample| {
+        view(names, sample);
+        ControlFlow::Continue(())
+    })?;
+    if read.selected == 0 {
+        bail!("{}", select::nothing(&read, selection));
+    }
+    Ok(read)
+}
+
+/// The same, and nothing selected is an answer.
+pub fn read_any(
+    source: &ProfileSource,
+    selection: &Selection,
+    view: &mut dyn FnMut(&Dictionary, &Sample),
+) -> anyhow::Result<ReadProfile> {
+    read_until(source, selection, Stacks::All, &mut |names, sample| {
+        view(names, sample);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `view` has enough.
+pub fn read_until(
+    source: &ProfileSource,
+    selection: &Selection,
+    stacks: Stacks,
+    view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
+) -> anyhow::Result<ReadProfile> {
+    if let Some(root) = source.reading.symbols.as_deref().filter(|root| !root.is_dir()) {
+        bail!("--symbols {}: there is no such directory", root.display());
+    }
+    if let Some(kept) = &source.kept {
+        return kept.read(source, selection, view);
+    }
+    let mut symbols = symbols(source);
+    let mut select = Select::new(selection);
+    let mut patience = Patience::of(source);
+    let (mut span, mut selected) = (None, 0u64);
+    let mut cores = SeenCores::default();
+    let range = stored_range(source, selection)?;
+    // Times count from the first sample of the file, also where reading begins behind it.
+    if let Some((first, _)) = range {
+        select.begins_at(first);
+    }
+    let stored_first = range.as_ref().map(|(first, _)| *first);
+    let range = range.and_then(|(_, range)| range);
+    let picked = source.picked;
+    let options =
+        reader::Options { format: source.reading.input, read: Some(&source.bytes_read), range, stacks, picked };
+    let imported = reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
+        patience.lasts()?;
+        widen(&mut span, sample.time);
+        cores.see(sample.core);
+        match select.has(names, &sample) {
+            Ok(true) => {
+                selected += 1;
+                view(names, &sample)
+            }
+            Ok(false) => ControlFlow::Continue(()),
+            Err(()) => ControlFlow::Break(()),
+        }
+    });
+    let Imported { names, report, format } = imported.map_err(|error| told(&source.file, error))?;
+    if let Some(why) = select.problem {
+        bail!("{}: {why}", source.file.display());
+    }
+    patience.is_over()?;
+    let unnamed = symbols.problems.clone();
+    let first = stored_first.or(span.map(|(first, _)| first));
+    let names = Arc::new(names);
+    Ok(ReadProfile {
+        file: source.file.clone(),
+        format,
+        names,
+        report,
+        unnamed,
+        first,
+        span,
+        selected,
+        cores: cores.list,
+    })
+}
+
+/// The cores of samples, in order. Most samples are of one that was seen, and that is told at once.
+#[derive(Default)]
+struct SeenCores {
+    list: Vec<u32>,
+    is_seen: Vec<bool>,
+}
+
+impl SeenCores {
+    /// Cores beyond are looked up in the list: a file could claim any number.
+    const DIRECT: usize = 1 << 14;
+
+    fn see(&mut self, core: Option<u32>) {
+        let Some(core) = core else { return };
+        if self.is_seen.get(core as usize) == Some(&true) {
+            return;
+        }
+        if let Err(at) = self.list.binary_search(&core) {
+            self.list.insert(at, core);
+        }
+        if (core as usize) < Self::DIRECT {
+            self.is_seen.resize(self.is_seen.len().max(core as usize + 1), false);
+            self.is_seen[core as usize] = true;
+        }
+    }
+}
+
+/// Whether somebody still wants the answer, asked now and then.
+struct Patience<'a> {
+    stop: Option<&'a AtomicBool>,
+    samples: u32,
+}
+
+impl<'a> Patience<'a> {
+    fn of(source: &'a ProfileSource) -> Patience<'a> {
+        Patience { stop: source.stop.as_deref(), samples: 0 }
+    }
+
+    fn lasts(&mut self) -> ControlFlow<()> {
+        self.samples = self.samples.wrapping_add(1);
+        let asks = self.samples.is_multiple_of(4096);
+        if asks && self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn is_over(&self) -> anyhow::Result<()> {
+        match self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            true => bail!("broken off: nobody waits for it any more"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A recording has an index: the time of its first sample, and what part of it must be read.
+type Stored = (u64, Option<Range<u64>>);
+
+fn stored_range(source: &ProfileSource, selection: &Selection) -> anyhow::Result<Option<Stored>> {
+    if !selection.has_times() || format_of(source)? != Some(Format::Recording) {
+        return Ok(None);
+    }
+    let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
+    // In a directory times are wall-clock times.
+    let clock = source.file.is_dir().then_some(Clock { clock_ns: 0, wall_ns: 0 });
+    Ok(Some((outline.first, select::bounds(selection, outline.first, clock))))
+}
+
+fn widen(span: &mut Option<(u64, u64)>, time: Option<u64>) {
+    if let Some(time) = time {
+        let (first, last) = span.get_or_insert((time, time));
+        *first = time.min(*first);
+        *last = time.max(*last);
+    }
+}
+
+/// An error of an import that names the file, and what to do.
+fn told(file: &Path, error: ImportError) -> anyhow::Error {
+    match error {
+        ImportError::Read(source) => anyhow::anyhow!("{}: reading failed: {source}", file.display()),
+        ImportError::NotThisFormat { expected } => {
+            anyhow::anyhow!("{}: this is no {expected} file; leave out --input to have it found out", file.display())
+        }
+        other => other.into(),
+    }
+}
+
+/// The standard input, a pipe, a device: read once, front to back.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("-") || std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// What the file is: found out, or as the user says; `None` where it can be read only once.
+pub fn format_of(source: &ProfileSource) -> anyhow::Result<Option<Format>> {
+    if let Some(format) = source.reading.input {
+        return Ok(Some(format));
+    }
+    // What can be read only once is not looked into beforehand.
+    if is_stream(&source.file) {
+        return Ok(None);
+    }
+    Ok(Some(reader::format_of(&source.file)?))
+}

@@ -1,0 +1,61 @@
+//! Times, cores and what could not be used, as texts have them.
+
+use coroner_diagnosis::words::count;
+use coroner_profile::import::{Oddity, OddityKind};
+
+/// `2026-11-16T05:51:42.123Z`.
+pub fn wall_clock(ns: u64) -> String {
+    match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
+        Ok(time) => format!("{time:.3}"),
+        Err(_) => "an impossible time".to_owned(),
+    }
+}
+
+/// `0-3,7`.
+pub fn cores(cores: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for core in cores {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*core) => *last = *core,
+            _ => parts.push((*core, *core)),
+        }
+    }
+    let part = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+/// What could not be used, in words.
+pub fn oddity(oddity: &Oddity) -> String {
+    let what = match oddity.kind {
+        OddityKind::UnparsedLine => "lines could not be understood",
+        OddityKind::UnparsedFrame => "lines in stacks are no frames",
+        OddityKind::OverlongLine => "lines are too long and were skipped",
+        OddityKind::HeadlessStack => "stacks have no event before them; kept without task and time",
+        OddityKind::EmptyStack => "events have no stack; kept with their task alone",
+        OddityKind::PerfRecord => "records of perf's own (mmap, comm, fork) are no samples",
+        OddityKind::SourceLine => "source lines of frames were not kept",
+        OddityKind::StrayStack => "stacks lead nowhere from some frame on; kept up to there",
+        OddityKind::BadRecord => "records could not be decoded",
+        OddityKind::Unsupported => "things in the file are not read",
+    };
+    let first: Vec<String> = oddity.first.iter().take(3).map(u64::to_string).collect();
+    let place = match oddity.kind {
+        OddityKind::BadRecord | OddityKind::Unsupported | OddityKind::StrayStack => "at byte",
+        _ => "in line",
+    };
+    let more = if oddity.count > 3 { " …" } else { "" };
+    let example = if oddity.example.is_empty() { String::new() } else { format!(": {}", oddity.example) };
+    format!("{} {what} ({place} {}{more}{example})", count(oddity.count), first.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_written_as_people_write_them() {
+        assert_eq!(cores(&[0, 1, 2, 3, 7, 9, 10]), "0-3,7,9-10");
+        assert_eq!(cores(&[5]), "5");
+        assert_eq!(cores(&[u32::MAX]), u32::MAX.to_string());
+    }
+}
