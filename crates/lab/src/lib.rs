@@ -6,6 +6,7 @@
 
 pub mod actors;
 pub mod bad_bus;
+mod bus;
 pub mod crowd;
 pub mod draw;
 pub mod guard;

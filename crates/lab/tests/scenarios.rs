@@ -356,10 +356,10 @@ fn assert_measured(scenario: &str, measured: &Value) {
         "supervised-churn" => assert!(number("restarts") == 0 && number("born") >= 1, "{measured}"),
         "failing-oneshot" => assert!(number("restarts") == 0, "{measured}"),
         "agent-unused" | "agent-conflict" | "agent-configured" => {
-            assert!(number("restarts") == 0 && measured["failed_units"] == serde_json::json!([]), "{measured}");
+            assert!(number("restarts") == 0 && number("failed_units") == 0, "{measured}");
         }
         "admin-restarts" => assert!(number("counted_by_systemd") == 0, "{measured}"),
-        "many-units" => assert_eq!(measured["failed_units"], serde_json::json!([])),
+        "many-units" => assert_eq!(number("failed_units"), 0, "{measured}"),
         "hanging-bus" | "severed-bus" => {
             let came = measured["connections"].as_object().unwrap();
             assert!(came.values().all(|n| n == 1), "each was tried once: {measured}");

@@ -3,35 +3,30 @@
 use super::furniture::Furniture;
 use super::{Need, PATIENCE, systemd_root};
 use crate::actors;
+use crate::bus::Bus;
 use crate::guard::{Cgroup, Child, TmpfsMount, Visit};
 use crate::hierarchy::Hierarchy;
 use crate::live::lab_binary;
 use crate::node;
 use crate::stage::Stage;
 use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use zbus::blocking::proxy::Builder;
-use zbus::blocking::{Connection, Proxy, connection};
-use zbus::proxy::CacheProperties;
-use zbus::zvariant::{ObjectPath, OwnedObjectPath, OwnedValue};
 
 pub const NEEDS: &[Need] = &[Need::Root, Need::SystemdRoot, Need::Program("unshare", "util-linux")];
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
+const SYSTEMD_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 
-/// A bus that takes longer is no bus; a runner that waits for ever cannot clean up.
-const ANSWER: Duration = Duration::from_secs(5);
-
 /// A booted systemd. Its drop ends every process in it and removes its mounts and cgroups, in this order.
 pub struct SystemdNode {
-    bus: Connection,
+    bus: Bus,
     outer: Child,
     _scratch: TmpfsMount,
     groups: Vec<Cgroup>,
@@ -71,15 +66,16 @@ impl SystemdNode {
             }
             Ok(child.filter(|&p| node::comm_of(p).as_deref() == Some("systemd")))
         })?;
-        let address = format!("unix:path=/proc/{leader}/root/run/dbus/system_bus_socket");
+        let socket = PathBuf::from(format!("/proc/{leader}/root/run/dbus/system_bus_socket"));
         let bus = stage.until("its bus answers", PATIENCE, || {
             outer.expect_running()?;
-            Ok(connection::Builder::address(address.as_str())?.method_timeout(ANSWER).build().ok())
+            Ok(Bus::connect(&socket).ok())
         })?;
+        let address = format!("unix:path={}", socket.display());
         let mut node = SystemdNode { bus, outer, _scratch: scratch, groups, leader, address, hostname, machine_id };
         stage.until("it has booted", PATIENCE, || {
             node.expect_running()?;
-            let state = node.manager().and_then(|m| Ok(m.get_property::<String>("SystemState")?));
+            let state = node.property::<String>(SYSTEMD_PATH, MANAGER, "SystemState");
             Ok(state.ok().filter(|s| s == "running" || s == "degraded"))
         })?;
         Ok(node)
@@ -143,68 +139,61 @@ impl SystemdNode {
         node::children_of(self.leader).into_iter().find(|&p| node::comm_of(p).as_deref() == Some(comm))
     }
 
-    fn manager(&self) -> Result<Proxy<'_>> {
-        self.proxy(ObjectPath::try_from("/org/freedesktop/systemd1")?.into(), MANAGER)
+    fn manager<T: DeserializeOwned>(&self, member: &str, arguments: &[&str]) -> Result<T> {
+        Ok(serde_json::from_value(self.bus.call(SYSTEMD, SYSTEMD_PATH, MANAGER, member, arguments)?)?)
     }
 
-    /// Properties are asked anew each time: a cached one tells of the past.
-    fn proxy(&self, path: OwnedObjectPath, interface: &'static str) -> Result<Proxy<'_>> {
-        let proxy = Builder::<Proxy<'_>>::new(&self.bus).destination(SYSTEMD)?.path(path)?.interface(interface)?;
-        Ok(proxy.cache_properties(CacheProperties::No).build()?)
+    fn property<T: DeserializeOwned>(&self, path: &str, interface: &str, name: &str) -> Result<T> {
+        let value = self.bus.call(SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", &[interface, name])?;
+        Ok(serde_json::from_value(value)?)
     }
 
-    fn property<T>(&self, unit: &str, interface: &'static str, name: &str) -> Result<T>
-    where
-        T: TryFrom<OwnedValue>,
-        T::Error: Into<zbus::Error>,
-    {
-        let path: OwnedObjectPath = self.manager()?.call("LoadUnit", &unit)?;
-        self.proxy(path, interface)?.get_property(name).with_context(|| format!("{name} of {unit}"))
+    fn of_unit<T: DeserializeOwned>(&self, unit: &str, interface: &str, name: &str) -> Result<T> {
+        let path: String = self.manager("LoadUnit", &[unit])?;
+        self.property(&path, interface, name).with_context(|| format!("{name} of {unit}"))
     }
 
     pub fn restarts(&self, unit: &str) -> Result<u32> {
-        self.property(unit, SERVICE, "NRestarts")
+        self.of_unit(unit, SERVICE, "NRestarts")
     }
 
     /// Of its own pid namespace.
     pub fn main_pid(&self, unit: &str) -> Result<u32> {
-        self.property(unit, SERVICE, "MainPID")
+        self.of_unit(unit, SERVICE, "MainPID")
     }
 
     pub fn result(&self, unit: &str) -> Result<String> {
-        self.property(unit, SERVICE, "Result")
+        self.of_unit(unit, SERVICE, "Result")
     }
 
     pub fn active_state(&self, unit: &str) -> Result<String> {
-        self.property(unit, UNIT, "ActiveState")
+        self.of_unit(unit, UNIT, "ActiveState")
     }
 
     /// As `systemctl is-enabled`.
     pub fn enablement(&self, unit: &str) -> Result<String> {
-        Ok(self.manager()?.call("GetUnitFileState", &unit)?)
+        self.manager("GetUnitFileState", &[unit])
     }
 
     /// How many unit names the manager has in memory.
     pub fn loaded_names(&self) -> Result<u32> {
-        Ok(self.manager()?.get_property("NNames")?)
+        self.property(SYSTEMD_PATH, MANAGER, "NNames")
     }
 
-    /// Names of the units that failed.
-    pub fn failed_units(&self) -> Result<Vec<String>> {
-        type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
-        let listed: Vec<Listed> = self.manager()?.call("ListUnitsFiltered", &vec!["failed"])?;
-        Ok(listed.into_iter().map(|unit| unit.0).collect())
+    /// How many units failed.
+    pub fn failed_units(&self) -> Result<u32> {
+        self.property(SYSTEMD_PATH, MANAGER, "NFailedUnits")
     }
 
     /// As `systemctl restart --no-block`.
     pub fn restart(&self, unit: &str) -> Result<()> {
-        let _job: OwnedObjectPath = self.manager()?.call("RestartUnit", &(unit, "replace"))?;
+        let _job: String = self.manager("RestartUnit", &[unit, "replace"])?;
         Ok(())
     }
 
     /// As `systemctl reset-failed`.
     pub fn reset_failed(&self, unit: &str) -> Result<()> {
-        Ok(self.manager()?.call("ResetFailedUnit", &unit)?)
+        self.manager("ResetFailedUnit", &[unit])
     }
 }
 

@@ -1,11 +1,12 @@
 //! Where systemd can be asked, and connecting there without waiting.
 
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use zbus::address::Transport;
-use zbus::address::transport::UnixSocket;
 
 use super::Blind;
 use crate::Root;
@@ -15,6 +16,23 @@ const SIGN_OF_SYSTEMD: &str = "/run/systemd/system";
 const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
 /// Where systemd itself answers root, as systemctl asks it: five times as cheap as over the bus, and there while the bus hangs.
 const PRIVATE: &str = "/run/systemd/private";
+
+/// A socket of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnixSocket {
+    File(PathBuf),
+    Abstract(Vec<u8>),
+}
+
+/// As ss(8) shows them: an abstract name begins with an @.
+impl fmt::Display for UnixSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnixSocket::File(path) => path.display().fmt(f),
+            UnixSocket::Abstract(name) => write!(f, "@{}", name.escape_ascii()),
+        }
+    }
+}
 
 /// The places to try, best first. `address` is what the user named.
 pub fn places(root: &Root, address: Option<&str>) -> Result<Vec<UnixSocket>, Blind> {
@@ -29,27 +47,63 @@ pub fn places(root: &Root, address: Option<&str>) -> Result<Vec<UnixSocket>, Bli
     }
 }
 
-/// The sockets of an address list: `unix:path=/run/dbus/system_bus_socket;unix:abstract=bus`. Other transports are refused:
-/// they reach beyond the node, or run a program.
+/// The sockets of an address list: `unix:path=/run/dbus/system_bus_socket;unix:abstract=bus` (D-Bus specification, "Server Addresses").
+/// Other transports are refused: they reach beyond the node, or run a program.
 pub fn parse(text: &str) -> Result<Vec<UnixSocket>, Blind> {
-    let mut places = Vec::new();
-    for address in text.split(';').filter(|a| !a.trim().is_empty()) {
-        let parsed: zbus::Address =
-            address.trim().parse().map_err(|e| Blind::new(format_args!("bus address {address:?}: {e}")))?;
-        match parsed.transport() {
-            Transport::Unix(unix) => places.push(unix.path().clone()),
-            _ => return Err(Blind::new(format_args!("bus address {address:?}: not a unix socket of this node"))),
+    let addresses = text.split(';').map(str::trim).filter(|address| !address.is_empty());
+    let one = |address| socket(address).map_err(|why| Blind::new(format_args!("bus address {address:?}: {why}")));
+    addresses.map(one).collect()
+}
+
+fn socket(address: &str) -> Result<UnixSocket, &'static str> {
+    let (transport, settings) = address.split_once(':').ok_or("expected unix:path=…")?;
+    if transport != "unix" {
+        return Err("not a unix socket of this node");
+    }
+    let (mut path, mut name) = (None, None);
+    for setting in settings.split(',') {
+        let (key, value) = setting.split_once('=').ok_or("expected key=value after the colon")?;
+        let told = match key {
+            "path" => &mut path,
+            "abstract" => &mut name,
+            _ => continue,
+        };
+        if told.replace(unescaped(value)?).is_some() {
+            return Err("two sockets in one address");
         }
     }
-    Ok(places)
+    match (path, name) {
+        (Some(path), None) => Ok(UnixSocket::File(OsString::from_vec(path).into())),
+        (None, Some(name)) => Ok(UnixSocket::Abstract(name)),
+        (Some(_), Some(_)) => Err("two sockets in one address"),
+        (None, None) => Err("names no socket: expected path=… or abstract=…"),
+    }
+}
+
+/// A byte may be written as `%2f`.
+fn unescaped(value: &str) -> Result<Vec<u8>, &'static str> {
+    let mut bytes = value.bytes();
+    let mut plain = Vec::new();
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'%' => {
+                let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
+                let (Some(high), Some(low)) = (digit(), digit()) else {
+                    return Err("% without two hexadecimal digits");
+                };
+                (high * 16 + low) as u8
+            }
+            byte => byte,
+        });
+    }
+    if plain.is_empty() { Err("names no socket: the value is empty") } else { Ok(plain) }
 }
 
 /// Does not wait: a connect to a unix socket blocks while the listener's queue is full. Nor does what it gives.
 pub fn connect(place: &UnixSocket) -> std::io::Result<UnixStream> {
     let address = match place {
         UnixSocket::File(path) => SocketAddrUnix::new(path)?,
-        UnixSocket::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        _ => return Err(rustix::io::Errno::NOTSUP.into()),
+        UnixSocket::Abstract(name) => SocketAddrUnix::new_abstract_name(name)?,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -61,6 +115,40 @@ pub fn connect(place: &UnixSocket) -> std::io::Result<UnixStream> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn file(path: &str) -> UnixSocket {
+        UnixSocket::File(path.into())
+    }
+
+    #[test]
+    fn the_sockets_of_an_address_list_in_order() {
+        let guid = "guid=0123456789abcdef0123456789abcdef";
+        let list = format!("unix:path=/run/a; unix:abstract=/tmp/b,{guid};;unix:{guid},path=/run/dbus/a%20b%3Bc%2c%FF");
+        let odd = OsString::from_vec(b"/run/dbus/a b;c,\xff".to_vec());
+        let expected = [file("/run/a"), UnixSocket::Abstract(b"/tmp/b".to_vec()), UnixSocket::File(odd.into())];
+        assert_eq!(parse(&list).unwrap(), expected);
+        assert_eq!(parse("").unwrap(), []);
+    }
+
+    #[test]
+    fn what_names_no_socket_of_this_node_is_refused_with_the_reason() {
+        for (address, why) in [
+            ("/run/dbus/system_bus_socket", "expected unix:path="),
+            ("tcp:host=localhost,port=4142", "not a unix socket of this node"),
+            ("unixexec:path=/bin/sh", "not a unix socket of this node"),
+            ("unix:", "expected key=value"),
+            ("unix:path", "expected key=value"),
+            ("unix:path=", "the value is empty"),
+            ("unix:tmpdir=/tmp", "names no socket"),
+            ("unix:path=/a,abstract=b", "two sockets"),
+            ("unix:path=/a,path=/b", "two sockets"),
+            ("unix:path=/a%2", "hexadecimal"),
+            ("unix:path=/a%zz", "hexadecimal"),
+        ] {
+            let blind = parse(&format!("unix:path=/run/a;{address}")).unwrap_err();
+            assert!(blind.why.contains(why) && blind.why.contains(address), "{address}: {}", blind.why);
+        }
+    }
 
     proptest! {
         #[test]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use coroner_evidence::{Time, Unit};
 use rustix::time::ClockId;
-use zbus::address::transport::UnixSocket;
 
+use super::address::UnixSocket;
 use super::conversation::{Answer, Conversation, End};
 use super::place::{Place, UnitCgroups};
 use super::questions::{self, Known, Look, Moment, Property};

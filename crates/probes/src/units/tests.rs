@@ -1,6 +1,6 @@
 //! Against peers that answer, hang, hang up or talk nonsense.
 
-use super::address::connect;
+use super::address::{UnixSocket, connect};
 use super::fake_systemd::{FakeSystemd, Script};
 use super::wire::Value;
 use super::*;
@@ -9,7 +9,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use zbus::address::transport::UnixSocket;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(500);
