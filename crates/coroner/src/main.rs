@@ -4,7 +4,6 @@ mod args;
 mod commands;
 mod exit;
 mod output;
-mod view;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
         Some(args::Command::Import(import)) => commands::profile::import::run(import),
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
-        Some(args::Command::View(view)) => view::run(view),
+        Some(args::Command::View(view)) => commands::view::run(view),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),
         Some(args::Command::Fix(fix)) => commands::fix::run(*fix),
         Some(args::Command::Undo(undo)) => commands::undo::run(undo),

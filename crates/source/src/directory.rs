@@ -135,6 +135,24 @@ pub fn running() -> Vec<PathBuf> {
     running_in(&place_of_running())
 }
 
+/// Why there is none, for messages.
+pub fn none_runs() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "no recorder runs on this node",
+        false => "no recorder runs on this node that you may see (root sees all)",
+    }
+}
+
+/// `None` if none runs. Of several nobody knows which is meant.
+pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
+    let mut running = running();
+    if running.len() > 1 {
+        let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
+        bail!("several recorders run here; say which one is meant: --dir {}", listed.join(", or --dir "));
+    }
+    Ok(running.pop())
+}
+
 /// What killed recorders left.
 fn forget_the_dead(place: &Path) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.incident/1";
 
+/// The code of one that somebody asked for (`coroner mark`).
+pub const MARK: &str = "mark";
+
 /// So much else that happened while it was open is told one by one.
 pub const MOST_ALSO: usize = 20;
 

@@ -7,6 +7,7 @@ pub mod audit_files;
 pub mod directory;
 pub mod incident;
 pub mod incident_files;
+pub mod incident_report;
 pub mod kernel_work;
 pub mod live;
 pub mod moment;

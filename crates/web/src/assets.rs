@@ -1,20 +1,13 @@
 //! The files of the page: built into the binary, or, for those who work on the page, from a directory.
 
 use bytes::Bytes;
+use coroner_http::Asset;
 use std::path::PathBuf;
 
 include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
 /// Names a directory whose files take the place of those in the binary: `npm run build` in ui/ and reload.
 pub const DIRECTORY_VARIABLE: &str = "CORONER_WEB_ASSETS";
-
-#[derive(Debug, Clone)]
-pub struct Asset {
-    pub body: Bytes,
-    pub content_type: &'static str,
-    /// Its name has a hash of its content: it never changes.
-    pub is_immutable: bool,
-}
 
 /// Where assets are looked up.
 #[derive(Debug, Clone, Default)]

@@ -1,34 +1,7 @@
-//! The page's server: addresses, security, assets, and what turns a question into an answer on the wire.
-//!
-//! What the answers say is not known here: an [`Api`] gives them, and the binary has one that builds the same documents as its
-//! commands do. This crate decides who may ask ([`guard`]), how many at a time and for how long ([`server`]), and how an answer
-//! travels: compressed, with an ETag, from memory if it was given before ([`kept`]).
-//!
-//! No path of a client reaches the file system: assets are looked up in a list, and an [`Ask`] is words, never a file name.
+//! The page: its files, its API, and the JSON documents that commands print, too. The server is `coroner-http`.
 
-mod answer;
-mod ask;
 mod assets;
-mod guard;
-mod kept;
-mod patience;
-mod peer;
-mod server;
+pub mod documents;
+mod page;
 
-pub use answer::{Answer, Refusal};
-pub use ask::Ask;
-pub use guard::{Token, is_loopback};
-pub use server::{Options, Running, serve};
-
-/// Gives the answers.
-pub trait Api: Send + Sync + 'static {
-    /// What an answer to this would be of, for as long as it stays the same: a sealed recording never changes. `None` if it may
-    /// change at any time; it is then neither kept nor compared.
-    fn version(&self, ask: &Ask) -> Option<u64>;
-
-    /// Whether the answer takes next to nothing, and so need not wait for others.
-    fn is_light(&self, ask: &Ask) -> bool;
-
-    /// Called on a thread of its own. Should look at [`Ask::is_cancelled`] now and then if it takes long.
-    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal>;
-}
+pub use page::Page;

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
 use crate::output::with_line;
-use crate::output::{cores_text, diagnosis_json, print};
+use crate::output::{cores_text, print};
 use anyhow::Context;
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
@@ -12,6 +12,7 @@ use coroner_diagnosis::cores::{CoreSummary, Cores, Summary};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::NameZombies;
 use coroner_source::recorded::{self, with_recorder};
+use coroner_web::documents;
 use serde_json::{Value, json};
 
 /// One entry of the strip in JSON for each look at the cores.
@@ -54,7 +55,7 @@ fn document(summary: &Summary, evidence: &Evidence) -> Value {
     json!({
         "schema": "coroner.cores/1",
         "host": evidence.node.as_ref().and_then(|n| n.host.as_deref()),
-        "window": diagnosis_json::window(real),
+        "window": documents::diagnosis::window(real),
         "average": shares(&summary.average),
         "worst": summary.worst,
         "cores": summary.cores.iter().map(|core| core_document(core, summary)).collect::<Vec<_>>(),

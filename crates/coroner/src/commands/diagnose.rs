@@ -4,13 +4,14 @@ use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
 use crate::output::report::{self, Report};
-use crate::output::{diagnosis_json, diagnosis_text, print};
+use crate::output::{diagnosis_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::zombies::Bpf;
 use coroner_source::audit_files::{Known, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
+use coroner_web::documents;
 
 pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     if let Some(code) = args.explain {
@@ -22,7 +23,7 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     let diagnosis = diagnose(&evidence);
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if args.json {
-        let document = with_recorder(diagnosis_json::document(&diagnosis)?, recorded.as_ref());
+        let document = with_recorder(documents::diagnosis::document(&diagnosis)?, recorded.as_ref());
         print(&format!("{document:#}\n"))?;
     } else if !args.report.is_stdout() {
         print(&diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose))?;

@@ -4,21 +4,16 @@ use super::profile::out;
 use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
-use crate::output::incidents_text::Listed;
 use crate::output::report::{self as markdown, Report as MarkdownReport};
-use crate::output::{incidents_json, incidents_text, print, warn};
+use crate::output::{incidents_text, print, warn};
 use anyhow::{Context, bail};
-use coroner_diagnosis::finding::{Subject, SubjectKind};
-use coroner_diagnosis::verdict::Verdict;
-use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
-use coroner_evidence::Evidence;
-use coroner_evidence::recording::{self, RiserRow};
 use coroner_recorder::config::Config;
 use coroner_recorder::freeze as freezer;
-use coroner_source::directory;
-use coroner_source::incident::{Incident, State};
+use coroner_source::directory::{self, none_runs, the_running_one};
+use coroner_source::incident::State;
 use coroner_source::incident_files as files;
-use coroner_source::kernel_work;
+use coroner_source::incident_report::{Listed, Report, find, listed, report};
+use coroner_web::documents;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -63,72 +58,21 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     })
 }
 
-pub fn none_runs() -> &'static str {
-    match rustix::process::geteuid().is_root() {
-        true => "no recorder runs on this node",
-        false => "no recorder runs on this node that you may see (root sees all)",
-    }
-}
-
-/// `None` if none runs. Of several nobody knows which is meant.
-pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
-    let mut running = directory::running();
-    if running.len() > 1 {
-        let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
-        bail!("several recorders run here; say which one is meant: --dir {}", listed.join(", or --dir "));
-    }
-    Ok(running.pop())
-}
-
 fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
     let listed = listed(directory)?;
     let is_live = directory::is_live(directory);
     if json {
-        Ok(format!("{:#}\n", incidents_json::list(directory, is_live, &listed)))
+        Ok(format!("{:#}\n", documents::incidents::list(directory, is_live, &listed)))
     } else {
         Ok(incidents_text::list(directory, is_live, &listed))
     }
-}
-
-/// Newest first.
-pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
-    let sizes = files::listed(directory)
-        .with_context(|| format!("{}: cannot be listed", directory::incidents(directory).display()))?;
-    let mut listed = Vec::new();
-    for number in sizes.keys().rev().copied() {
-        match files::read(directory, number) {
-            Ok(incident) => listed.push(Listed::new(directory, incident)),
-            // Evicted since it was listed.
-            Err(_) if !files::json(directory, number).exists() => {}
-            Err(error) => warn(&format!("{error:#}")),
-        }
-    }
-    Ok(listed)
-}
-
-/// Everything that is told of one incident. What is derived is derived anew, from its file.
-pub struct Report {
-    pub directory: PathBuf,
-    pub listed: Listed,
-    /// `None` if there is no file to read, with the reason.
-    pub read: Result<Read, String>,
-    pub verbose: bool,
-}
-
-pub struct Read {
-    pub evidence: Evidence,
-    pub diagnosis: Diagnosis,
-    /// What it was frozen for, if that hurt nobody: then no verdict tells of it.
-    pub about: Option<Finding>,
-    /// As they were found when the window was over: the hour before is not in the file.
-    pub risers: Vec<RiserRow>,
 }
 
 fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<()> {
     show.report.check(json, Some(&files::recording(directory, show.number)))?;
     let report = report(directory, show.number, show.verbose)?;
     if json {
-        print(&format!("{:#}\n", incidents_json::report(&report)?))?;
+        print(&format!("{:#}\n", documents::incidents::report(&report)?))?;
     } else if !show.report.is_stdout() {
         print(&incidents_text::report(&report))?;
     }
@@ -137,63 +81,6 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
         print(&show.report.told())?;
     }
     Ok(())
-}
-
-/// Reads one incident and judges it.
-pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Report> {
-    let incident = find(directory, number)?;
-    let listed = Listed::new(directory, incident);
-    let read = match &listed.file {
-        None => Err("its minutes are not frozen yet, or could not be".to_owned()),
-        Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
-            kernel_work::add(file, &mut recording.evidence);
-            let mut diagnosis = diagnose(&recording.evidence);
-            let verdicts = &mut diagnosis.conclusion.verdicts;
-            verdicts.sort_by_key(|verdict| {
-                (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance_ns(verdict, &listed.incident))
-            });
-            let unexplained = &mut diagnosis.conclusion.unexplained;
-            unexplained.sort_by_key(|untold| {
-                std::cmp::Reverse(near(untold.finding.code, &untold.finding.subject, &listed.incident))
-            });
-            let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
-            let about = harmless(&diagnosis, &listed.incident).cloned();
-            Read { evidence: recording.evidence, diagnosis, about, risers }
-        }),
-    };
-    Ok(Report { directory: directory.to_owned(), listed, read, verbose })
-}
-
-/// How much a verdict is about what the incident was frozen for; the nearest is told first.
-fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
-    let told = verdict.chain.iter().flat_map(|link| [&link.from, &link.to]).chain([&verdict.root_cause]);
-    told.map(|told| near(told.code, &told.subject, incident)).max().unwrap_or(0)
-}
-
-/// The same of one finding.
-fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
-    let name = subject.name.as_str();
-    let core = incident.core.map(|core| core.to_string());
-    let same_core = subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
-    let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
-    u8::from(code.as_str() == incident.code) * 2
-        + u8::from(same_core || name == incident.subject)
-        + u8::from(subject.kind == SubjectKind::Process && same_doer) * 4
-}
-
-/// The finding that the incident was frozen for, if it hurt nobody: what hurts is told by verdicts and what is unexplained.
-fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Finding> {
-    /// The same code, and the same core, unit or thread.
-    const THE_SAME: u8 = 3;
-    let near = |finding: &&Finding| near(finding.code, &finding.subject, incident);
-    let all = diagnosis.findings.iter().filter(|finding| near(finding) >= THE_SAME);
-    all.max_by_key(|finding| (near(finding), finding.severity)).filter(|finding| finding.severity == Severity::Info)
-}
-
-/// How far from the trigger it began: of two that are alike, it was the nearer one.
-fn distance_ns(verdict: &Verdict, incident: &Incident) -> u64 {
-    let began = verdict.timeline.iter().map(|moment| moment.real_ns.abs_diff(incident.triggered_real_ns));
-    began.min().unwrap_or(u64::MAX)
 }
 
 fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> {
@@ -207,20 +94,6 @@ fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> 
     show.report.write(|command| {
         markdown::render(&MarkdownReport { diagnosis, evidence, source: "", incident: Some(&incident), command })
     })
-}
-
-fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {
-    if files::json(directory, number).exists() {
-        return files::read(directory, number);
-    }
-    let numbers = files::numbers(directory).unwrap_or_default();
-    match (numbers.first(), numbers.last()) {
-        (Some(first), Some(last)) => bail!(
-            "{}: there is no incident {number}; there are {first} to {last} (coroner incidents --dir {0} lists them)",
-            directory.display()
-        ),
-        _ => bail!("{}: there is no incident {number}, nor any other", directory.display()),
-    }
 }
 
 /// `coroner export --incident`: the file as it is at this moment. A new one takes its place by its name, so what was opened is whole.
@@ -274,7 +147,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     if output != Path::new("-") {
         let bytes = std::fs::metadata(output).map_or(0, |about| about.len());
         if args.json {
-            print(&incidents_json::exported(&Listed::new(&directory, incident), output, bytes)?)?;
+            print(&documents::incidents::exported(&Listed::new(&directory, incident), output, bytes)?)?;
         } else {
             print(&incidents_text::exported(number, output, bytes))?;
         }

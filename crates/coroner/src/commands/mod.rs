@@ -10,6 +10,7 @@ pub mod record;
 mod report;
 pub mod undo;
 pub mod units;
+pub mod view;
 pub mod zombies;
 
 use crate::output::progress::Progress;

@@ -143,7 +143,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
             "schema": "coroner.record/1",
             "file": path,
             "bytes": bytes,
-            "window": crate::output::diagnosis_json::window(window),
+            "window": coroner_web::documents::diagnosis::window(window),
             "findings": diagnosis.as_ref().map(|d| d.findings.iter().map(|f| json!({"code": f.code, "severity": f.severity, "title": f.title})).collect::<Vec<_>>()),
             "lost_commits": lost_seconds,
         });

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::UnitsArgs;
 use crate::exit::Exit;
 use crate::output::with_line;
-use crate::output::{print, units_json, units_text};
+use crate::output::{print, units_text};
 use anyhow::{Context, bail};
 use coroner_diagnosis::agents::Need;
 use coroner_diagnosis::agents::baseline::Baseline;
@@ -14,6 +14,7 @@ use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::{Root, image};
 use coroner_source::audit_files::{Known, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
+use coroner_web::documents;
 use std::io::Write;
 use std::path::Path;
 
@@ -63,7 +64,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         stored = Some(path);
     }
     let text = if args.json {
-        let document = units_json::document(&audit, &evidence, args.bus.as_deref(), stored);
+        let document = documents::units::document(&audit, &evidence, args.bus.as_deref(), stored);
         format!("{:#}\n", with_recorder(document, recorded.as_ref()))
     } else {
         let shown = units_text::Shown { all: args.all, verbose: args.verbose, bus: args.bus.as_deref() };

@@ -5,14 +5,16 @@ use crate::args::{WalkMethod, ZombiesArgs};
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
 use crate::output::with_line;
-use crate::output::{print, zombies_json, zombies_text};
+use crate::output::{print, zombies_text};
 use anyhow::Context;
+use coroner_diagnosis::zombies::counted;
 use coroner_diagnosis::zombies::report;
-use coroner_evidence::{Evidence, TriedInVain, ZombieMethod, ZombieScan};
+use coroner_evidence::Evidence;
 use coroner_probes::Root;
 use coroner_probes::watch::zombies::{ZombieWatch, ZombieWatchOptions};
 use coroner_probes::zombies::{Bpf, Method};
 use coroner_source::recorded::{self, Recorded, with_recorder};
+use coroner_web::documents;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
         Some(recorded) => std::mem::take(&mut recorded.evidence),
         None => look_at_node(&args, watched)?,
     };
-    count_if_not_named(&mut evidence);
+    counted::count_if_not_named(&mut evidence);
     let report = report(&evidence).with_context(|| match &recorded {
         Some(Recorded { path, .. }) => {
             format!("{}: memory cgroups were not looked at in this recording", path.display())
@@ -33,8 +35,8 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
         None => not_seen(&evidence),
     })?;
     let text = if args.json {
-        let wanted = zombies_json::Wanted { list: args.list, all: args.all };
-        let document = zombies_json::document(&report, &evidence, &wanted);
+        let wanted = documents::zombies::Wanted { list: args.list, all: args.all };
+        let document = documents::zombies::document(&report, &evidence, &wanted);
         format!("{:#}\n", with_recorder(document, recorded.as_ref()))
     } else {
         let shown = zombies_text::Shown {
@@ -75,38 +77,6 @@ fn look_at_node(args: &ZombiesArgs, watched: Option<Duration>) -> anyhow::Result
         }
     }
     Ok(evidence)
-}
-
-/// A recording without a scan has at least a count.
-pub fn count_if_not_named(evidence: &mut Evidence) {
-    if evidence.zombie_scans.is_empty() {
-        evidence.zombie_scans.extend(scan_of_census(evidence));
-    }
-}
-
-fn scan_of_census(evidence: &Evidence) -> Option<ZombieScan> {
-    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at)?;
-    Some(ZombieScan {
-        at: census.at,
-        took_ns: census.took_ns,
-        method: ZombieMethod::Count,
-        version: census.version,
-        tracked: census.tracked,
-        live: Some(census.live).filter(|_| !census.truncated),
-        dead: census.dying,
-        leaving: 0,
-        zombies: Vec::new(),
-        below: Vec::new(),
-        files: Vec::new(),
-        holds: Vec::new(),
-        files_unseen: None,
-        truncated: None,
-        instead_of: vec![TriedInVain {
-            method: "bpf".to_owned(),
-            why: "the recording holds no scan of the dead: they were few, or an older coroner made it".to_owned(),
-            how_to_see: "run coroner zombies on the node".to_owned(),
-        }],
-    })
 }
 
 fn not_seen(evidence: &Evidence) -> String {

@@ -1,8 +1,9 @@
 //! A diagnosis for people.
 
-use super::telling::{self, Outcome};
+use super::telling;
 use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
 use super::verdict_text;
+use coroner_diagnosis::Outcome;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};

@@ -1,13 +1,13 @@
 //! `coroner.fix-plan/1`, `coroner.fix/1`, `coroner.undo/1`: documented in docs/json.md. Fields may be added under the same version,
 //! never removed or renamed.
 
-use super::diagnosis_json::{node, window};
 use super::fix_text::Shown;
 use coroner_remedy::apply::Report;
 use coroner_remedy::image::ImagePlan;
 use coroner_remedy::journal::{Run, State};
 use coroner_remedy::plan::{Plan, Step};
 use coroner_remedy::undo;
+use coroner_web::documents::diagnosis::{node, window};
 use serde_json::{Value, json};
 use std::path::Path;
 

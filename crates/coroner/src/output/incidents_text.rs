@@ -2,32 +2,14 @@
 
 use super::diagnosis_text;
 use super::terminal::{bold, dim, printable, width, wrap};
-use crate::commands::incidents::{Read, Report};
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
 use coroner_evidence::timestamp;
-use coroner_evidence::{Evidence, Source};
 use coroner_source::directory;
 use coroner_source::incident::{Incident, State};
-use coroner_source::incident_files as files;
-use std::path::{Path, PathBuf};
+use coroner_source::incident_report::{Listed, Losses, Read, Report, losses};
+use std::path::Path;
 use std::time::Duration;
-
-/// An incident and its file.
-pub struct Listed {
-    pub incident: Incident,
-    /// `None` if there is none.
-    pub file: Option<PathBuf>,
-    pub bytes: Option<u64>,
-}
-
-impl Listed {
-    pub fn new(directory: &Path, incident: Incident) -> Listed {
-        let file = files::recording(directory, incident.number);
-        let bytes = std::fs::metadata(&file).ok().map(|about| about.len());
-        Listed { incident, file: bytes.map(|_| file), bytes }
-    }
-}
 
 /// Newest first.
 pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
@@ -184,29 +166,6 @@ fn told(incident: &Incident, is_live: bool) -> String {
         (None, false) if lasting.lasted_ns > 0 => format!("{text}{again} for {lasted} in all; nobody saw its end"),
         (None, false) => format!("{text}{again}, from {since} on; nobody saw its end"),
     }
-}
-
-/// What the sampler could not see.
-pub struct Losses {
-    pub core: u32,
-    pub lost: u64,
-    pub throttled: Duration,
-}
-
-pub fn losses(evidence: &Evidence) -> Vec<Losses> {
-    let cores = evidence.counters.subjects(Source::Sampler);
-    let mut losses: Vec<Losses> = cores
-        .into_iter()
-        .filter_map(|subject| {
-            let moved = |name| evidence.counters.moved(Source::Sampler, subject, name).unwrap_or(0);
-            let core = subject.strip_prefix("cpu")?.parse().ok()?;
-            let throttled = Duration::from_micros(moved("throttled_us"));
-            Some(Losses { core, lost: moved("lost"), throttled })
-        })
-        .filter(|l| l.lost > 0 || !l.throttled.is_zero())
-        .collect();
-    losses.sort_by_key(|l| l.core);
-    losses
 }
 
 /// Smaller rises are true and tell nobody anything.

@@ -1,11 +1,9 @@
 //! What people and programs read.
 
 pub mod cores_text;
-pub mod diagnosis_json;
 pub mod diagnosis_text;
 pub mod fix_json;
 pub mod fix_text;
-pub mod incidents_json;
 pub mod incidents_text;
 pub mod markdown;
 pub mod profile;
@@ -16,10 +14,8 @@ pub mod terminal;
 #[cfg(test)]
 mod test_diagnosis;
 pub mod undo_text;
-pub mod units_json;
 pub mod units_text;
 pub mod verdict_text;
-pub mod zombies_json;
 pub mod zombies_text;
 
 use coroner_source::recorded::Recorded;

@@ -2,9 +2,10 @@
 
 use super::diagnosis_text::{value_text, window_line};
 use super::markdown::{cell, code_block, line};
-use super::telling::{self, Outcome, sentence};
+use super::telling::{self, sentence};
 use super::terminal::printable;
 use super::verdict_text::clock;
+use coroner_diagnosis::Outcome;
 use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proof, Proofs, Verdict};
 use coroner_diagnosis::{Diagnosis, Fact, Finding};

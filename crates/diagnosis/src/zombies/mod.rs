@@ -5,6 +5,7 @@
 //! grow, churn tells who makes them, timed reads and samples of the kernel tell what they cost.
 
 pub mod cost;
+pub mod counted;
 pub mod folding;
 pub mod groups;
 pub mod growth;

@@ -20,7 +20,7 @@ use log::LogTriggers;
 use restarts::RestartTriggers;
 
 /// The code of an incident that a person asked for.
-pub const MARK: &str = "mark";
+pub use coroner_source::incident::MARK;
 
 pub struct Triggers {
     log: LogTriggers,

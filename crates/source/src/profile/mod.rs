@@ -1,6 +1,10 @@
 //! CPU profiles: which file, which samples of it, and reading them.
 
+pub mod copy;
+pub mod flame;
+pub mod heatmap;
 pub mod kept;
+pub mod monopolies;
 pub mod select;
 pub mod span;
 pub mod words;
@@ -187,7 +191,7 @@ pub fn read_any(
 }
 
 /// The same, until `view` has enough.
-pub fn read_until(
+fn read_until(
     source: &ProfileSource,
     selection: &Selection,
     stacks: Stacks,

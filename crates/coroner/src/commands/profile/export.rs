@@ -3,7 +3,7 @@
 use super::{flame, out};
 use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat};
 use crate::exit::Exit;
-use crate::output::profile::{document, notes};
+use crate::output::profile::notes;
 use crate::output::progress::reading;
 use crate::output::{print, warn};
 use anyhow::{Context, bail};
@@ -13,6 +13,7 @@ use coroner_profile::import::{Format, Oddity, Report};
 use coroner_profile::views::StackSums;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{self, ProfileSource, ReadProfile, format_of};
+use coroner_web::documents::document;
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};

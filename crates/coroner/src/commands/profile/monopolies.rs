@@ -1,23 +1,19 @@
 //! `coroner monopolies`.
 
-use super::heatmap::must_have_times;
 use crate::args::profile::MonopoliesArgs;
 use crate::exit::Exit;
 use crate::output::print;
-use crate::output::profile::{monopolies_json, monopolies_text};
+use crate::output::profile::monopolies_text;
 use crate::output::progress::reading;
-use anyhow::bail;
-use coroner_profile::views::monopolies::{Coverage, Finder, Monopoly, Options};
-use coroner_source::profile::select::{Selection, nothing};
-use coroner_source::profile::{self, ProfileSource, ReadProfile};
-use std::time::Duration;
+use coroner_source::profile::monopolies::find;
+use coroner_web::documents;
 
 pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
     let source = args.source.source();
     let selection = args.selection.selection().resolved(&source)?;
     let (read, found, coverage) = reading(&source, || find(&source, &selection, args.threshold))?;
     let text = if args.json {
-        monopolies_json::document(&read, &found, &coverage, args.threshold, None)
+        documents::monopolies::document(&read, &found, &coverage, args.threshold, None)
     } else {
         let shown = monopolies_text::Shown {
             selection: selection.of_anybody().words(),
@@ -28,39 +24,4 @@ pub fn run(args: MonopoliesArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
-}
-
-/// The runs of whoever is asked for, and what they were found by.
-pub fn find(
-    source: &ProfileSource,
-    selection: &Selection,
-    threshold: Duration,
-) -> anyhow::Result<(ReadProfile, Vec<Monopoly>, Coverage)> {
-    let options = Options { threshold: threshold.as_nanos() as u64, ..Options::default() };
-    let mut finder = Finder::new(options);
-    // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.
-    let where_and_when = selection.of_anybody();
-    let read = profile::read(source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
-    must_have_times(&read)?;
-    read.must_have_tasks()?;
-    read.must_have_cores()?;
-    let coverage = finder.coverage();
-    if coverage.used == 0 {
-        bail!(
-            "{}: no event that is selected ticks like a clock (it has {}): who had a core cannot be told; record cpu-clock or cycles",
-            read.file.display(),
-            read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
-        );
-    }
-    let mut found = finder.finish(&read.names);
-    let mut somebody = selection.somebody();
-    if !read.names.tasks().any(|(task, _)| somebody.has_task(&read.names, task)) {
-        bail!("{}", nothing(&read, selection));
-    }
-    found.retain(|run| {
-        let stacks = run.stacks.is_empty() && selection.symbol.is_none();
-        somebody.has_task(&read.names, run.task)
-            && (stacks || run.stacks.iter().any(|(stack, _)| somebody.has_stack(&read.names, *stack)))
-    });
-    Ok((read, found, coverage))
 }

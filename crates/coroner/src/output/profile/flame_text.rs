@@ -1,12 +1,12 @@
 //! Flame graphs in the terminal: the widest stacks as an indented tree, and the functions that cost most by themselves.
 
 use super::{counted, footer, header, shortened, thousands, weight};
-use crate::commands::profile::flame::Side;
 use crate::output::terminal::{bold, by_load, dim, printable};
 use coroner_profile::import::Format;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::{Riser, What};
+use coroner_source::profile::flame::Side;
 use std::collections::HashMap;
 use std::fmt::Write;
 

@@ -4,12 +4,12 @@
 //! was. On a node where every core is full, a letter that fills a stretch of a row is the one thing to see.
 
 use super::{footer, header, task};
-use crate::commands::profile::heatmap::Asked;
 use crate::output::terminal::{bold, by_load, dim, owned};
 use coroner_profile::model::TaskId;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use coroner_source::profile::ReadProfile;
+use coroner_source::profile::heatmap::Asked;
 use std::collections::HashMap;
 use std::fmt::Write;
 

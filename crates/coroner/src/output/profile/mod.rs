@@ -1,19 +1,15 @@
 //! What the commands that read CPU profiles print.
 
-pub mod flame_json;
 pub mod flame_text;
-pub mod heatmap_json;
 pub mod heatmap_text;
-pub mod monopolies_json;
 pub mod monopolies_text;
 
 use crate::output::terminal::{dim, printable, wrap};
 pub use coroner_diagnosis::words::count as thousands;
-use coroner_profile::import::{Format, Oddity, Report};
+use coroner_profile::import::{Format, Report};
 use coroner_profile::model::{Dictionary, TaskId};
 use coroner_source::profile::ReadProfile;
 pub use coroner_source::profile::words::{cores, oddity, wall_clock};
-use serde::Serialize;
 
 /// What samples stand for, in nanoseconds if it is a clock's.
 pub fn weight(is_clock: bool, weight: u64) -> String {
@@ -39,25 +35,6 @@ pub fn task(names: &Dictionary, id: TaskId) -> String {
         (Some(id), _) | (None, Some(id)) => format!("{comm}[{id}]"),
         (None, None) => comm.to_owned(),
     })
-}
-
-/// A thread in JSON.
-#[derive(Serialize)]
-pub struct TaskJson<'a> {
-    comm: &'a str,
-    pid: Option<u32>,
-    tid: Option<u32>,
-    cgroup: Option<&'a str>,
-}
-
-pub fn task_json(names: &Dictionary, id: TaskId) -> TaskJson<'_> {
-    let task = names.task(id);
-    TaskJson {
-        comm: names.strings.get(task.comm),
-        pid: task.pid,
-        tid: task.tid,
-        cgroup: task.cgroup.map(|cgroup| names.strings.get(cgroup)),
-    }
 }
 
 /// The lines above every result: what was read.
@@ -120,58 +97,4 @@ pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
         notes.push(format!("names: {}{more}", printable(first)));
     }
     notes
-}
-
-/// One document, readable.
-pub fn document(value: &impl Serialize) -> String {
-    // Only a map with keys that are no strings could fail, and there is none.
-    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
-    text.push('\n');
-    text
-}
-
-/// One document on one line: for those that no person reads through.
-pub fn long_document(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string(value).unwrap_or_default();
-    text.push('\n');
-    text
-}
-
-/// What was read, in JSON.
-#[derive(Serialize)]
-pub struct SourceJson<'a> {
-    file: String,
-    format: &'static str,
-    samples: u64,
-    selected: u64,
-    first_ns: Option<u64>,
-    last_ns: Option<u64>,
-    /// Wall-clock time of the first sample.
-    first_time: Option<String>,
-    cores: &'a [u32],
-    events: &'a [coroner_profile::model::Event],
-    lost: u64,
-    out_of_order: u64,
-    truncated: bool,
-    unused: &'a [Oddity],
-    unnamed: &'a [String],
-}
-
-pub fn source_json(read: &ReadProfile) -> SourceJson<'_> {
-    SourceJson {
-        file: read.file.display().to_string(),
-        format: read.format.id(),
-        samples: read.report.samples,
-        selected: read.selected,
-        first_ns: read.span.map(|(first, _)| first),
-        last_ns: read.span.map(|(_, last)| last),
-        first_time: read.span.and_then(|(first, _)| read.wall(first)).map(wall_clock),
-        cores: &read.cores,
-        events: &read.names.events,
-        lost: read.report.lost,
-        out_of_order: read.report.out_of_order,
-        truncated: read.report.truncated,
-        unused: &read.report.oddities,
-        unnamed: &read.unnamed,
-    }
 }

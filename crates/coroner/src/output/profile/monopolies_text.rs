@@ -1,10 +1,10 @@
 //! Monopolies in the terminal.
 
-use super::monopolies_json::frames;
 use super::{counted, footer, header, shortened, task, thousands, wall_clock};
 use crate::output::terminal::{bold, dim, good, printable, width, wrap};
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
+use coroner_web::documents::monopolies::frames;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! Monopolies as JSON.
 
-use super::{SourceJson, TaskJson, source_json, task_json, wall_clock};
+use super::{SourceJson, TaskJson, source_json, task_json};
 use coroner_profile::model::label;
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
+use coroner_source::profile::words::wall_clock;
 use serde::Serialize;
 use std::time::Duration;
 

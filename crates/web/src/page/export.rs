@@ -3,14 +3,14 @@
 use super::api::{refused, samples};
 use super::question::selection;
 use super::shown::Shown;
-use crate::commands::profile::flame::{picture, read_side};
-use crate::commands::profile::import;
 use anyhow::Context;
+use coroner_http::{Answer, Ask, Refusal};
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::views::StackSums;
+use coroner_source::profile::copy;
+use coroner_source::profile::flame::{picture, read_side};
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{self, ProfileSource};
-use coroner_web::{Answer, Ask, Refusal};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -68,6 +68,6 @@ fn recording(source: &ProfileSource, selection: &Selection) -> anyhow::Result<Ve
     // In memory frames have names only; the file knows where in which program they are.
     let source = ProfileSource { kept: None, ..source.clone() };
     let never = AtomicBool::new(false);
-    import::write_until(&source, selection, &path, source.stop.as_deref().unwrap_or(&never))?;
+    copy::write_until(&source, selection, &path, source.stop.as_deref().unwrap_or(&never))?;
     std::fs::read(&path).with_context(|| path.display().to_string())
 }

@@ -7,12 +7,12 @@ use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
 use super::source::on_axis;
-use crate::commands::incidents;
 use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
 use coroner_evidence::recording::{self, RollupRow};
 use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine};
-use coroner_recorder::triggers::MARK;
-use coroner_web::{Answer, Ask, Refusal};
+use coroner_http::{Answer, Ask, Refusal};
+use coroner_source::incident::MARK;
+use coroner_source::incident_report;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -226,7 +226,7 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
     };
     match shown.directory() {
         Some(directory) => {
-            let listed = incidents::listed(directory).unwrap_or_default();
+            let listed = incident_report::listed(directory).unwrap_or_default();
             let told = listed.iter().filter_map(|listed| {
                 let incident = &listed.incident;
                 let at = on_axis(shown, incident.triggered_real_ns)?;

@@ -1,8 +1,7 @@
 //! `coroner.diagnosis/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
 
-use super::telling::Outcome;
 use coroner_diagnosis::verdict::{Moment, Unexplained, Verdict};
-use coroner_diagnosis::{Diagnosis, Finding, RuledOut};
+use coroner_diagnosis::{Diagnosis, Finding, Outcome, RuledOut};
 use coroner_evidence::{Unseen, timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -3,18 +3,18 @@
 use super::loading::Loading;
 use super::question::{count, range, selection};
 use super::shown::Shown;
-use super::{cores, export, flame, owners, source, timeline};
-use crate::commands::profile::{heatmap, monopolies};
-use crate::commands::{incidents, zombies};
-use crate::output::profile::{heatmap_json, monopolies_json};
-use crate::output::{diagnosis_json, incidents_json, units_json, zombies_json};
+use super::{cores, export, flame, owners, source, temporary, timeline};
+use crate::assets::Assets;
+use crate::documents;
 use coroner_diagnosis::diagnose;
 use coroner_diagnosis::units::audit;
-use coroner_source::directory;
+use coroner_diagnosis::zombies::counted;
+use coroner_http::{Answer, Api, Ask, Asset, Refusal};
 use coroner_source::moment::parse_span;
 use coroner_source::profile::ProfileSource;
 use coroner_source::profile::select::Selection;
-use coroner_web::{Answer, Api, Ask, Refusal};
+use coroner_source::profile::{heatmap as counted_heatmap, monopolies as found};
+use coroner_source::{directory, incident_report};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +28,14 @@ pub fn most_read(ask: &Ask) -> u64 {
 }
 
 pub struct Page {
+    assets: Assets,
     loading: Arc<Loading>,
 }
 
 impl Page {
     pub fn open(source: ProfileSource) -> anyhow::Result<Page> {
-        Ok(Page { loading: Loading::start(source)? })
+        temporary::remove_stale();
+        Ok(Page { assets: Assets::from_environment(), loading: Loading::start(source)? })
     }
 
     /// Ends what still runs for it, and removes what was made for it.
@@ -66,6 +68,10 @@ impl Api for Page {
         self.loading.shown()?.ok().filter(|shown| shown.replaced().is_none())?.version()
     }
 
+    fn asset(&self, name: &str) -> Option<Asset> {
+        self.assets.get(name)
+    }
+
     fn is_light(&self, ask: &Ask) -> bool {
         matches!(ask.path.as_str(), "source" | "progress" | "incidents")
     }
@@ -96,7 +102,7 @@ fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     match ask.path.as_str() {
         "source" => Ok(Answer::json(&source::document(shown))),
         "diagnosis" => of_evidence(shown, ask, |evidence| {
-            diagnosis_json::document(&diagnose(evidence)).map_err(anyhow::Error::from)
+            documents::diagnosis::document(&diagnose(evidence)).map_err(anyhow::Error::from)
         }),
         "incidents" => incidents(shown),
         "cores" => cores::answer(shown, ask),
@@ -107,7 +113,9 @@ fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         "monopolies" => monopolies(shown, ask),
         "export" => export::answer(shown, ask),
         "zombies" => zombies(shown, ask),
-        "units" => of_evidence(shown, ask, |evidence| Ok(units_json::document(&audit(evidence), evidence, None, None))),
+        "units" => {
+            of_evidence(shown, ask, |evidence| Ok(documents::units::document(&audit(evidence), evidence, None, None)))
+        }
         "owners" => owners::answer(shown, ask),
         path => match path.strip_prefix("incidents/").map(str::parse) {
             Some(Ok(number)) => incident(shown, number),
@@ -141,21 +149,21 @@ fn with_window(mut document: Value, shown: &Shown, evidence: &coroner_evidence::
 
 fn zombies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let growth = timeline::growth(shown, ask)?;
-    let wanted = zombies_json::Wanted { list: ask.is_set("list"), all: ask.is_set("all") };
+    let wanted = documents::zombies::Wanted { list: ask.is_set("list"), all: ask.is_set("all") };
     of_evidence(shown, ask, |evidence| {
         // The report is of a scan; a recording without one has a count.
         let mut counted;
         let evidence = match evidence.zombie_scans.is_empty() {
             true => {
                 counted = evidence.clone();
-                zombies::count_if_not_named(&mut counted);
+                counted::count_if_not_named(&mut counted);
                 &counted
             }
             false => evidence,
         };
         let report = coroner_diagnosis::zombies::report(evidence);
         let report = report.ok_or_else(|| anyhow::anyhow!("memory cgroups were not looked at in this recording"))?;
-        let mut document = zombies_json::document(&report, evidence, &wanted);
+        let mut document = documents::zombies::document(&report, evidence, &wanted);
         document["growth"] = growth;
         Ok(document)
     })
@@ -165,8 +173,8 @@ fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
     let Some(place) = shown.directory() else {
         return Ok(Answer::json(&source::own_incident(shown)));
     };
-    let listed = incidents::listed(place).map_err(refused)?;
-    let mut document = incidents_json::list(place, directory::is_live(place), &listed);
+    let listed = incident_report::listed(place).map_err(refused)?;
+    let mut document = documents::incidents::list(place, directory::is_live(place), &listed);
     if let Some(entries) = document["incidents"].as_array_mut() {
         for (entry, listed) in entries.iter_mut().zip(&listed) {
             let incident = &listed.incident;
@@ -183,8 +191,8 @@ fn incident(shown: &Shown, number: u64) -> Result<Answer, Refusal> {
     let Some(place) = shown.directory() else {
         return Err(Refusal::absent(format!("there is no incident {number} here"), "open the recorder's directory"));
     };
-    let report = incidents::report(place, number, true).map_err(refused)?;
-    Ok(Answer::json(&incidents_json::report(&report).map_err(refused)?))
+    let report = incident_report::report(place, number, true).map_err(refused)?;
+    Ok(Answer::json(&documents::incidents::report(&report).map_err(refused)?))
 }
 
 fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
@@ -214,8 +222,8 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         "offset" => {
             let rows = count(ask, "rows", 50, 1..=1000)?;
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
-            let (read, map, idle) = heatmap::by_offset(&source, &selection, rows).map_err(refused)?;
-            Ok(Answer::text(heatmap_json::by_offset(&read, &map, idle, axis)))
+            let (read, map, idle) = counted_heatmap::by_offset(&source, &selection, rows).map_err(refused)?;
+            Ok(Answer::text(documents::heatmap::by_offset(&read, &map, idle, axis)))
         }
         "core" => {
             let step = ask.get("step").unwrap_or("1s");
@@ -231,8 +239,9 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
                 ));
             }
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
-            let (read, map, asked) = heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
-            Ok(Answer::text(heatmap_json::by_core(&read, &map, asked.as_ref(), axis)))
+            let (read, map, asked) =
+                counted_heatmap::by_core(&source, &selection, step.as_nanos() as u64).map_err(refused)?;
+            Ok(Answer::text(documents::heatmap::by_core(&read, &map, asked.as_ref(), axis)))
         }
         by => Err(Refusal::bad(format!("by={by}: expected offset or core"), "see docs/api.md")),
     }
@@ -248,7 +257,7 @@ fn monopolies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     };
     // Every sample counts here: a run is one without others between.
     let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
-    let (read, found, coverage) = monopolies::find(&source, &selection, threshold).map_err(refused)?;
+    let (read, found, coverage) = found::find(&source, &selection, threshold).map_err(refused)?;
     let axis = Some(shown.axis().start);
-    Ok(Answer::text(monopolies_json::document(&read, &found, &coverage, threshold, axis)))
+    Ok(Answer::text(documents::monopolies::document(&read, &found, &coverage, threshold, axis)))
 }

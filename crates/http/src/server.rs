@@ -4,7 +4,6 @@
 //! run and that wait, how long a client may take to say what it wants and how long it waits for an answer.
 
 use crate::answer::Encoding;
-use crate::assets::Assets;
 use crate::guard::{self, Guard, Passes, Token};
 use crate::kept::{Encoded, KeptAnswers};
 use crate::patience::Patient;
@@ -83,7 +82,6 @@ impl Drop for Running {
 struct Shared {
     api: Arc<dyn Api>,
     guard: Guard,
-    assets: Assets,
     kept: KeptAnswers,
     heavy: Semaphore,
     light: Semaphore,
@@ -108,7 +106,6 @@ pub fn serve(listener: TcpListener, api: Arc<dyn Api>, options: Options) -> io::
     let shared = Arc::new(Shared {
         api,
         guard,
-        assets: Assets::from_environment(),
         kept: KeptAnswers::default(),
         heavy: Semaphore::new(heavy),
         light: Semaphore::new(LIGHT),
@@ -190,7 +187,7 @@ async fn respond(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         }
         Ok(Passes::Yes) => match uri.path().strip_prefix("/api/v1/") {
             Some(path) => from_api(&shared, Ask::new(path, uri.query().unwrap_or("")), &headers).await,
-            None => asset(&shared.assets, uri.path(), &headers),
+            None => asset(&*shared.api, uri.path(), &headers),
         },
     };
     guard::secure(response.headers_mut());
@@ -200,12 +197,12 @@ async fn respond(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     response
 }
 
-fn asset(assets: &Assets, path: &str, headers: &HeaderMap) -> Response {
+fn asset(api: &dyn Api, path: &str, headers: &HeaderMap) -> Response {
     let name = match path {
         "/" => "index.html",
         path => path.trim_start_matches('/'),
     };
-    let Some(asset) = assets.get(name) else {
+    let Some(asset) = api.asset(name) else {
         return refused(&Refusal::absent(
             format!("{path:?} is not here"),
             "the page is at /, its data below /api/v1/ (docs/api.md)",

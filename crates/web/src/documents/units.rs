@@ -1,6 +1,6 @@
 //! `coroner.units/1`, documented in docs/json.md.
 
-use super::diagnosis_json::window;
+use super::diagnosis::window;
 use coroner_diagnosis::units::churn::{Churning, Failing, Kind};
 use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;

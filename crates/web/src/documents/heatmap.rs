@@ -1,10 +1,10 @@
 //! Heatmaps as JSON.
 
 use super::{SourceJson, TaskJson, source_json, task_json};
-use crate::commands::profile::heatmap::Asked;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use coroner_source::profile::ReadProfile;
+use coroner_source::profile::heatmap::Asked;
 use serde::{Serialize, Serializer};
 
 #[derive(Serialize)]

@@ -1,28 +1,14 @@
-//! `coroner view`: the page. [`shown`] knows what is shown and reads it, [`api`] finds the document that is asked for, and one
-//! file each builds them: most are those that the commands print. The server itself is `coroner-web`.
+//! `coroner view`: serves the page.
 
-mod api;
-mod axis;
-mod cores;
-mod export;
-mod flame;
-mod loading;
-mod owners;
-mod parallel;
-mod question;
-mod shown;
-mod source;
-mod temporary;
-mod timeline;
-
+use super::stop_on_signals;
 use crate::args::view::ViewArgs;
-use crate::commands::incidents::{none_runs, the_running_one};
-use crate::commands::stop_on_signals;
 use crate::exit::Exit;
 use crate::output::{print, terminal};
-use anyhow::{Context, bail};
+use anyhow::Context;
+use coroner_http::{Options, Token, is_loopback, serve};
+use coroner_source::directory::{none_runs, the_running_one};
 use coroner_source::profile::ProfileSource;
-use coroner_web::{Options, Token, is_loopback, serve};
+use coroner_web::Page;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -48,8 +34,7 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
     };
     let stop = stop_on_signals()?;
     let source = ProfileSource { file, reading: args.reading.reading(), ..ProfileSource::default() };
-    temporary::remove_stale();
-    let page = Arc::new(api::Page::open(source)?);
+    let page = Arc::new(Page::open(source)?);
     let served = serve_until(&stop, &args, listener, Arc::clone(&page), token);
     page.end();
     served.map(|()| Exit::NothingWrong)
@@ -59,7 +44,7 @@ fn serve_until(
     stop: &AtomicBool,
     args: &ViewArgs,
     listener: TcpListener,
-    page: Arc<api::Page>,
+    page: Arc<Page>,
     token: Option<Token>,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("the address cannot be told")?;
@@ -183,12 +168,4 @@ fn open_browser(url: &str) {
     if let Ok(mut child) = browser.spawn() {
         std::thread::spawn(move || child.wait());
     }
-}
-
-/// A file that cannot be shown is told at once, not by the page.
-fn must_be_readable(path: &Path) -> anyhow::Result<()> {
-    if path == Path::new("-") {
-        bail!("the page cannot show the standard input; save it to a file first");
-    }
-    std::fs::metadata(path).map(drop).with_context(|| path.display().to_string())
 }

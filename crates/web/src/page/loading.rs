@@ -2,9 +2,9 @@
 
 use super::shown::{MOST_KEPT, Shown};
 use super::temporary::Temporary;
-use crate::commands::profile::import;
 use anyhow::Context;
 use coroner_profile::import::{Format, OddityKind};
+use coroner_source::profile::copy;
 use coroner_source::profile::kept::Kept;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{ProfileSource, Reading};
@@ -97,7 +97,7 @@ impl Loading {
         // Too much for memory: into a recording, which has an index.
         self.read.store(0, Ordering::Relaxed);
         let path = self.make_temporary()?;
-        import::write_until(&source, &Selection::default(), &path, &self.stop)?;
+        copy::write_until(&source, &Selection::default(), &path, &self.stop)?;
         let reading = Reading { input: None, ..source.reading };
         Shown::open(ProfileSource { file: path, reading, ..source }, name)
     }

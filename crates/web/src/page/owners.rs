@@ -3,11 +3,11 @@
 use super::api::{most_read, refused, samples};
 use super::question::selection;
 use super::shown::Shown;
+use coroner_http::{Answer, Ask, Refusal};
 use coroner_profile::import::Stacks;
 use coroner_profile::model::Task;
 use coroner_profile::views::{Kind, Kinds};
 use coroner_source::profile;
-use coroner_web::{Answer, Ask, Refusal};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,11 +1,11 @@
 //! Flame graphs as JSON: a flat list of nodes, since stacks can be deeper than parsers of nested documents allow.
 
 use super::{SourceJson, source_json};
-use crate::commands::profile::flame::Side;
 use coroner_profile::model::Place;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
+use coroner_source::profile::flame::Side;
 use serde::Serialize;
 
 /// What every document of one flame graph begins with, whatever shape its nodes have.

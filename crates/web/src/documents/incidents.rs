@@ -1,11 +1,10 @@
 //! `coroner.incidents/1` and `coroner.incident-report/1`: documented in docs/json.md. Fields may be added under the same version,
 //! never removed or renamed.
 
-use super::diagnosis_json;
-use super::incidents_text::{Listed, losses};
-use crate::commands::incidents::Report;
+use super::diagnosis;
 use coroner_evidence::recording::RiserRow;
 use coroner_evidence::timestamp;
+use coroner_source::incident_report::{Listed, Report, losses};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -33,7 +32,7 @@ fn incident(listed: &Listed) -> Value {
         "lasted_seconds": incident.lasting.map(|lasting| lasting.lasted_ns as f64 / 1e9),
         "since": incident.lasting.map(|lasting| timestamp(lasting.since_real_ns)),
         "over": incident.lasting.and_then(|lasting| lasting.until_real_ns).map(timestamp),
-        "window": diagnosis_json::window(Some((incident.from_real_ns, incident.until_real_ns))),
+        "window": diagnosis::window(Some((incident.from_real_ns, incident.until_real_ns))),
         "state": incident.state,
         "frozen": incident.frozen_real_ns.map(timestamp),
         "repeats": incident.repeats,
@@ -51,7 +50,7 @@ fn incident(listed: &Listed) -> Value {
 pub fn report(report: &Report) -> anyhow::Result<Value> {
     let (diagnosis, risers, missing, unreadable) = match &report.read {
         Ok(read) => {
-            let diagnosis = diagnosis_json::document(&read.diagnosis)?;
+            let diagnosis = diagnosis::document(&read.diagnosis)?;
             let missing: Vec<Value> = losses(&read.evidence)
                 .iter()
                 .map(|l| json!({ "core": l.core, "lost": l.lost, "throttled_ms": l.throttled.as_millis() as u64 }))

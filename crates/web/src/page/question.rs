@@ -1,9 +1,9 @@
 //! From the parameters of an address to what the commands take: the same names, the same words.
 
 use super::shown::Shown;
+use coroner_http::{Ask, Refusal};
 use coroner_source::moment::{Moment, parse_band, parse_cores};
 use coroner_source::profile::select::Selection;
-use coroner_web::{Ask, Refusal};
 
 /// A stretch of the axis, in its clock's nanoseconds.
 pub type Range = std::ops::Range<u64>;

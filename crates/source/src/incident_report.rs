@@ -1,0 +1,157 @@
+//! A recorder's incidents, listed, and one of them read and judged.
+
+use crate::incident::Incident;
+use crate::{directory, incident_files as files, kernel_work, warn};
+use anyhow::{Context, bail};
+use coroner_diagnosis::finding::{Subject, SubjectKind};
+use coroner_diagnosis::verdict::Verdict;
+use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
+use coroner_evidence::recording::{self, RiserRow};
+use coroner_evidence::{Evidence, Source};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// An incident and its file.
+pub struct Listed {
+    pub incident: Incident,
+    /// `None` if there is none.
+    pub file: Option<PathBuf>,
+    pub bytes: Option<u64>,
+}
+
+impl Listed {
+    pub fn new(directory: &Path, incident: Incident) -> Listed {
+        let file = files::recording(directory, incident.number);
+        let bytes = std::fs::metadata(&file).ok().map(|about| about.len());
+        Listed { incident, file: bytes.map(|_| file), bytes }
+    }
+}
+
+/// Newest first.
+pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
+    let sizes = files::listed(directory)
+        .with_context(|| format!("{}: cannot be listed", directory::incidents(directory).display()))?;
+    let mut listed = Vec::new();
+    for number in sizes.keys().rev().copied() {
+        match files::read(directory, number) {
+            Ok(incident) => listed.push(Listed::new(directory, incident)),
+            // Evicted since it was listed.
+            Err(_) if !files::json(directory, number).exists() => {}
+            Err(error) => warn(&format!("{error:#}")),
+        }
+    }
+    Ok(listed)
+}
+
+/// Everything that is told of one incident. What is derived is derived anew, from its file.
+pub struct Report {
+    pub directory: PathBuf,
+    pub listed: Listed,
+    /// `None` if there is no file to read, with the reason.
+    pub read: Result<Read, String>,
+    pub verbose: bool,
+}
+
+pub struct Read {
+    pub evidence: Evidence,
+    pub diagnosis: Diagnosis,
+    /// What it was frozen for, if that hurt nobody: then no verdict tells of it.
+    pub about: Option<Finding>,
+    /// As they were found when the window was over: the hour before is not in the file.
+    pub risers: Vec<RiserRow>,
+}
+
+/// Reads one incident and judges it.
+pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Report> {
+    let incident = find(directory, number)?;
+    let listed = Listed::new(directory, incident);
+    let read = match &listed.file {
+        None => Err("its minutes are not frozen yet, or could not be".to_owned()),
+        Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
+            kernel_work::add(file, &mut recording.evidence);
+            let mut diagnosis = diagnose(&recording.evidence);
+            let verdicts = &mut diagnosis.conclusion.verdicts;
+            verdicts.sort_by_key(|verdict| {
+                (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance_ns(verdict, &listed.incident))
+            });
+            let unexplained = &mut diagnosis.conclusion.unexplained;
+            unexplained.sort_by_key(|untold| {
+                std::cmp::Reverse(near(untold.finding.code, &untold.finding.subject, &listed.incident))
+            });
+            let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
+            let about = harmless(&diagnosis, &listed.incident).cloned();
+            Read { evidence: recording.evidence, diagnosis, about, risers }
+        }),
+    };
+    Ok(Report { directory: directory.to_owned(), listed, read, verbose })
+}
+
+/// How much a verdict is about what the incident was frozen for; the nearest is told first.
+fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
+    let told = verdict.chain.iter().flat_map(|link| [&link.from, &link.to]).chain([&verdict.root_cause]);
+    told.map(|told| near(told.code, &told.subject, incident)).max().unwrap_or(0)
+}
+
+/// The same of one finding.
+fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
+    let name = subject.name.as_str();
+    let core = incident.core.map(|core| core.to_string());
+    let same_core = subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
+    let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
+    u8::from(code.as_str() == incident.code) * 2
+        + u8::from(same_core || name == incident.subject)
+        + u8::from(subject.kind == SubjectKind::Process && same_doer) * 4
+}
+
+/// The finding that the incident was frozen for, if it hurt nobody: what hurts is told by verdicts and what is unexplained.
+fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Finding> {
+    /// The same code, and the same core, unit or thread.
+    const THE_SAME: u8 = 3;
+    let near = |finding: &&Finding| near(finding.code, &finding.subject, incident);
+    let all = diagnosis.findings.iter().filter(|finding| near(finding) >= THE_SAME);
+    all.max_by_key(|finding| (near(finding), finding.severity)).filter(|finding| finding.severity == Severity::Info)
+}
+
+/// How far from the trigger it began: of two that are alike, it was the nearer one.
+fn distance_ns(verdict: &Verdict, incident: &Incident) -> u64 {
+    let began = verdict.timeline.iter().map(|moment| moment.real_ns.abs_diff(incident.triggered_real_ns));
+    began.min().unwrap_or(u64::MAX)
+}
+
+/// The incident with this number.
+pub fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {
+    if files::json(directory, number).exists() {
+        return files::read(directory, number);
+    }
+    let numbers = files::numbers(directory).unwrap_or_default();
+    match (numbers.first(), numbers.last()) {
+        (Some(first), Some(last)) => bail!(
+            "{}: there is no incident {number}; there are {first} to {last} (coroner incidents --dir {0} lists them)",
+            directory.display()
+        ),
+        _ => bail!("{}: there is no incident {number}, nor any other", directory.display()),
+    }
+}
+
+/// What the sampler could not see.
+pub struct Losses {
+    pub core: u32,
+    pub lost: u64,
+    pub throttled: Duration,
+}
+
+pub fn losses(evidence: &Evidence) -> Vec<Losses> {
+    let cores = evidence.counters.subjects(Source::Sampler);
+    let mut losses: Vec<Losses> = cores
+        .into_iter()
+        .filter_map(|subject| {
+            let moved = |name| evidence.counters.moved(Source::Sampler, subject, name).unwrap_or(0);
+            let core = subject.strip_prefix("cpu")?.parse().ok()?;
+            let throttled = Duration::from_micros(moved("throttled_us"));
+            Some(Losses { core, lost: moved("lost"), throttled })
+        })
+        .filter(|l| l.lost > 0 || !l.throttled.is_zero())
+        .collect();
+    losses.sort_by_key(|l| l.core);
+    losses
+}
