@@ -305,15 +305,18 @@ pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
     Ok(db)
 }
 
-/// By the system call itself: a static binary in a bare root file system has no /dev/urandom.
-fn new_uuid() -> uuid::Uuid {
+/// A UUID of version 4 (RFC 9562), by the system call itself: a static binary in a bare root file system has no /dev/urandom.
+fn new_uuid() -> String {
     let mut bytes = [0; 16];
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) != Ok(bytes.len()) {
         // A kernel that is just booting. Unique enough: which process, and when.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         bytes = (now << 32 | u128::from(std::process::id())).to_be_bytes();
     }
-    uuid::Builder::from_random_bytes(bytes).into_uuid()
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
@@ -325,7 +328,7 @@ fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64);
     let mut insert = tx.prepare("INSERT INTO meta (key, value) VALUES (?, ?)")?;
     insert.execute(params!["format", FORMAT])?;
-    insert.execute(params!["uuid", new_uuid().to_string()])?;
+    insert.execute(params!["uuid", new_uuid()])?;
     insert.execute(params!["coroner_version", env!("CARGO_PKG_VERSION")])?;
     insert.execute(params!["created_real_ns", created])?;
     insert.execute(params!["sealed", 0])?;
