@@ -1,94 +1,14 @@
 //! What a diagnosis consists of, and how it is made.
 
 use crate::case::Case;
-use crate::code::Code;
 use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};
 use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use std::time::Duration;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing; nothing to do.
-    Info,
-    /// Somebody should look.
-    Warning,
-    /// Jobs suffer now, or did within the last day.
-    Critical,
-}
-
-impl Severity {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Critical => "critical",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SubjectKind {
-    Node,
-    Core,
-    Nic,
-    /// A process or one of its threads.
-    Process,
-    Cgroup,
-    Unit,
-    Container,
-    Gpu,
-}
-
-impl SubjectKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SubjectKind::Node => "node",
-            SubjectKind::Core => "core",
-            SubjectKind::Nic => "nic",
-            SubjectKind::Process => "process",
-            SubjectKind::Cgroup => "cgroup",
-            SubjectKind::Unit => "unit",
-            SubjectKind::Container => "container",
-            SubjectKind::Gpu => "gpu",
-        }
-    }
-}
-
-/// What a finding is about: (core, "1"), (nic, "eth0"), (process, "spin[4711]"), (cgroup, "/kubepods/…"), (unit, "ecs.service").
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Subject {
-    pub kind: SubjectKind,
-    pub name: String,
-}
-
-impl Subject {
-    pub fn new(kind: SubjectKind, name: impl Into<String>) -> Subject {
-        Subject { kind, name: name.into() }
-    }
-}
-
-/// One piece of evidence a finding rests on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Fact {
-    pub what: String,
-    /// A number where it is one, else text.
-    pub value: Value,
-    /// `ms`, `%`, `packets`, `` for plain text.
-    pub unit: String,
-    /// Where it was read: `/proc/stat`, `/proc/4711/task/4711/schedstat`.
-    pub source: String,
-}
-
-impl Fact {
-    pub fn new(what: impl Into<String>, value: impl Into<Value>, unit: &str, source: impl Into<String>) -> Fact {
-        Fact { what: what.into(), value: value.into(), unit: unit.to_owned(), source: source.into() }
-    }
-}
+pub use coroner_report::{Code, Fact, FactKey, FindingRef, RuledOut, Severity, Subject, SubjectKind};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
@@ -112,16 +32,41 @@ fn culprit<S: Serializer>(ties: &Ties, serializer: S) -> Result<S::Ok, S::Error>
 }
 
 impl Finding {
-    /// Its evidence about these things, by the beginning or the end of what they are called.
-    pub fn facts_about(&self, things: &[&str]) -> Vec<Fact> {
-        let about =
-            |fact: &&Fact| things.iter().any(|thing| fact.what.starts_with(thing) || fact.what.ends_with(thing));
-        self.evidence.iter().filter(about).cloned().collect()
+    /// The first fact of this key.
+    pub fn fact(&self, key: FactKey) -> Option<&Fact> {
+        self.evidence.iter().find(|fact| fact.key == key)
     }
 
-    /// A number of its evidence, by what it is called.
-    pub fn number(&self, what: &str) -> Option<f64> {
-        self.evidence.iter().find(|fact| fact.what == what)?.value.as_f64()
+    pub fn number(&self, key: FactKey) -> Option<f64> {
+        self.fact(key)?.number()
+    }
+
+    pub fn duration(&self, key: FactKey) -> Option<Duration> {
+        self.fact(key)?.duration()
+    }
+
+    /// 0 to 1.
+    pub fn share(&self, key: FactKey) -> Option<f64> {
+        self.fact(key)?.share()
+    }
+
+    /// Its facts of these keys, in its own order.
+    pub fn facts(&self, keys: &[FactKey]) -> Vec<Fact> {
+        self.evidence.iter().filter(|fact| keys.contains(&fact.key)).cloned().collect()
+    }
+
+    pub fn reference(&self) -> FindingRef {
+        FindingRef {
+            code: self.code,
+            subject: self.subject.clone(),
+            by: self.ties.culprit(),
+            title: self.title.clone(),
+        }
+    }
+
+    /// Whether it is the one that is referred to.
+    pub fn is(&self, told: &FindingRef) -> bool {
+        self.code == told.code && self.subject == told.subject && self.ties.culprit() == told.by
     }
 }
 
@@ -154,12 +99,6 @@ impl Answer {
             (answer, _) => answer,
         }
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RuledOut {
-    pub code: Code,
-    pub why: String,
 }
 
 /// All that can be said of a node.

@@ -1,7 +1,7 @@
 //! What the kernel did while it was watched, as time instead of samples, by core, thread and kind.
 
 use crate::cores::words::percent_value;
-use crate::finding::{Answer, Fact};
+use crate::finding::{Answer, Fact, FactKey};
 use crate::ties::{Task, Ties};
 use crate::words::percent;
 use coroner_evidence::{Evidence, KernelWork, Time, Unseen, Window, WorkKind, WorkRow, probe};
@@ -64,11 +64,11 @@ impl ProcessWork {
     pub fn facts(&self) -> Vec<Fact> {
         let source = "samples of the kernel on all cores";
         let mut facts = vec![
-            Fact::new(format!("{}: share of one core", self.thread.name()), percent_value(self.share), "%", source),
-            Fact::new("over its busiest second", percent_value(self.peak), "%", source),
+            Fact::new(FactKey::ShareOfCore, percent_value(self.share), source).of(self.thread.name()),
+            Fact::new(FactKey::BusiestSecond, percent_value(self.peak), source),
         ];
         if let Some(symbol) = &self.symbol {
-            facts.push(Fact::new("mostly in", symbol.clone(), "", source));
+            facts.push(Fact::new(FactKey::MostlyIn, symbol.clone(), source));
         }
         facts
     }

@@ -7,7 +7,6 @@
 pub mod agents;
 pub mod case;
 pub mod cgroup_paths;
-pub mod code;
 pub mod cores;
 pub mod finding;
 pub mod kernel_work;
@@ -22,6 +21,8 @@ pub mod words;
 pub mod zombies;
 
 pub use case::Case;
-pub use code::Code;
-pub use finding::{Answer, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose};
+pub use coroner_report::code;
+pub use finding::{
+    Answer, Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose,
+};
 pub use outcome::Outcome;

@@ -9,7 +9,6 @@ use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};
 use coroner_evidence::timestamp;
 use coroner_evidence::{Cost, Evidence, Node, Unseen};
-use serde_json::Value;
 use std::time::Duration;
 
 /// `source` says where the evidence comes from, in lines of its own.
@@ -227,20 +226,7 @@ pub fn finding_text(finding: &Finding, width: usize, told: &Told) -> String {
 }
 
 fn fact_text(fact: &Fact) -> String {
-    format!("{}: {}  ({})", fact.what, value_text(fact), fact.source)
-}
-
-/// `97.2 %`
-pub fn value_text(fact: &Fact) -> String {
-    let value = match &fact.value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64() {
-            Some(float) if !number.is_u64() && !number.is_i64() => format!("{float:.1}"),
-            _ => number.to_string(),
-        },
-        other => other.to_string(),
-    };
-    if fact.unit.is_empty() { value } else { format!("{value} {}", fact.unit) }
+    format!("{}: {}  ({})", fact.what(), fact.value_text(), fact.source)
 }
 
 pub fn cost_line(cost: Cost, watched: Option<Duration>) -> String {

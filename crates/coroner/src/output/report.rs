@@ -1,6 +1,6 @@
 //! A diagnosis as Markdown, to paste into a ticket: whole, for somebody who was not there.
 
-use super::diagnosis_text::{value_text, window_line};
+use super::diagnosis_text::window_line;
 use super::markdown::{cell, code_block, line};
 use super::telling::{self, sentence};
 use super::terminal::printable;
@@ -261,8 +261,8 @@ fn evidence_table(diagnosis: &Diagnosis) -> String {
                 "| `{}` {} | {} | {} | {} |\n",
                 finding.code,
                 cell(&finding.subject.name),
-                cell(&fact.what),
-                cell(&value_text(fact)),
+                cell(&fact.what()),
+                cell(&fact.value_text()),
                 cell(&fact.source)
             ));
         }
@@ -271,7 +271,7 @@ fn evidence_table(diagnosis: &Diagnosis) -> String {
 }
 
 fn fact_line(fact: &Fact) -> String {
-    format!("{}: {} ({})", fact.what, value_text(fact), fact.source)
+    format!("{}: {} ({})", fact.what(), fact.value_text(), fact.source)
 }
 
 fn how_made(report: &Report<'_>) -> String {

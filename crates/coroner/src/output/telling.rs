@@ -48,7 +48,7 @@ pub fn named(proofs: &Proofs) -> [(&'static str, &Proof); 3] {
 }
 
 pub fn finding_of<'a>(diagnosis: &'a Diagnosis, told: &FindingRef) -> Option<&'a Finding> {
-    diagnosis.findings.iter().find(|finding| told.is(finding))
+    diagnosis.findings.iter().find(|finding| finding.is(told))
 }
 
 /// The findings of all verdicts, worst first.
@@ -60,7 +60,7 @@ fn is_in_a_verdict(diagnosis: &Diagnosis, finding: &Finding) -> bool {
     diagnosis.conclusion.verdicts.iter().any(|verdict| {
         let effects = verdict.chain.iter().map(|link| &link.to);
         let mut all = effects.chain(&verdict.context).chain([&verdict.root_cause]);
-        all.any(|told| told.is(finding))
+        all.any(|told| finding.is(told))
     })
 }
 

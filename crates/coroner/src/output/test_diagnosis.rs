@@ -1,9 +1,7 @@
 //! Diagnoses for the tests of texts.
 
-use coroner_diagnosis::verdict::{
-    Certainty, Conclusion, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict,
-};
-use coroner_diagnosis::{Code, Diagnosis, Fact, Finding, RuledOut, Severity, Subject, SubjectKind};
+use coroner_diagnosis::verdict::{Certainty, Conclusion, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::{Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind};
 use coroner_evidence::{Node, Unseen};
 
 pub fn finding(code: Code, severity: Severity, kind: SubjectKind, name: &str, title: &str) -> Finding {
@@ -13,7 +11,7 @@ pub fn finding(code: Code, severity: Severity, kind: SubjectKind, name: &str, ti
         subject: Subject::new(kind, name),
         title: title.to_owned(),
         detail: format!("Detail of {code}."),
-        evidence: vec![Fact::new(format!("fact of {code}"), 42, "ms", "/proc/stat")],
+        evidence: vec![Fact::new(FactKey::Waited, 42, "/proc/stat").of(format!("fact of {code}"))],
         remedy: format!("Remedy of {code}."),
         ties: Default::default(),
     }
@@ -29,19 +27,19 @@ pub fn shown() -> Proofs {
 
 pub fn link(from: &Finding, to: &Finding, because: &str, proofs: Proofs) -> Link {
     Link {
-        from: FindingRef::to(from),
-        to: FindingRef::to(to),
+        from: from.reference(),
+        to: to.reference(),
         because: because.to_owned(),
         certainty: proofs.certainty(),
         proofs,
-        evidence: vec![Fact::new("fact of the link", 7, "", "/proc/cgroups")],
+        evidence: vec![Fact::new(FactKey::IdleAgent, 7, "/proc/cgroups").of("fact of the link")],
     }
 }
 
 pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
     let certainty = chain.iter().map(|link| link.certainty).fold(Certainty::Proven, Certainty::min);
     Verdict {
-        root_cause: FindingRef::to(root),
+        root_cause: root.reference(),
         certainty,
         severity: Severity::Critical,
         story: String::new(),
@@ -107,7 +105,7 @@ pub fn the_incident() -> Diagnosis {
         link(&core, &reset, "the driver waited for a poll that could not run", off),
     ];
     let mut verdict = verdict(&unit, chain);
-    verdict.context = vec![FindingRef::to(&unused)];
+    verdict.context = vec![unused.reference()];
     verdict.risk = Some("It happens again with the next read of statistics.".to_owned());
     let moment = |secs: u64, uncertainty_ms: u64, finding: &Finding| Moment {
         real_ns: (1_700_000_000 + secs) * 1_000_000_000,
@@ -126,7 +124,7 @@ pub fn the_incident() -> Diagnosis {
 pub fn unexplained() -> Diagnosis {
     let reset = finding(Code::NicReset, Severity::Critical, SubjectKind::Nic, "eth0", "eth0 was reset");
     let unexplained = Unexplained {
-        finding: FindingRef::to(&reset),
+        finding: reset.reference(),
         needs: "what ran on the core that serves the queue".to_owned(),
         command: "coroner record --dir DIR".to_owned(),
         then: "then look at its incidents".to_owned(),

@@ -5,7 +5,7 @@ use super::timeline::Shares;
 use super::waits::{Harm, Victim};
 use super::words::{listed, percent, percent_value, span};
 use super::{Cores, FullCore};
-use crate::finding::Fact;
+use crate::finding::{Fact, FactKey};
 use coroner_evidence::{CoreSet, Window};
 
 /// Victims named in a sentence; all others are counted.
@@ -48,11 +48,11 @@ pub fn owner_facts(full: &FullCore) -> Vec<Fact> {
                 None => "/proc/stat, /proc/softirqs, /proc/interrupts".to_owned(),
             };
             let mut facts = vec![
-                Fact::new("owner", owner.name(), "", source.clone()),
-                Fact::new("owner's share of the busy time", percent_value(owner.share), "%", source.clone()),
+                Fact::new(FactKey::Owner, owner.name(), source.clone()),
+                Fact::new(FactKey::OwnerShare, percent_value(owner.share), source.clone()),
             ];
             if let Some(who) = owner.who() {
-                facts.push(Fact::new("owner's scheduling class", who.scheduling(), "", source));
+                facts.push(Fact::new(FactKey::OwnerClass, who.scheduling(), source));
             }
             facts
         }
@@ -63,7 +63,7 @@ pub fn owner_facts(full: &FullCore) -> Vec<Fact> {
 pub fn victim_fact(victim: &Victim) -> Fact {
     let who = &victim.who;
     let source = format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid);
-    Fact::new(format!("{} waited", who.name()), victim.waited_ns / 1_000_000, "ms", source)
+    Fact::new(FactKey::Waited, victim.waited_ns / 1_000_000, source).of(who.name())
 }
 
 /// A core that was less busy than this takes on another thread or interrupt without harm.

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::cores::timeline::Saturation;
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
 
 const NAMED: usize = 4;
@@ -45,15 +45,10 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         .iter()
         .take(NAMED)
         .map(|(who, share)| {
-            Fact::new(
-                format!("{}, pinned to it, had", who.name()),
-                percent_value(*share),
-                "%",
-                format!("/proc/{}/status", who.tid),
-            )
+            Fact::new(FactKey::PinnedShare, percent_value(*share), format!("/proc/{}/status", who.tid)).of(who.name())
         })
         .collect();
-    evidence.push(Fact::new("average of the other cores", percent_value(others), "%", "/proc/stat"));
+    evidence.push(Fact::new(FactKey::BusyOfOtherCores, percent_value(others), "/proc/stat"));
     Finding {
         code: Code::Affinity,
         severity: Severity::Warning,
@@ -90,7 +85,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Kind, Scene};
-    use crate::rules::test_evidence::{fact, fine, one};
+    use crate::rules::test_evidence::{fact_of, fine, one};
 
     const HALF: Doing = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
 
@@ -110,7 +105,7 @@ mod tests {
         for word in ["rank-0[60] 50 %", "rank-1[61] 50 %", "The other cores were 0 % busy"] {
             assert!(f.detail.contains(word), "{word}: {}", f.detail);
         }
-        assert_eq!(fact(&f, "rank-0[60], pinned to it"), 50.0);
+        assert_eq!(fact_of(&f, FactKey::PinnedShare, "rank-0[60]"), 50.0);
         assert_eq!(f.ties.culprits.len(), 2);
     }
 

@@ -8,7 +8,7 @@ use super::agent_unused::{blind_to_files, broken_catalogue, nothing_seen, subjec
 use crate::agents::{self, Harm, Judgement, Verdict};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity};
 use crate::ties::Ties;
 use crate::words::{list, plural};
 use std::collections::BTreeMap;
@@ -66,20 +66,22 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
     for (name, judgement) in [(side.unit.as_str(), Some(side)), (rival_name, other)] {
         let used = judgement.map(|j| j.in_use.as_slice()).unwrap_or_default();
         for reason in used.iter().take(SHOWN) {
-            facts.push(Fact::new(format!("{name} in use"), reason.text.clone(), "", reason.source.clone()));
+            facts.push(Fact::new(FactKey::InUse, reason.text.clone(), reason.source.clone()).of(name));
         }
         if used.is_empty() {
-            facts.push(Fact::new(
-                format!("{name} in use"),
-                "nothing seen that shows it",
-                "",
-                format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent)),
-            ));
+            facts.push(
+                Fact::new(
+                    FactKey::InUse,
+                    "nothing seen that shows it",
+                    format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent)),
+                )
+                .of(name),
+            );
         }
     }
     let here = side.why.iter().filter(|r| r.kind == agents::ReasonKind::CompetingOwner);
-    facts.extend(here.map(|r| Fact::new("both here", r.text.clone(), "", r.source.clone())));
-    facts.push(Fact::new("how sure", side.certainty.as_str(), "", format!("catalogue: {}", side.agent)));
+    facts.extend(here.map(|r| Fact::new(FactKey::BothHere, r.text.clone(), r.source.clone())));
+    facts.push(Fact::new(FactKey::HowSure, side.certainty.as_str(), format!("catalogue: {}", side.agent)));
     let words = |used: bool| if used { "is in use" } else { "shows no sign of use" };
     let (this_used, other_used) = (!side.in_use.is_empty(), other.is_some_and(|j| !j.in_use.is_empty()));
     let verdict = match (this_used, other_used) {

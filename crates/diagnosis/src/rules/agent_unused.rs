@@ -7,7 +7,7 @@
 use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind, Verdict};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
@@ -138,29 +138,29 @@ pub fn subject(judgement: &Judgement) -> Subject {
 
 pub fn facts(judgement: &Judgement) -> Vec<Fact> {
     let mut facts: Vec<Fact> =
-        judgement.why.iter().map(|r| Fact::new(words_of(r.kind), r.text.clone(), "", r.source.clone())).collect();
+        judgement.why.iter().map(|r| Fact::new(key_of(r.kind), r.text.clone(), r.source.clone())).collect();
     let source = format!("catalogue: {}", judgement.agent);
-    facts.push(Fact::new("how sure", judgement.certainty.as_str(), "", source));
+    facts.push(Fact::new(FactKey::HowSure, judgement.certainty.as_str(), source));
     facts
 }
 
-fn words_of(kind: ReasonKind) -> &'static str {
+fn key_of(kind: ReasonKind) -> FactKey {
     match kind {
-        ReasonKind::ConfigMissing => "configuration",
-        ReasonKind::CredentialsMissing => "credentials",
-        ReasonKind::HardwareMissing => "hardware",
-        ReasonKind::RegistrationErrors => "its log",
-        ReasonKind::CompetingOwner => "another owner",
-        ReasonKind::OtherCloud => "cloud",
-        ReasonKind::Restarts => "restarts",
-        ReasonKind::CgroupsBorn => "cgroups",
-        ReasonKind::NoSockets => "sockets",
-        ReasonKind::Idle | ReasonKind::Harmless => "idle",
-        ReasonKind::NoUnit => "no unit",
-        ReasonKind::NotStarted => "start",
-        ReasonKind::Configured => "configured",
-        ReasonKind::AtWork => "at work",
-        ReasonKind::Unseen => "not seen",
+        ReasonKind::ConfigMissing => FactKey::AgentConfiguration,
+        ReasonKind::CredentialsMissing => FactKey::AgentCredentials,
+        ReasonKind::HardwareMissing => FactKey::AgentHardware,
+        ReasonKind::RegistrationErrors => FactKey::AgentLog,
+        ReasonKind::CompetingOwner => FactKey::AgentRival,
+        ReasonKind::OtherCloud => FactKey::AgentCloud,
+        ReasonKind::Restarts => FactKey::AgentRestarts,
+        ReasonKind::CgroupsBorn => FactKey::AgentCgroups,
+        ReasonKind::NoSockets => FactKey::AgentSockets,
+        ReasonKind::Idle | ReasonKind::Harmless => FactKey::AgentIdle,
+        ReasonKind::NoUnit => FactKey::AgentWithoutUnit,
+        ReasonKind::NotStarted => FactKey::AgentStart,
+        ReasonKind::Configured => FactKey::AgentConfigured,
+        ReasonKind::AtWork => FactKey::AgentAtWork,
+        ReasonKind::Unseen => FactKey::AgentUnseen,
     }
 }
 
@@ -195,7 +195,8 @@ fn summary(idle: &[Vec<&Judgement>]) -> Option<Finding> {
     let facts = idle.iter().map(|group| {
         let first = group[0].why.first();
         let text = first.map_or_else(String::new, |r| r.text.clone());
-        Fact::new(group[0].unit.clone(), text, "", first.map_or_else(String::new, |r| r.source.clone()))
+        Fact::new(FactKey::IdleAgent, text, first.map_or_else(String::new, |r| r.source.clone()))
+            .of(group[0].unit.clone())
     });
     let n = units.len() as u64;
     Some(Finding {

@@ -6,7 +6,7 @@
 use super::not_seen;
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, percent};
@@ -95,21 +95,22 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
             count(maker.removed)
         ));
     }
-    let mut facts = vec![Fact::new(format!("{at_least}live cgroups"), census.live, "", census.mount_point.clone())];
+    let key = if census.truncated { FactKey::LiveCgroupsAtLeast } else { FactKey::LiveCgroups };
+    let mut facts = vec![Fact::new(key, census.live, census.mount_point.clone())];
     if let Some(empty) = census.empty {
-        facts.push(Fact::new("of these empty", empty, "", "/proc/PID/cgroup of all processes"));
+        facts.push(Fact::new(FactKey::EmptyCgroups, empty, "/proc/PID/cgroup of all processes"));
     }
     if let Some(p) = parent {
-        facts.push(Fact::new(format!("children of {}", p.path), p.children, "", census.mount_point.clone()));
+        facts.push(Fact::new(FactKey::ChildCgroups, p.children, census.mount_point.clone()).of(&p.path));
         if let Some(example) = &p.example {
-            facts.push(Fact::new("one of them", example.clone(), "", census.mount_point.clone()));
+            facts.push(Fact::new(FactKey::ExampleCgroup, example.clone(), census.mount_point.clone()));
         }
     }
     if let Some(maker) = &maker {
-        facts.push(Fact::new(format!("made by {}", maker.name()), maker.born, "", "births of cgroups (tracepoints)"));
-        facts.push(Fact::new("removed by it", maker.removed, "", "births of cgroups (tracepoints)"));
+        facts.push(Fact::new(FactKey::BornOf, maker.born, "births of cgroups (tracepoints)").of(maker.name()));
+        facts.push(Fact::new(FactKey::RemovedByIt, maker.removed, "births of cgroups (tracepoints)"));
     }
-    facts.push(Fact::new("ids that memory cgroups have", IDS, "", "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
+    facts.push(Fact::new(FactKey::MemcgIds, IDS, "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
     Answer::Findings(vec![Finding {
         code: Code::CgroupLeak,
         ties: Ties {
@@ -227,7 +228,7 @@ mod tests {
         let f = one(examine(&Case::of(&with(2_400, Some(2_100)))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice"));
-        assert_eq!(fact(&f, "of these empty"), 2_100);
+        assert_eq!(fact(&f, FactKey::EmptyCgroups), 2_100);
         assert!(f.detail.contains("run-r8f3.scope"));
         assert!(f.remedy.contains("systemctl stop 'run-*.scope'"));
     }

@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family};
 use crate::ties::Ties;
 use crate::words::{count, percent, plural};
@@ -31,9 +31,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let nearly_full = share.is_some_and(|s| s >= NEARLY_FULL);
     let mut facts = Vec::new();
     if let (Some(first), Some(last)) = (events.first(), events.last()) {
-        facts.push(Fact::new("lines about dropped packets", events.len() as u64, "", "kernel log"));
-        facts.push(Fact::new("first", first.age_words(), "", "kernel log"));
-        facts.push(Fact::new("last", last.age_words(), "", "kernel log"));
+        facts.push(Fact::new(FactKey::DropLines, events.len() as u64, "kernel log"));
+        facts.push(Fact::new(FactKey::First, first.age_words(), "kernel log"));
+        facts.push(Fact::new(FactKey::Last, last.age_words(), "kernel log"));
         let namespaces: Vec<&str> = events
             .iter()
             .filter_map(|e| match &e.event {
@@ -42,12 +42,12 @@ pub fn examine(case: &Case<'_>) -> Answer {
             })
             .collect();
         if let Some(netns) = namespaces.last() {
-            facts.push(Fact::new("network namespace", *netns, "", "kernel log"));
+            facts.push(Fact::new(FactKey::Netns, *netns, "kernel log"));
         }
     }
     if let Some((used, max)) = table {
-        facts.push(Fact::new("tracked connections, at most", used, "", COUNT));
-        facts.push(Fact::new("room for", max, "", MAX));
+        facts.push(Fact::new(FactKey::Connections, used, COUNT));
+        facts.push(Fact::new(FactKey::ConnectionsMax, max, MAX));
     }
     let now =
         table.zip(share).map(|((used, max), share)| format!("{} of {} ({})", count(used), count(max), percent(share)));
@@ -126,7 +126,7 @@ mod tests {
     fn nearly_full_begins_at_95_percent() {
         let f = one(examine(&Case::of(&table(95_000, 100_000))));
         assert_eq!(f.severity, Severity::Warning);
-        assert_eq!(fact(&f, "tracked connections"), 95_000);
+        assert_eq!(fact(&f, FactKey::Connections), 95_000);
         assert!(fine(examine(&Case::of(&table(94_999, 100_000)))).contains("94,999 of 100,000 (95 %)"));
     }
 
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Critical);
         assert!(f.title.contains("last 1 h") || f.title.contains("last 2 h"), "{}", f.title);
         assert!(f.detail.contains("10 of 262,144"));
-        assert_eq!(fact(&f, "network namespace"), "4026531840");
+        assert_eq!(fact(&f, FactKey::Netns), "4026531840");
     }
 
     #[test]

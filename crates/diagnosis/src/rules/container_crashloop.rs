@@ -6,13 +6,13 @@
 use super::unit_crashloop::rounded;
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::ties::Ties;
 use crate::units::containers::{ContainerLoop, container_loops};
 use crate::units::loops::Trend;
 use crate::units::paths::shell_word;
-use crate::words::{age_words, count, duration_words, plural, rate};
+use crate::words::{age_words, count, plural, rate};
 use coroner_evidence::{CgroupOwner, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -79,35 +79,35 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
         if l.told_by_cgroups() { "tracepoints of cgroups".to_owned() } else { format!("files of {}", c.runtime) };
     let mut facts = Vec::new();
     if !l.told_by_cgroups() {
-        facts.push(Fact::new("restarts", c.restarts, "", source.clone()));
+        facts.push(Fact::new(FactKey::Restarts, c.restarts, source.clone()));
     }
     if let Some((n, over)) = l.in_window {
-        facts.push(Fact::new(format!("within {}", duration_words(over)), n, "", source.clone()));
+        facts.push(Fact::new(FactKey::RestartsWithin, n, source.clone()).over(over));
     }
     if let Some(per_hour) = l.per_hour {
-        facts.push(Fact::new("restarts per hour", rounded(per_hour), "/h", source.clone()));
+        facts.push(Fact::new(FactKey::RestartsPerHour, rounded(per_hour), source.clone()));
     }
     if let Some(age) = ago(c.started_real_ns) {
-        facts.push(Fact::new("last start", age_words(age, Duration::ZERO), "", source.clone()));
+        facts.push(Fact::new(FactKey::LastStart, age_words(age, Duration::ZERO), source.clone()));
         detail.push_str(&format!("Its last start was {}. ", age_words(age, Duration::ZERO)));
     }
     if let Some(age) = ago(l.since_real_ns) {
-        facts.push(Fact::new("looping for at least", age.as_secs(), "s", source.clone()));
+        facts.push(Fact::new(FactKey::LoopingForAtLeast, age.as_secs(), source.clone()));
     }
     if let Some(code) = c.exit_code {
-        facts.push(Fact::new("exit code", code, "", source.clone()));
+        facts.push(Fact::new(FactKey::ExitCode, code, source.clone()));
     }
     if let Some(trend) = l.trend {
-        facts.push(Fact::new("trend", trend.as_str(), "", source.clone()));
+        facts.push(Fact::new(FactKey::Trend, trend.as_str(), source.clone()));
         detail.push_str(match trend {
             Trend::Worse => "It gets worse. ",
             Trend::Steady => "It goes on steadily. ",
             Trend::Better => "It gets better. ",
         });
     }
-    for (what, id) in [("container id", &c.id), ("pod uid", &c.pod_uid)] {
+    for (key, id) in [(FactKey::ContainerId, &c.id), (FactKey::PodUid, &c.pod_uid)] {
         if let Some(id) = id {
-            facts.push(Fact::new(what, id.clone(), "", source.clone()));
+            facts.push(Fact::new(key, id.clone(), source.clone()));
         }
     }
     detail.push_str(
@@ -170,7 +170,7 @@ mod tests {
             f.title
         );
         assert!(f.remedy.contains("`kubectl -n prod logs web-0 -c app --previous`"), "{}", f.remedy);
-        assert_eq!(fact(&f, "restarts"), 40);
+        assert_eq!(fact(&f, FactKey::Restarts), 40);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::cores::traffic;
 use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
 use crate::words::plural;
 
@@ -129,11 +129,11 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         );
     }
 
-    let mut evidence = vec![Fact::new("core", full.core, "", "/proc/stat")];
-    evidence.push(Fact::new("busy", percent_value(full.stretch.shares.busy()), "%", "/proc/stat"));
+    let mut evidence = vec![Fact::new(FactKey::Core, full.core, "/proc/stat")];
+    evidence.push(Fact::new(FactKey::Busy, percent_value(full.stretch.shares.busy()), "/proc/stat"));
     evidence.extend(owner_facts(full));
     if let Some(affinity) = &who.affinity {
-        evidence.push(Fact::new("owner's affinity", affinity.to_string(), "", format!("/proc/{}/status", who.tid)));
+        evidence.push(Fact::new(FactKey::OwnerAffinity, affinity.to_string(), format!("/proc/{}/status", who.tid)));
     }
     evidence.extend(starved.iter().map(victim_fact));
 
@@ -214,6 +214,7 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use crate::rules::test_evidence::fact_of;
     use coroner_evidence::Evidence;
     use coroner_evidence::Source;
 
@@ -254,7 +255,7 @@ mod tests {
         assert!(f.title.contains("SCHED_FIFO 50") && f.title.contains("core 1"), "{}", f.title);
         assert!(f.detail.contains("pinned to core 1"), "{}", f.detail);
         assert!(f.remedy.contains("`chrt -o -p 0 4711`") && f.remedy.contains("`taskset -pc 0 4711`"), "{}", f.remedy);
-        let waited = f.evidence.iter().find(|f| f.what == "kworker/1:1[31] waited").unwrap().value.as_u64().unwrap();
+        let waited = fact_of(&f, FactKey::Waited, "kworker/1:1[31]").as_u64().unwrap();
         assert!((4000..=4800).contains(&waited), "{waited}");
     }
 

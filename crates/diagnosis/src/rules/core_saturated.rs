@@ -14,7 +14,7 @@ use crate::cores::timeline::{Saturation, Shares};
 use crate::cores::waits::{Harm, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
 use std::collections::BTreeSet;
 
@@ -193,27 +193,27 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 
     let stat = "/proc/stat";
     let mut evidence = vec![
-        Fact::new("core", full.core, "", stat),
-        Fact::new("busy", percent_value(shares.busy()), "%", stat),
-        Fact::new("system, irq and softirq", percent_value(shares.kernel()), "%", stat),
-        Fact::new("lasted", full.stretch.window.length().as_millis() as u64, "ms", stat),
-        Fact::new("average of all cores", percent_value(full.node.busy()), "%", stat),
+        Fact::new(FactKey::Core, full.core, stat),
+        Fact::new(FactKey::Busy, percent_value(shares.busy()), stat),
+        Fact::new(FactKey::KernelShare, percent_value(shares.kernel()), stat),
+        Fact::new(FactKey::Lasted, full.stretch.window.length().as_millis() as u64, stat),
+        Fact::new(FactKey::BusyOfAllCores, percent_value(full.node.busy()), stat),
     ];
     if let Some(others) = full.others {
-        evidence.push(Fact::new("average of the other cores", percent_value(others.busy()), "%", stat));
+        evidence.push(Fact::new(FactKey::BusyOfOtherCores, percent_value(others.busy()), stat));
     }
     if full.is_shared_by_pinned() {
         evidence.extend(full.pinned.iter().take(MOST_SHARERS).map(|s| {
             let who = cores.threads.lines[s.line].who();
             let source = format!("/proc/{}/task/{}/schedstat", who.pid.unwrap_or(who.tid), who.tid);
-            Fact::new(format!("{}, pinned to it, had", who.name()), percent_value(s.share), "%", source)
+            Fact::new(FactKey::PinnedShare, percent_value(s.share), source).of(who.name())
         }));
     } else {
         evidence.extend(owner_facts(full));
     }
     evidence.extend(full.victims.iter().map(victim_fact));
     if !queues.is_empty() {
-        evidence.push(Fact::new("serves", queues.join(", "), "", "NIC queue map"));
+        evidence.push(Fact::new(FactKey::Serves, queues.join(", "), "NIC queue map"));
     }
 
     Finding {

@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::cores::Cores;
 use crate::cores::words::{listed, percent, percent_value};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use coroner_evidence::Source;
 use coroner_evidence::tasks::SchedulingClass;
@@ -57,24 +57,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
         _ => String::new(),
     };
     let mut facts = vec![
-        Fact::new("average of all cores", percent_value(busy), "%", "/proc/stat"),
-        Fact::new(
-            "threads that waited, on average",
-            (waiting * 10.0).round() / 10.0,
-            "",
-            "/proc/PID/task/TID/schedstat",
-        ),
-        Fact::new("cores", number as u64, "", "/proc/stat"),
+        Fact::new(FactKey::BusyOfAllCores, percent_value(busy), "/proc/stat"),
+        Fact::new(FactKey::ThreadsWaiting, (waiting * 10.0).round() / 10.0, "/proc/PID/task/TID/schedstat"),
+        Fact::new(FactKey::Cores, number as u64, "/proc/stat"),
     ];
     if let Some(us) = evidence.counters.moved(Source::Pressure, "cpu", "some_us") {
         // Read a moment after the window's end.
         let share = (us as f64 / 1e3 / window.length().as_millis().max(1) as f64).min(1.0);
-        facts.push(Fact::new(
-            "time in which something waited for a core (some)",
-            percent_value(share),
-            "%",
-            "/proc/pressure/cpu",
-        ));
+        facts.push(Fact::new(FactKey::CpuPressureSome, percent_value(share), "/proc/pressure/cpu"));
     }
     Answer::Findings(vec![Finding {
         code: Code::CpuContention,
@@ -140,7 +130,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.title.starts_with("too little CPU: 6.0 threads waited for 2 full cores"), "{}", f.title);
         assert!(f.detail.contains("train (6.0)"), "{}", f.detail);
-        assert_eq!(fact(&f, "threads that waited"), 6.0);
+        assert_eq!(fact(&f, FactKey::ThreadsWaiting), 6.0);
         assert!(f.remedy.contains("OMP_NUM_THREADS"), "{}", f.remedy);
     }
 

@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::cores::timeline::{Shares, Timeline};
 use crate::cores::words::{percent, percent_value};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use coroner_evidence::Window;
 
@@ -51,11 +51,11 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let worst = cores.timeline.worst(|shares| shares.steal);
     let mut facts = vec![
-        Fact::new("stolen, of the time that was wanted", percent_value(stolen), "%", "/proc/stat"),
-        Fact::new("stolen, of all cores' time", percent_value(average.steal), "%", "/proc/stat"),
+        Fact::new(FactKey::StolenOfWanted, percent_value(stolen), "/proc/stat"),
+        Fact::new(FactKey::Stolen, percent_value(average.steal), "/proc/stat"),
     ];
     if let Some((core, share)) = worst {
-        facts.push(Fact::new(format!("core {core} over its worst second"), percent_value(share), "%", "/proc/stat"));
+        facts.push(Fact::new(FactKey::StolenWorstSecond, percent_value(share), "/proc/stat").of(core));
     }
     Answer::Findings(vec![Finding {
         code: Code::CpuSteal,
@@ -117,7 +117,7 @@ mod tests {
         let f = one(examine(&Case::of(&node(0.5, 0.5))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.title, "the hypervisor took 50 % of the CPU time that this node wanted");
-        assert_eq!(fact(&f, "of the time that was wanted"), 50.0);
+        assert_eq!(fact(&f, FactKey::StolenOfWanted), 50.0);
         assert_eq!(f.ties.cores, [0, 1]);
     }
 

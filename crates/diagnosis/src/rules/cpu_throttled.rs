@@ -7,7 +7,7 @@ use super::{blind_to, not_seen};
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, list, percent, plural};
@@ -173,16 +173,15 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
     let runs = if who.is_empty() { String::new() } else { format!(" In it runs {}.", list(&who, 3)) };
     let source = format!("cpu.stat of {}", t.path);
     let mut facts = vec![
-        Fact::new("periods", t.periods, "", source.clone()),
-        Fact::new("periods in which it was stopped", t.throttled, "", source.clone()),
-        Fact::new("share of periods", (t.ratio() * 1000.0).round() / 10.0, "%", source.clone()),
-        Fact::new("time stopped, added over cores", t.stopped.as_millis() as u64, "ms", source),
+        Fact::new(FactKey::Periods, t.periods, source.clone()),
+        Fact::new(FactKey::PeriodsThrottled, t.throttled, source.clone()),
+        Fact::new(FactKey::ThrottledShare, (t.ratio() * 1000.0).round() / 10.0, source.clone()),
+        Fact::new(FactKey::Throttled, t.stopped.as_millis() as u64, source),
     ];
     if let Some(cores) = t.quota_cores {
         facts.push(Fact::new(
-            "quota",
+            FactKey::Quota,
             (cores * 1000.0).round() / 1000.0,
-            "cores",
             format!("cpu.max (v1 cpu.cfs_quota_us) of {}", t.path),
         ));
     }
@@ -227,8 +226,8 @@ fn rest(more: &[&Throttled], window: Duration) -> Finding {
             list(&names, 10)
         ),
         evidence: vec![
-            Fact::new("cgroups", more.len() as u64, "", "cpu.stat"),
-            Fact::new("time stopped, added over cores", stopped.as_millis() as u64, "ms", "cpu.stat"),
+            Fact::new(FactKey::Cgroups, more.len() as u64, "cpu.stat"),
+            Fact::new(FactKey::Throttled, stopped.as_millis() as u64, "cpu.stat"),
         ],
         remedy: "As for the ones above: raise or remove their quotas.".to_owned(),
     }
@@ -342,8 +341,8 @@ mod tests {
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
         assert_eq!(f.title, "cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
-        assert_eq!(fact(&f, "time stopped"), 2_400);
-        assert_eq!(fact(&f, "quota"), 0.5);
+        assert_eq!(fact(&f, FactKey::Throttled), 2_400);
+        assert_eq!(fact(&f, FactKey::Quota), 0.5);
         assert!(f.detail.contains("In it runs stress[7]."), "{}", f.detail);
     }
 
@@ -381,7 +380,7 @@ mod tests {
         let all = findings(examine(&Case::of(&evidence)));
         assert_eq!(all.len(), 6);
         assert_eq!(all[0].subject.name, "/batch7");
-        assert_eq!(fact(&all[5], "cgroups"), 3);
+        assert_eq!(fact(&all[5], FactKey::Cgroups), 3);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
 use crate::ties::Ties;
 use crate::words::{list, times};
@@ -149,14 +149,14 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     let worst = ranked.first()?;
 
     let mut facts = Vec::new();
-    for Seen { xid, words, times, last, process, .. } in &ranked {
-        facts.push(Fact::new(format!("Xid {xid} in the last 24 h: {words}"), *times, "times", SOURCE));
-        facts.push(Fact::new(format!("Xid {xid}, last"), last.age_words(), "", SOURCE));
+    for Seen { xid, times, last, process, .. } in &ranked {
+        facts.push(Fact::new(FactKey::XidDay, *times, SOURCE).of(xid));
+        facts.push(Fact::new(FactKey::XidLast, last.age_words(), SOURCE).of(xid));
         if let Some(process) = process {
-            facts.push(Fact::new(format!("Xid {xid}, process"), process.clone(), "", SOURCE));
+            facts.push(Fact::new(FactKey::XidProcess, process.clone(), SOURCE).of(xid));
         }
     }
-    facts.push(Fact::new("last line", last.line.text.chars().take(300).collect::<String>(), "", SOURCE));
+    facts.push(Fact::new(FactKey::LastLine, last.line.text.chars().take(300).collect::<String>(), SOURCE));
 
     let all: Vec<String> = ranked.iter().map(|s| format!("Xid {} {}: {}", s.xid, times(s.times), s.words)).collect();
     let model = gpu.and_then(|g| g.model.as_deref()).map(|m| format!(" ({m})")).unwrap_or_default();
@@ -222,7 +222,7 @@ fn remedy(fault: Option<Fault>, xid: u32, gpu: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::test_evidence::{cannot_tell, fact, findings, fine, log, one, watched};
+    use crate::rules::test_evidence::{cannot_tell, fact_of, findings, fine, log, one, watched};
     use coroner_evidence::Evidence;
     use coroner_evidence::Node;
 
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Gpu, "0000:17:00.0"));
         assert!(f.title.contains("H100") && f.title.contains("fallen off the bus"), "{}", f.title);
-        assert_eq!(fact(&f, "Xid 45, process"), "python3[4711]");
+        assert_eq!(fact_of(&f, FactKey::XidProcess, "45"), "python3[4711]");
         assert!(f.remedy.contains("drain"));
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let f = one(examine(&Case::of(&with(&[(60, line), (59, line), (58, line)]))));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.remedy.contains("compute-sanitizer"));
-        assert_eq!(fact(&f, "Xid 31 in the last 24 h"), 3);
+        assert_eq!(fact_of(&f, FactKey::XidDay, "31"), 3);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::cores::timeline::Saturation;
 use crate::cores::traffic;
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::kernel_work::Work;
 use crate::ties::{Queue, Task, Ties};
 use crate::units::paths::shell_word;
@@ -81,10 +81,10 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         detail.push_str(&format!(" It dropped {} packets meanwhile.", count(dropped)));
     }
     let mut evidence = vec![
-        Fact::new("core", core, "", "/proc/stat"),
-        Fact::new("interrupts and softirqs", percent_value(share(cores, full)), "%", "/proc/stat"),
-        Fact::new("lasted", window.length().as_millis() as u64, "ms", "/proc/stat"),
-        Fact::new("most of it", what.clone(), "", "/proc/softirqs, /proc/interrupts"),
+        Fact::new(FactKey::Core, core, "/proc/stat"),
+        Fact::new(FactKey::InterruptShare, percent_value(share(cores, full)), "/proc/stat"),
+        Fact::new(FactKey::Lasted, window.length().as_millis() as u64, "/proc/stat"),
+        Fact::new(FactKey::InterruptMost, what.clone(), "/proc/softirqs, /proc/interrupts"),
     ];
     evidence.extend(full.victims.iter().map(victim_fact));
     Finding {
@@ -267,6 +267,6 @@ mod tests {
         let scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 0.98).with(napi.until(99.0, Doing::Sleep));
         let f = one(examine(&Case::of(&scene.evidence())));
         assert!(f.title.contains("napi/eth0-8193"), "{}", f.title);
-        assert_eq!(fact(&f, "core"), 1);
+        assert_eq!(fact(&f, FactKey::Core), 1);
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, StallEvent};
 use crate::ties::{Task, Ties, When};
 use crate::words::{duration_words, list, plural, times};
@@ -141,17 +141,17 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         }
     };
     let mut facts = vec![
-        Fact::new(format!("incidents of {name} in the last 24 h"), incidents, "", SOURCE),
-        Fact::new("lines about it", events.len() as u64, "", SOURCE),
+        Fact::new(FactKey::StallsDay, incidents, SOURCE).of(name),
+        Fact::new(FactKey::Lines, events.len() as u64, SOURCE),
     ];
     if let Some(core) = core {
-        facts.push(Fact::new("core", core, "", SOURCE));
+        facts.push(Fact::new(FactKey::Core, core, SOURCE));
     } else if !cores.is_empty() {
         let names: Vec<String> = cores.iter().map(u32::to_string).collect();
-        facts.push(Fact::new("cores", list(&names, 16), "", SOURCE));
+        facts.push(Fact::new(FactKey::CoreList, list(&names, 16), SOURCE));
     }
     if longest > 0 {
-        facts.push(Fact::new("longest", longest, "s", SOURCE));
+        facts.push(Fact::new(FactKey::Longest, longest, SOURCE));
     }
     facts.extend(first_and_last(&events));
     let remedy = "Read the stack that the kernel printed with it: `journalctl -k | grep -A 30 -E 'soft lockup|hard LOCKUP|rcu.*stall'`. \
@@ -209,9 +209,9 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
         None => Subject::new(SubjectKind::Node, "hung tasks"),
     };
     let mut facts = vec![
-        Fact::new("tasks that hung in the last 24 h", names.len() as u64, "", SOURCE),
-        Fact::new("which", list(&names, 8), "", SOURCE),
-        Fact::new("longest wait, at least", longest, "s", SOURCE),
+        Fact::new(FactKey::HungTasksDay, names.len() as u64, SOURCE),
+        Fact::new(FactKey::HungTasks, list(&names, 8), SOURCE),
+        Fact::new(FactKey::LongestHang, longest, SOURCE),
     ];
     facts.extend(first_and_last(&events));
     Finding {
@@ -265,9 +265,9 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
             list(&names, 5)
         ),
         evidence: vec![
-            Fact::new("functions", list(&names, 8), "", SOURCE),
-            Fact::new("noted from", longest, "µs", SOURCE),
-            Fact::new("lines about it", events.len() as u64, "", SOURCE),
+            Fact::new(FactKey::Functions, list(&names, 8), SOURCE),
+            Fact::new(FactKey::NotedFrom, longest, SOURCE),
+            Fact::new(FactKey::Lines, events.len() as u64, SOURCE),
         ],
         remedy: "Nothing to do by itself. If a core finding stands beside this one, these functions may be its cause."
             .to_owned(),
@@ -277,12 +277,11 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
 fn first_and_last(events: &[LogEvent]) -> Vec<Fact> {
     let (Some(first), Some(last)) = (events.first(), events.last()) else { return Vec::new() };
     vec![
-        Fact::new("first", first.age_words(), "", SOURCE),
-        Fact::new("last", last.age_words(), "", SOURCE),
+        Fact::new(FactKey::First, first.age_words(), SOURCE),
+        Fact::new(FactKey::Last, last.age_words(), SOURCE),
         Fact::new(
-            "line",
+            FactKey::Line,
             last.line.text.lines().next().unwrap_or_default().chars().take(300).collect::<String>(),
-            "",
             SOURCE,
         ),
     ]
@@ -306,7 +305,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Core, "39"));
         assert_eq!(f.title, "Core 39 was stuck in the kernel for 45 s in kubelet[4711] (once, last 60 min ago)");
-        assert_eq!(fact(&f, "lines about it"), 2);
+        assert_eq!(fact(&f, FactKey::Lines), 2);
     }
 
     #[test]

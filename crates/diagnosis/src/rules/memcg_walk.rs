@@ -74,6 +74,7 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::FactKey;
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
     use crate::zombies::test_scan::scan;
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Process, "kubelet[4711]"));
         assert_eq!(f.title, "kubelet[4711] spent 90 % of core 1 going through 5,000 dead and 50 live memory cgroups");
-        assert_eq!(fact(&f, "mostly in"), "stats_walk_fn");
+        assert_eq!(fact(&f, FactKey::MostlyIn), "stats_walk_fn");
         assert_eq!((f.ties.cores.as_slice(), f.ties.culprits[0].tid), (&[1][..], 4711));
     }
 

@@ -10,7 +10,7 @@
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, list, percent};
 use coroner_evidence::{CgroupOwner, Evidence, Source, Time, probe};
@@ -178,34 +178,33 @@ fn cgroups_at_limit(evidence: &Evidence, secs: f64) -> Vec<AtLimit<'_>> {
 }
 
 fn facts(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> Vec<Fact> {
-    let within = duration_words(window);
     let round = |share: f64| (share * 1000.0).round() / 10.0;
     let mut facts = Vec::new();
     let pressure = "/proc/pressure/memory";
     if let Some(full) = full {
-        facts.push(Fact::new("time in which nothing could run for want of memory (full)", round(full), "%", pressure));
+        facts.push(Fact::new(FactKey::MemoryPressureFull, round(full), pressure));
     }
     if let Some(some) = some {
-        facts.push(Fact::new("time in which something waited for memory (some)", round(some), "%", pressure));
+        facts.push(Fact::new(FactKey::MemoryPressureSome, round(some), pressure));
     }
     let counters = [
-        ("pages scanned by allocating threads (pgscan_direct)", reclaim.direct_scanned),
-        ("pages they freed (pgsteal_direct)", reclaim.direct_freed),
-        ("times a thread had to reclaim (allocstall)", reclaim.stalls),
-        ("pages scanned in the background (pgscan_kswapd)", reclaim.kswapd_scanned),
-        ("pages that came back after being dropped (workingset_refault)", reclaim.refaults),
-        ("times a thread had to compact (compact_stall)", reclaim.compactions),
-        ("pages swapped in (pswpin)", reclaim.swapped_in),
-        ("pages swapped out (pswpout)", reclaim.swapped_out),
+        (FactKey::DirectScanned, reclaim.direct_scanned),
+        (FactKey::DirectFreed, reclaim.direct_freed),
+        (FactKey::DirectStalls, reclaim.stalls),
+        (FactKey::KswapdScanned, reclaim.kswapd_scanned),
+        (FactKey::Refaults, reclaim.refaults),
+        (FactKey::Compactions, reclaim.compactions),
+        (FactKey::SwappedIn, reclaim.swapped_in),
+        (FactKey::SwappedOut, reclaim.swapped_out),
     ];
-    for (what, n) in counters {
+    for (key, n) in counters {
         if let Some(n) = n {
-            facts.push(Fact::new(format!("{what} within {within}"), n, "", "/proc/vmstat"));
+            facts.push(Fact::new(key, n, "/proc/vmstat").over(window));
         }
     }
-    for name in ["MemAvailable", "MemTotal"] {
+    for (key, name) in [(FactKey::MemoryAvailable, "MemAvailable"), (FactKey::MemoryTotal, "MemTotal")] {
         if let Some(n) = evidence.counters.last(Source::Meminfo, "", name) {
-            facts.push(Fact::new(name, n, "bytes", "/proc/meminfo"));
+            facts.push(Fact::new(key, n, "/proc/meminfo"));
         }
     }
     facts
@@ -293,15 +292,16 @@ fn cgroup_finding(
         _ => String::new(),
     };
     let source = if c.high { "memory.events high" } else { "memory.events max (v1 memory.failcnt)" };
-    let mut facts =
-        vec![Fact::new(format!("hits of the limit within {within}"), c.hits, "", format!("{}: {source}", c.path))];
+    let mut facts = vec![Fact::new(FactKey::LimitHits, c.hits, format!("{}: {source}", c.path)).over(window)];
     if let Some(usage) = c.usage {
-        facts.push(Fact::new("usage", usage, "bytes", c.path));
+        facts.push(Fact::new(FactKey::Usage, usage, c.path));
     }
     if let Some(limit) = c.limit {
-        facts.push(Fact::new("limit", limit, "bytes", c.path));
+        facts.push(Fact::new(FactKey::Limit, limit, c.path));
     }
-    facts.extend(all.iter().take(2).filter(|f| f.source.contains("pressure")).cloned());
+    facts.extend(
+        all.iter().filter(|f| matches!(f.key, FactKey::MemoryPressureFull | FactKey::MemoryPressureSome)).cloned(),
+    );
     let judgement = match severity {
         Severity::Info => {
             "That alone is harmless: files that it reads fill the limit and are dropped again. The pressure on the node is low, so nobody waits long for it."
@@ -435,7 +435,7 @@ mod tests {
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice/job.service"));
         assert_eq!(f.severity, Severity::Critical);
-        assert_eq!(fact(&f, "hits of the limit"), 5_000);
+        assert_eq!(fact(&f, FactKey::LimitHits), 5_000);
         assert!(f.remedy.contains("MemoryMax"));
     }
 

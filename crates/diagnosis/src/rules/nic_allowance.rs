@@ -6,7 +6,7 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::listed;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use coroner_evidence::{Evidence, Source, probe};
 use std::collections::BTreeSet;
@@ -125,8 +125,8 @@ fn finding(device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding 
     for (name, delta) in rising {
         let (what, remedy) = meaning(name);
         detail.push_str(&format!("{name} rose by {} in {:.1} s: {what}. ", delta.amount(), delta.over().as_secs_f64()));
-        evidence.push(Fact::new(*name, delta.amount(), "packets", SOURCE));
-        evidence.push(Fact::new(format!("{name} since the driver started"), delta.to.value, "packets", SOURCE));
+        evidence.push(Fact::new(FactKey::Allowance, delta.amount(), SOURCE).of(name));
+        evidence.push(Fact::new(FactKey::AllowanceEver, delta.to.value, SOURCE).of(name));
         remedies.push(remedy);
     }
     detail.push_str("AWS queued or dropped these packets outside of the node.");

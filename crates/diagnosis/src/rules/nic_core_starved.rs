@@ -14,7 +14,7 @@ use crate::cores::traffic;
 use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -411,11 +411,10 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
                     owner.who().map_or_else(String::new, |who| format!(" as {}", who.scheduling())),
                     case.busy
                 ));
-                evidence.push(Fact::new("owner", owner.name(), "", "/proc/PID/task/TID/schedstat"));
+                evidence.push(Fact::new(FactKey::Owner, owner.name(), "/proc/PID/task/TID/schedstat"));
                 evidence.push(Fact::new(
-                    "owner's share of the busy time",
+                    FactKey::OwnerShare,
                     percent_value(owner.share),
-                    "%",
                     "/proc/PID/task/TID/schedstat",
                 ));
             }
@@ -423,9 +422,9 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
                 detail.push_str(&format!("Who had core {} cannot be named: {why} ({}). ", case.core, case.busy));
             }
         }
-        evidence.push(Fact::new("core", case.core, "", "/proc/stat"));
+        evidence.push(Fact::new(FactKey::Core, case.core, "/proc/stat"));
         if !case.queues.is_empty() {
-            evidence.push(Fact::new("queues", case.queues.join(", "), "", "NIC queue map"));
+            evidence.push(Fact::new(FactKey::Queues, case.queues.join(", "), "NIC queue map"));
         }
     }
     detail.push_str("Packets wait in the ring until it is full and are lost then; after some seconds (ENA: 5) the driver resets the device.");

@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, NicEvent, NicStep};
 use crate::ties::{Queue, Ties, When};
 use crate::words::{self, duration_words, plural, times};
@@ -262,27 +262,27 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     let mut facts = Vec::new();
     if let (Some(first), Some(last)) = (events.first(), events.last()) {
         let incidents = log_events::incidents(events).count();
-        facts.push(Fact::new("incidents in the last 24 h", incidents as u64, "", SOURCE_LOG));
-        facts.push(Fact::new("lines about it", events.len() as u64, "", SOURCE_LOG));
-        facts.push(Fact::new("first", first.age_words(), "", SOURCE_LOG));
-        facts.push(Fact::new("last", last.age_words(), "", SOURCE_LOG));
+        facts.push(Fact::new(FactKey::IncidentsDay, incidents as u64, SOURCE_LOG));
+        facts.push(Fact::new(FactKey::Lines, events.len() as u64, SOURCE_LOG));
+        facts.push(Fact::new(FactKey::First, first.age_words(), SOURCE_LOG));
+        facts.push(Fact::new(FactKey::Last, last.age_words(), SOURCE_LOG));
         let telling = events.iter().rev().find(|e| nic_of(e).is_some_and(|n| n.queue.is_some())).unwrap_or(last);
-        facts.push(Fact::new("line", first_line(&telling.line.text), "", SOURCE_LOG));
+        facts.push(Fact::new(FactKey::Line, first_line(&telling.line.text), SOURCE_LOG));
     }
     if let Some(queue) = queue {
-        facts.push(Fact::new("queue", queue, "", if events.is_empty() { "driver counters" } else { SOURCE_LOG }));
+        facts.push(Fact::new(FactKey::Queue, queue, if events.is_empty() { "driver counters" } else { SOURCE_LOG }));
     }
     if let Some((core, how)) = &core {
-        facts.push(Fact::new("core that serves the queue", *core, "", how.clone()));
+        facts.push(Fact::new(FactKey::ServingCore, *core, how.clone()));
     }
     if let Some(d) = since_napi {
-        facts.push(Fact::new("time since the poll (NAPI) last ran", millis(d), "ms", SOURCE_LOG));
+        facts.push(Fact::new(FactKey::SinceNapi, millis(d), SOURCE_LOG));
     }
     if let Some(d) = nic_events().rev().find_map(|e| e.silent_for) {
-        facts.push(Fact::new("silence before the last reset", millis(d), "ms", SOURCE_LOG));
+        facts.push(Fact::new(FactKey::Silence, millis(d), SOURCE_LOG));
     }
     for m in moves {
-        facts.push(Fact::new(format!("{} while we watched", m.name), m.by, "", m.source.clone()));
+        facts.push(Fact::new(FactKey::CounterRose, m.by, m.source.clone()).of(&m.name));
     }
 
     let poll_related = poll_starved || nic_events().any(|e| e.step == NicStep::TxTimeout);

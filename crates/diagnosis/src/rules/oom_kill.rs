@@ -6,7 +6,7 @@
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
 use crate::ties::{Ties, When};
 use crate::words::{bytes, list, plural};
@@ -229,14 +229,14 @@ fn cgroups_with_kills(evidence: &Evidence) -> Vec<(String, u64)> {
 fn facts_of(kills: &[Kill]) -> Vec<Fact> {
     let victims: Vec<String> = kills.iter().rev().map(Kill::victim).collect();
     let mut facts = vec![
-        Fact::new("processes killed in the last 24 h", kills.len() as u64, "", LOG),
-        Fact::new("victims, newest first", list(&victims, 8), "", LOG),
+        Fact::new(FactKey::KilledDay, kills.len() as u64, LOG),
+        Fact::new(FactKey::Victims, list(&victims, 8), LOG),
     ];
     if let (Some(first), Some(last)) = (kills.first(), kills.last()) {
-        facts.push(Fact::new("first", first.event.age_words(), "", LOG));
-        facts.push(Fact::new("last", last.event.age_words(), "", LOG));
+        facts.push(Fact::new(FactKey::First, first.event.age_words(), LOG));
+        facts.push(Fact::new(FactKey::Last, last.event.age_words(), LOG));
         if let Some(cgroup) = &last.cgroup {
-            facts.push(Fact::new("cgroup of the last victim", cgroup.clone(), "", LOG));
+            facts.push(Fact::new(FactKey::LastVictimCgroup, cgroup.clone(), LOG));
         }
     }
     facts
@@ -322,13 +322,11 @@ fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
     let last = latest.map_or_else(String::new, |(cgroup, kill)| {
         format!(", last {} of {} {}", kill.victim(), cgroup_name(cgroup), kill.event.age_words())
     });
-    let mut evidence = vec![
-        Fact::new("cgroups", cgroups.len() as u64, "", LOG),
-        Fact::new("processes killed in the last 24 h", all as u64, "", LOG),
-    ];
+    let mut evidence =
+        vec![Fact::new(FactKey::Cgroups, cgroups.len() as u64, LOG), Fact::new(FactKey::KilledDay, all as u64, LOG)];
     evidence.extend(cgroups.iter().take(CGROUPS_SHOWN).map(|(cgroup, kills)| {
         let victims: Vec<String> = kills.iter().rev().map(Kill::victim).collect();
-        Fact::new(format!("killed in {cgroup}, newest first"), list(&victims, 3), "", LOG)
+        Fact::new(FactKey::KilledIn, list(&victims, 3), LOG).of(cgroup)
     }));
     Finding {
         code: Code::OomKill,
@@ -375,8 +373,8 @@ fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
             list(&described, CGROUPS_SHOWN)
         ),
         evidence: vec![
-            Fact::new("cgroups", cgroups.len() as u64, "", "memory.events oom_kill (v1 memory.oom_control)"),
-            Fact::new("processes killed while we watched", all, "", "memory.events oom_kill (v1 memory.oom_control)"),
+            Fact::new(FactKey::Cgroups, cgroups.len() as u64, "memory.events oom_kill (v1 memory.oom_control)"),
+            Fact::new(FactKey::KilledWatched, all, "memory.events oom_kill (v1 memory.oom_control)"),
         ],
         remedy: format!(
             "For the first: {} The others likewise.",
@@ -401,9 +399,8 @@ fn counted_finding(path: &str, n: u64) -> Finding {
             cgroup_owner(path)
         ),
         evidence: vec![Fact::new(
-            "processes killed while we watched",
+            FactKey::KilledWatched,
             n,
-            "",
             format!("{path}: memory.events oom_kill (v1 memory.oom_control)"),
         )],
         remedy: limit_remedy(path),
@@ -419,7 +416,7 @@ fn uncharted_finding(n: u64) -> Finding {
         title: format!("{} killed for want of memory while we watched", plural(n, "process was", "processes were")),
         detail: "The kernel counts the kills; whether the node or one cgroup ran out, only the kernel log would tell, and it has no line about them."
             .to_owned(),
-        evidence: vec![Fact::new("oom_kill while we watched", n, "", "/proc/vmstat")],
+        evidence: vec![Fact::new(FactKey::CounterRose, n, "/proc/vmstat").of("oom_kill")],
         remedy: "Read the kernel log as root: `journalctl -k | grep -iE 'out of memory|oom-kill'`.".to_owned(),
     }
 }
@@ -484,8 +481,8 @@ mod tests {
             f.title,
             "pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed, last 10 min ago"
         );
-        assert_eq!(fact(&f, "processes killed"), 1, "two lines, one kill");
-        assert_eq!(fact(&f, "cgroup of the last victim"), format!("{POD}/c1").as_str());
+        assert_eq!(fact(&f, FactKey::KilledDay), 1, "two lines, one kill");
+        assert_eq!(fact(&f, FactKey::LastVictimCgroup), format!("{POD}/c1").as_str());
         assert!(f.remedy.contains("limits.memory"));
     }
 
@@ -503,7 +500,7 @@ mod tests {
         let texts: Vec<(u64, String)> = (0..30).map(|i| (3000 - i, summary(1000 + i as u32))).collect();
         let lines: Vec<(u64, &str)> = texts.iter().map(|(a, t)| (*a, t.as_str())).collect();
         let f = one(examine(&Case::of(&with(&lines))));
-        assert_eq!(fact(&f, "processes killed"), 30);
+        assert_eq!(fact(&f, FactKey::KilledDay), 30);
     }
 
     #[test]
@@ -527,7 +524,7 @@ mod tests {
     #[test]
     fn the_same_pid_a_day_apart_is_two_kills() {
         let f = one(examine(&Case::of(&with(&[(60_000, NODE_KILL), (60, NODE_KILL)]))));
-        assert_eq!(fact(&f, "processes killed"), 2);
+        assert_eq!(fact(&f, FactKey::KilledDay), 2);
     }
 
     #[test]
@@ -538,7 +535,7 @@ mod tests {
             (60, "Killed process 1234 (chrome) total-vm:2345678kB, anon-rss:1234567kB, file-rss:0kB, shmem-rss:0kB"),
         ]))));
         assert_eq!(f.subject.name, "/kubepods/pod1");
-        assert_eq!(fact(&f, "processes killed"), 1);
+        assert_eq!(fact(&f, FactKey::KilledDay), 1);
         assert!(f.title.contains("chrome[1234] (1.2 GiB)"), "{}", f.title);
     }
 
@@ -551,7 +548,7 @@ mod tests {
         }
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject.name, POD);
-        assert_eq!(fact(&f, "while we watched"), 2);
+        assert_eq!(fact(&f, FactKey::KilledWatched), 2);
     }
 
     #[test]

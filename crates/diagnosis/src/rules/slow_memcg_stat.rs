@@ -6,7 +6,7 @@
 use super::not_seen;
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::duration_words;
 use coroner_evidence::{Evidence, StatRead, probe};
@@ -90,18 +90,12 @@ pub fn examine(case: &Case<'_>) -> Answer {
         format!("Reading memory statistics had not come back after {}", took(read))
     };
     let mut facts = vec![Fact::new(
-        if read.finished { "time to read" } else { "time to read, at least" },
+        if read.finished { FactKey::ReadTime } else { FactKey::ReadTimeAtLeast },
         Duration::from_nanos(read.took_ns).as_secs_f64() * 1000.0,
-        "ms",
         read.path.clone(),
     )];
     if let Some(cpu) = read.cpu_ns {
-        facts.push(Fact::new(
-            "CPU time of that",
-            Duration::from_nanos(cpu).as_secs_f64() * 1000.0,
-            "ms",
-            read.path.clone(),
-        ));
+        facts.push(Fact::new(FactKey::ReadCpu, Duration::from_nanos(cpu).as_secs_f64() * 1000.0, read.path.clone()));
     }
     Answer::Findings(vec![Finding {
         code: Code::SlowMemcgStat,
@@ -154,7 +148,7 @@ mod tests {
         assert!(fine(examine(&Case::of(&with(read(60, Some(49)))))).contains("49 ms of CPU"));
         let f = one(examine(&Case::of(&with(read(4_900, Some(4_800))))));
         assert_eq!(f.severity, Severity::Critical);
-        assert_eq!(fact(&f, "CPU time"), 4_800.0);
+        assert_eq!(fact(&f, FactKey::ReadCpu), 4_800.0);
     }
 
     #[test]

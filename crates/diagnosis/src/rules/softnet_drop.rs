@@ -7,7 +7,7 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
 use crate::words::count;
 use coroner_evidence::{Evidence, Source, Time, Window, probe};
@@ -146,11 +146,11 @@ const SOURCE: &str = "/proc/net/softnet_stat";
 
 fn facts(core: &Core) -> Vec<Fact> {
     vec![
-        Fact::new("dropped", core.dropped, "packets", SOURCE),
-        Fact::new("processed", core.processed, "packets", SOURCE),
-        Fact::new("part dropped", percent_value(core.part()), "%", SOURCE),
-        Fact::new("polls out of budget", core.squeezed, "", SOURCE),
-        Fact::new("watched", (core.seconds * 1000.0) as u64, "ms", SOURCE),
+        Fact::new(FactKey::Dropped, core.dropped, SOURCE),
+        Fact::new(FactKey::Processed, core.processed, SOURCE),
+        Fact::new(FactKey::DroppedShare, percent_value(core.part()), SOURCE),
+        Fact::new(FactKey::Squeezed, core.squeezed, SOURCE),
+        Fact::new(FactKey::Watched, (core.seconds * 1000.0) as u64, SOURCE),
     ]
 }
 
@@ -185,9 +185,9 @@ fn dropped(core: &Core) -> Finding {
 fn dropped_everywhere(cores: &[&Core]) -> Finding {
     let all: u64 = cores.iter().map(|c| c.dropped).fold(0, u64::saturating_add);
     let each: Vec<String> = cores.iter().map(|c| format!("core {}: {}", c.number(), count(c.dropped))).collect();
-    let mut evidence = vec![Fact::new("dropped", all, "packets", SOURCE)];
+    let mut evidence = vec![Fact::new(FactKey::Dropped, all, SOURCE)];
     for core in cores.iter().take(MOST_CORES) {
-        evidence.push(Fact::new(format!("dropped on core {}", core.number()), core.dropped, "packets", SOURCE));
+        evidence.push(Fact::new(FactKey::DroppedOnCore, core.dropped, SOURCE).of(core.number()));
     }
     Finding {
         code: Code::SoftnetDrop,

@@ -1,6 +1,6 @@
 //! Evidence made by hand, for the tests of the rules; and the promise that no evidence makes a rule panic.
 
-use crate::finding::{Answer, Finding};
+use crate::finding::{Answer, FactKey, Finding};
 use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Time};
 use std::time::Duration;
 
@@ -75,11 +75,19 @@ pub fn cannot_tell(answer: Answer) -> (String, String) {
     }
 }
 
-/// The value of the fact whose description contains these words.
+/// The value of the first fact of this key.
 #[track_caller]
-pub fn fact<'f>(finding: &'f Finding, what: &str) -> &'f serde_json::Value {
-    let found = finding.evidence.iter().find(|f| f.what.contains(what));
-    &found.unwrap_or_else(|| panic!("no fact about {what:?} in {:#?}", finding.evidence)).value
+pub fn fact(finding: &Finding, key: FactKey) -> serde_json::Value {
+    let found = finding.fact(key).unwrap_or_else(|| panic!("no {key:?} in {:#?}", finding.evidence));
+    serde_json::to_value(&found.value).unwrap()
+}
+
+/// The same, where there may be several.
+#[track_caller]
+pub fn fact_of(finding: &Finding, key: FactKey, of: &str) -> serde_json::Value {
+    let found = finding.evidence.iter().find(|fact| fact.key == key && fact.of.as_deref() == Some(of));
+    let found = found.unwrap_or_else(|| panic!("no {key:?} of {of} in {:#?}", finding.evidence));
+    serde_json::to_value(&found.value).unwrap()
 }
 
 pub mod any;

@@ -6,7 +6,7 @@
 use super::unit_crashloop::{left_behind, leftovers, rounded};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::churn::{Churning, Kind, births, churning};
 use crate::units::cost::UnitCost;
@@ -94,11 +94,11 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
             count(*removed)
         ));
         detail.push_str(&c.maker.as_ref().map(|maker| format!(", by {maker}. ")).unwrap_or_else(|| ". ".to_owned()));
-        facts.push(Fact::new("cgroups", what, "", source));
-        facts.push(Fact::new("cgroups made", *born, "", source));
-        facts.push(Fact::new("cgroups removed", *removed, "", source));
+        facts.push(Fact::new(FactKey::CgroupNames, what, source));
+        facts.push(Fact::new(FactKey::CgroupsMade, *born, source));
+        facts.push(Fact::new(FactKey::CgroupsRemoved, *removed, source));
         if let Some(maker) = &c.maker {
-            facts.push(Fact::new("made by", maker.clone(), "", source));
+            facts.push(Fact::new(FactKey::Maker, maker.clone(), source));
         }
     }
     if let Some(failing) = &c.failing {
@@ -112,21 +112,21 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
             count(failing.exits),
             ended(row)
         ));
-        facts.push(Fact::new("children that failed young", failing.failed_young, "", source));
-        facts.push(Fact::new("children that ended", failing.exits, "", source));
-        facts.push(Fact::new("started by", format!("{}[{}]", row.parent_comm, row.parent_pid), "", source));
+        facts.push(Fact::new(FactKey::ChildrenFailedYoung, failing.failed_young, source));
+        facts.push(Fact::new(FactKey::ChildrenEnded, failing.exits, source));
+        facts.push(Fact::new(FactKey::StartedBy, format!("{}[{}]", row.parent_comm, row.parent_pid), source));
         if let Some(code) = row.exit_code.filter(|_| row.signal.unwrap_or(0) == 0) {
-            facts.push(Fact::new("exit status", code, "", source));
+            facts.push(Fact::new(FactKey::ExitStatus, code, source));
         }
         if let Some(signal) = row.signal.filter(|s| *s != 0) {
-            facts.push(Fact::new("killed by signal", signal, "", source));
+            facts.push(Fact::new(FactKey::Signal, signal, source));
         }
     } else {
         detail.push_str("Whether what runs in them fails was not seen. ");
     }
-    facts.push(Fact::new("per hour", rounded(c.per_hour), "/h", source));
+    facts.push(Fact::new(FactKey::ChurnPerHour, rounded(c.per_hour), source));
     if let Some(restarts) = c.restarts {
-        facts.push(Fact::new("restarts that systemd counted meanwhile", restarts, "", format!("systemd: {}", c.unit)));
+        facts.push(Fact::new(FactKey::RestartsMeanwhile, restarts, format!("systemd: {}", c.unit)));
     }
     if matches!(c.kind, Kind::Cgroups { .. }) || cost.zombies.is_some_and(|n| n > 0) {
         detail.push_str(&left_behind(cost));
@@ -194,8 +194,8 @@ mod tests {
             "init-1.service starts agent again and again, each in a new cgroup, 3.0 per second, exit status 5; systemd counts no restart"
         );
         assert!(f.detail.contains("40 dead memory cgroups are its own"), "{}", f.detail);
-        assert_eq!(fact(&f, "dead memory cgroups"), 40);
-        assert_eq!(fact(&f, "restarts that systemd counted"), 0);
+        assert_eq!(fact(&f, FactKey::DeadOfUnit), 40);
+        assert_eq!(fact(&f, FactKey::RestartsMeanwhile), 0);
         assert!(f.remedy.contains("disable --now init-1.service") && f.remedy.contains("stays until what pins it"));
     }
 

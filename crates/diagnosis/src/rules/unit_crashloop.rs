@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::ties::Ties;
 use crate::units::cost::UnitCost;
@@ -180,34 +180,34 @@ fn facts(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Vec<Fact> {
     let source = format!("systemd: {}", unit.name);
     let mut facts = Vec::new();
     if let Some(restarts) = unit.restarts {
-        facts.push(Fact::new("automatic restarts (NRestarts)", restarts, "", source.clone()));
+        facts.push(Fact::new(FactKey::AutomaticRestarts, restarts, source.clone()));
     }
     if let Some((n, over)) = l.in_window {
-        facts.push(Fact::new(format!("of these within {}", duration_words(over)), n, "", source.clone()));
+        facts.push(Fact::new(FactKey::AutomaticRestartsWithin, n, source.clone()).over(over));
     }
     if let Some(per_hour) = l.per_hour.filter(|_| l.is_loop()) {
-        facts.push(Fact::new(format!("restarts per hour, {}", l.rate_from), rounded(per_hour), "/h", source.clone()));
+        facts.push(Fact::new(FactKey::RestartsPerHour, rounded(per_hour), source.clone()).of(l.rate_from));
     }
     if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
-        let what = if l.since_is_exact { "looping for" } else { "looping for at least" };
-        facts.push(Fact::new(what, age.as_secs(), "s", source.clone()));
+        let key = if l.since_is_exact { FactKey::LoopingFor } else { FactKey::LoopingForAtLeast };
+        facts.push(Fact::new(key, age.as_secs(), source.clone()));
     }
     if let (Some(trend), Some(_)) = (l.trend, l.halves) {
-        facts.push(Fact::new("trend", trend.as_str(), "", source.clone()));
+        facts.push(Fact::new(FactKey::Trend, trend.as_str(), source.clone()));
     }
-    facts.push(Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone()));
+    facts.push(Fact::new(FactKey::State, format!("{} ({})", unit.active_state, unit.sub_state), source.clone()));
     if let Some((kind, status)) = l.failed.and_then(|u| Some((u.exit_kind.as_deref()?, u.exit_status?))) {
-        let what = if kind == "exited" { "exit status" } else { "killed by signal" };
-        facts.push(Fact::new(what, status, "", source.clone()));
+        let key = if kind == "exited" { FactKey::ExitStatus } else { FactKey::Signal };
+        facts.push(Fact::new(key, status, source.clone()));
     }
     if let Some(result) = &l.failed.unwrap_or(unit).result {
-        facts.push(Fact::new("result", result.clone(), "", source.clone()));
+        facts.push(Fact::new(FactKey::Result, result.clone(), source.clone()));
     }
     if let (Some(started), Some(now)) = (unit.main_started, scene.now) {
-        facts.push(Fact::new("last start", age_words(now.since(started), Duration::ZERO), "", source.clone()));
+        facts.push(Fact::new(FactKey::LastStart, age_words(now.since(started), Duration::ZERO), source.clone()));
     }
     if let Some(state) = &unit.unit_file_state {
-        facts.push(Fact::new("enabled", state.clone(), "", source));
+        facts.push(Fact::new(FactKey::Enabled, state.clone(), source));
     }
     facts.extend(leftovers(cost));
     facts
@@ -218,18 +218,18 @@ pub(super) fn leftovers(cost: &UnitCost) -> Vec<Fact> {
     let source = "scan of dead memory cgroups, by path and by maker";
     let mut facts = Vec::new();
     let Some(dead) = cost.zombies else { return facts };
-    facts.push(Fact::new("dead memory cgroups of this unit", dead, "", source));
+    facts.push(Fact::new(FactKey::DeadOfUnit, dead, source));
     if dead == 0 {
         return facts;
     }
     if let Some(held) = cost.zombie_bytes {
-        facts.push(Fact::new("memory they hold", held, "bytes", source));
+        facts.push(Fact::new(FactKey::DeadHold, held, source));
     }
     if let (Some(per_hour), Some(from)) = (cost.zombies_per_hour, cost.zombies_rate_from) {
-        facts.push(Fact::new(format!("new ones per hour ({from})"), rounded(per_hour), "/h", source));
+        facts.push(Fact::new(FactKey::DeadPerHour, rounded(per_hour), source).of(from));
     }
     for pin in &cost.pinned_by {
-        facts.push(Fact::new(format!("kept by {}", pin.file), pin.zombies, "cgroups", source));
+        facts.push(Fact::new(FactKey::KeptBy, pin.zombies, source).of(&pin.file));
     }
     facts
 }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
         assert_eq!(f.title, "ecs.service crashloops: 128 restarts, 4.0 per second, exit status 5");
-        assert_eq!(fact(&f, "of these within"), 24);
+        assert_eq!(fact(&f, FactKey::AutomaticRestartsWithin), 24);
         assert!(f.remedy.contains("systemctl disable --now ecs.service"));
         assert!(f.remedy.contains("until what pins them goes or the node reboots"));
     }
@@ -339,7 +339,7 @@ mod tests {
     fn a_count_that_was_set_back_still_shows_the_loop() {
         let f =
             one(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 900, "a"), unit(END, "x.service", 4, "b")]))));
-        assert_eq!(fact(&f, "of these within"), 4);
+        assert_eq!(fact(&f, FactKey::AutomaticRestartsWithin), 4);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::agents::baseline::{ChangedUnit, Drift, DriftedUnit};
 use crate::agents::{self, Start, start_of};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::rules::not_seen;
 use crate::ties::Ties;
 use crate::words::{count, list, plural};
@@ -71,12 +71,12 @@ fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
     ]
     .concat();
     let mut facts: Vec<Fact> = Vec::new();
-    facts.extend(drift.new.iter().take(LISTED).map(|u| drifted(u, "new", starts(&u.name))));
-    facts.extend(drift.gone.iter().take(LISTED).map(|u| drifted(u, "gone", false)));
+    facts.extend(drift.new.iter().take(LISTED).map(|u| drifted(u, FactKey::UnitNew, starts(&u.name))));
+    facts.extend(drift.gone.iter().take(LISTED).map(|u| drifted(u, FactKey::UnitGone, false)));
     facts.extend(drift.changed.iter().take(LISTED).map(|u| changed_fact(u, starts(&u.name), baseline)));
     for (what, n) in [("new", new), ("gone", gone), ("changed", changed)] {
         if n > LISTED {
-            facts.push(Fact::new(format!("more that are {what}"), n - LISTED, "units", baseline));
+            facts.push(Fact::new(FactKey::UnitsDrifted, n - LISTED, baseline).of(what));
         }
     }
     let image = evidence.image.as_ref();
@@ -95,7 +95,7 @@ fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
     }
 }
 
-fn drifted(unit: &DriftedUnit, what: &str, starts: bool) -> Fact {
+fn drifted(unit: &DriftedUnit, key: FactKey, starts: bool) -> Fact {
     let mut words = vec![unit.unit.enablement.as_str().to_owned()];
     if starts {
         words.push("starts".to_owned());
@@ -104,7 +104,7 @@ fn drifted(unit: &DriftedUnit, what: &str, starts: bool) -> Fact {
         words.push(format!("of {package} {}", unit.unit.version.as_deref().unwrap_or_default()).trim_end().to_owned());
     }
     let source = unit.unit.path.clone().unwrap_or_default();
-    Fact::new(format!("{what}: {}", unit.name), words.join(", "), "", source)
+    Fact::new(key, words.join(", "), source).of(&unit.name)
 }
 
 fn changed_fact(unit: &ChangedUnit, starts: bool, baseline: &str) -> Fact {
@@ -117,14 +117,14 @@ fn changed_fact(unit: &ChangedUnit, starts: bool, baseline: &str) -> Fact {
     if starts {
         words.push("starts".to_owned());
     }
-    Fact::new(format!("changed: {}", unit.name), words.join(", "), "", baseline)
+    Fact::new(FactKey::UnitChanged, words.join(", "), baseline).of(&unit.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::agents::Baseline;
-    use crate::rules::test_evidence::{cannot_tell, fact, fine, one};
+    use crate::rules::test_evidence::{cannot_tell, fact_of, fine, one};
     use coroner_evidence::{Enablement, TextFile};
 
     fn unit(name: &str, enablement: Enablement) -> UnitFile {
@@ -147,13 +147,13 @@ mod tests {
         let f = one(examine(&Case::of(&against(&good, now))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.title, "Units differ from the baseline: 1 new and 1 gone; of these start ecs.service");
-        assert_eq!(fact(&f, "new: ecs.service"), "enabled, starts");
-        assert_eq!(fact(&f, "gone: b.service"), "disabled");
+        assert_eq!(fact_of(&f, FactKey::UnitNew, "ecs.service"), "enabled, starts");
+        assert_eq!(fact_of(&f, FactKey::UnitGone, "b.service"), "disabled");
         // Enabled since: a change that starts something.
         let f = one(examine(&Case::of(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)]))));
         assert_eq!(
-            (f.severity, fact(&f, "changed: b")),
-            (Severity::Warning, &"enablement disabled → enabled, starts".into())
+            (f.severity, fact_of(&f, FactKey::UnitChanged, "b.service")),
+            (Severity::Warning, "enablement disabled → enabled, starts".into())
         );
     }
 
@@ -164,7 +164,7 @@ mod tests {
         now.extend((0..30).map(|i| unit(&format!("n{i:02}.service"), Enablement::Static)));
         let f = one(examine(&Case::of(&against(&good, now))));
         assert_eq!(f.severity, Severity::Info);
-        assert_eq!((f.evidence.len(), fact(&f, "more that are new")), (21, &10.into()));
+        assert_eq!((f.evidence.len(), fact_of(&f, FactKey::UnitsDrifted, "new")), (21, 10.into()));
         assert!(f.detail.contains("n19.service and 10 more") && !f.detail.contains("n20"), "{}", f.detail);
     }
 

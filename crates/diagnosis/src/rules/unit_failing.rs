@@ -6,7 +6,7 @@
 use super::unit_crashloop::{ended_words, units_unseen};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events;
 use crate::ties::Ties;
 use crate::units::loops::{is_job, latest, looks, loops};
@@ -119,15 +119,16 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     };
 
     let source = format!("systemd: {name}");
-    let mut facts = vec![Fact::new("state", format!("{} ({})", unit.active_state, unit.sub_state), "", source.clone())];
+    let mut facts =
+        vec![Fact::new(FactKey::State, format!("{} ({})", unit.active_state, unit.sub_state), source.clone())];
     if let Some(result) = &unit.result {
-        facts.push(Fact::new("result", result.clone(), "", source.clone()));
+        facts.push(Fact::new(FactKey::Result, result.clone(), source.clone()));
     }
     if let (Some(_), Some(status)) = (&unit.exit_kind, unit.exit_status) {
-        facts.push(Fact::new("exit status or signal", status, "", source.clone()));
+        facts.push(Fact::new(FactKey::ExitStatusOrSignal, status, source.clone()));
     }
     if let Some(age) = last_failed {
-        facts.push(Fact::new("failed last", age.as_secs(), "s ago", source.clone()));
+        facts.push(Fact::new(FactKey::FailedLast, age.as_secs(), source.clone()));
     }
     let mut detail = if f.is_job {
         "It is a job that runs and ends; nothing restarts it when it fails. ".to_owned()
@@ -140,21 +141,21 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let (bad, all) = f.runs;
     if f.is_job && all > 1 {
         detail.push_str(&format!("Of {} runs that were seen {} failed. ", count(all), count(bad)));
-        facts.push(Fact::new("runs that failed", bad, "", source.clone()));
-        facts.push(Fact::new("runs that were seen", all, "", source.clone()));
+        facts.push(Fact::new(FactKey::RunsFailed, bad, source.clone()));
+        facts.push(Fact::new(FactKey::RunsSeen, all, source.clone()));
     }
     if let (Some(first), true) = (f.told.first(), f.told.len() > 1) {
         let since =
             scene.ago(*first).map(|age| format!(" since {}", age_words(age, Duration::ZERO))).unwrap_or_default();
         detail.push_str(&format!("Its journal tells of {} failures{since}. ", count(f.told.len() as u64)));
-        facts.push(Fact::new("failures in the journal", f.told.len() as u64, "", format!("journal: {name}")));
+        facts.push(Fact::new(FactKey::JournalFailures, f.told.len() as u64, format!("journal: {name}")));
     }
     if let Some(timer) = scene.timer_of(unit) {
         let next = timer.next_trigger_real_ns.zip(scene.now_ns).filter(|(next, now)| next >= now);
         let words = match next {
             Some((next, now)) => {
                 let left = Duration::from_nanos(next - now);
-                facts.push(Fact::new("runs next in", left.as_secs(), "s", format!("systemd: {}", timer.name)));
+                facts.push(Fact::new(FactKey::RunsNextIn, left.as_secs(), format!("systemd: {}", timer.name)));
                 format!("{} runs it next in {}.", timer.name, duration_words(left))
             }
             None => format!("{} starts it.", timer.name),
@@ -186,7 +187,7 @@ fn and_more(rest: &[Failing<'_>]) -> Finding {
         subject: Subject::new(SubjectKind::Node, "systemd"),
         title: format!("{} more units failed", count(rest.len() as u64)),
         detail: format!("{}.", list(&names, 20)),
-        evidence: vec![Fact::new("failed units besides those told", rest.len() as u64, "", "systemd")],
+        evidence: vec![Fact::new(FactKey::OtherFailedUnits, rest.len() as u64, "systemd")],
         remedy: "See them all: `systemctl list-units --failed`. So many at once have a cause in common, as a rule: a full disk, a missing \
                  mount, the network."
             .to_owned(),
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(f.severity, Severity::Info);
         assert_eq!(f.title, "report.service failed at its last run, exit status 3, 30 s ago");
         assert!(f.detail.contains("report.timer runs it next in 10 min"), "{}", f.detail);
-        assert_eq!(fact(&f, "runs next in"), 600);
+        assert_eq!(fact(&f, FactKey::RunsNextIn), 600);
         assert!(f.remedy.contains("repairs nothing"));
     }
 
@@ -255,7 +256,7 @@ mod tests {
             unit(END, "report.service", "inactive", "success", "d"),
         ]))));
         assert!(f.title.starts_with("report.service fails now and then, exit status 3; last 32 s ago"), "{}", f.title);
-        assert_eq!((fact(&f, "runs that failed"), fact(&f, "were seen")), (&2.into(), &4.into()));
+        assert_eq!((fact(&f, FactKey::RunsFailed), fact(&f, FactKey::RunsSeen)), (2.into(), 4.into()));
     }
 
     #[test]
@@ -270,7 +271,7 @@ mod tests {
         };
         evidence.unit_log = vec![line(7200), line(3600)];
         let f = one(examine(&Case::of(&evidence)));
-        assert_eq!(fact(&f, "failures in the journal"), 2);
+        assert_eq!(fact(&f, FactKey::JournalFailures), 2);
         assert!(f.detail.contains("2 failures since 2 h ago"), "{}", f.detail);
     }
 

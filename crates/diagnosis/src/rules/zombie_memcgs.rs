@@ -6,7 +6,7 @@
 use super::{not_seen, slow_memcg_stat};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
@@ -218,26 +218,16 @@ fn finding(
         ));
     }
 
-    let mut facts = vec![Fact::new("dead memory cgroups", dead, "", counts.dead_source.clone())];
+    let mut facts = vec![Fact::new(FactKey::DeadMemcgs, dead, counts.dead_source.clone())];
     if let Some(tracked) = counts.tracked {
-        facts.push(Fact::new("tracked by the kernel", tracked, "", counts.tracked_source));
+        facts.push(Fact::new(FactKey::TrackedMemcgs, tracked, counts.tracked_source));
     }
-    facts.push(Fact::new("live (directories)", live, "", counts.live_source.clone()));
+    facts.push(Fact::new(FactKey::LiveMemcgs, live, counts.live_source.clone()));
     if let Growth::Growing { by, over } = growth {
-        facts.push(Fact::new(
-            format!("more of them within {}", duration_words(over)),
-            by,
-            "",
-            counts.dead_source.clone(),
-        ));
+        facts.push(Fact::new(FactKey::DeadMemcgsMore, by, counts.dead_source.clone()).over(over));
     }
-    if let Some(parent) = parent {
-        facts.push(Fact::new(
-            format!("dead below {}", parent.path),
-            parent.dying,
-            "",
-            "cgroup.stat nr_dying_descendants",
-        ));
+    if let Some((parent, dying)) = parent.and_then(|parent| Some((parent, parent.dying?))) {
+        facts.push(Fact::new(FactKey::DeadBelow, dying, "cgroup.stat nr_dying_descendants").of(&parent.path));
     }
     if let Some(report) = report {
         facts.extend(named::facts(report));
@@ -300,7 +290,7 @@ fn per_hour(by: u64, over: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fact_of, fine, one, start, watched};
     use crate::zombies::test_scan::{file, pin, scan};
     use coroner_evidence::{CgroupChurn, CrowdedParent, Held, Maker, Node, Source, Time};
 
@@ -329,9 +319,9 @@ mod tests {
         let f = one(examine(&Case::of(&with(240, 68_440))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));
-        assert_eq!(fact(&f, "dead memory cgroups"), 68_440);
-        assert_eq!(fact(&f, "tracked by the kernel"), 68_680);
-        assert_eq!(fact(&f, "live"), 240);
+        assert_eq!(fact(&f, FactKey::DeadMemcgs), 68_440);
+        assert_eq!(fact(&f, FactKey::TrackedMemcgs), 68_680);
+        assert_eq!(fact(&f, FactKey::LiveMemcgs), 240);
         assert!(f.title.contains("68,440"));
         assert!(f.detail.contains("1.0 GiB"), "{}", f.detail);
         assert!(
@@ -347,7 +337,7 @@ mod tests {
         let mut evidence = Evidence { zombie_scans: vec![early], ..with(50, 701) };
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);
-        assert_eq!(fact(&f, "dead memory cgroups"), 701);
+        assert_eq!(fact(&f, FactKey::DeadMemcgs), 701);
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"), "those that were named are others");
         assert!(f.detail.contains("last named 40 s before they were counted, when there were 40; "), "{}", f.detail);
         // A few more do not make the names wrong, and nor does a census of before.
@@ -436,7 +426,7 @@ mod tests {
             vec![parent("/", 500), parent("/system.slice", 490), parent("/kubepods", 10)];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject.name, "/system.slice");
-        assert_eq!(fact(&f, "dead below /system.slice"), 490);
+        assert_eq!(fact_of(&f, FactKey::DeadBelow, "/system.slice"), 490);
     }
 
     #[test]
@@ -498,10 +488,10 @@ mod tests {
         ] {
             assert!(f.detail.contains(words), "{words}: {}", f.detail);
         }
-        assert_eq!(fact(&f, "dead as /system.slice/ecs.service"), 500);
-        assert_eq!(fact(&f, "held by /system.slice/ecs.service"), 500 * 8192);
-        assert_eq!(fact(&f, "of that in /dev/shm/ecs-*"), 500 * 8192);
-        assert_eq!(fact(&f, "made by systemd[1]"), 30);
+        assert_eq!(fact_of(&f, FactKey::DeadAs, "/system.slice/ecs.service"), 500);
+        assert_eq!(fact_of(&f, FactKey::HeldBy, "/system.slice/ecs.service"), 500 * 8192);
+        assert_eq!(fact_of(&f, FactKey::PinnedIn, "/dev/shm/ecs-* (tmpfs)"), 500 * 8192);
+        assert_eq!(fact_of(&f, FactKey::CgroupsMadeBy, "systemd[1] of init.scope"), 30);
         for words in [
             "systemctl disable --now ecs.service",
             "500 files such as /dev/shm/ecs-0",
@@ -534,9 +524,9 @@ mod tests {
         let mut evidence = by_name();
         evidence.cgroup_censuses[0].dying = None;
         let f = one(examine(&Case::of(&evidence)));
-        assert_eq!(fact(&f, "dead memory cgroups"), 500);
+        assert_eq!(fact(&f, FactKey::DeadMemcgs), 500);
         assert_eq!(f.evidence[0].source, "bpf-test-run");
         evidence.cgroup_censuses.clear();
-        assert_eq!(fact(&one(examine(&Case::of(&evidence))), "live"), 50);
+        assert_eq!(fact(&one(examine(&Case::of(&evidence))), FactKey::LiveMemcgs), 50);
     }
 }

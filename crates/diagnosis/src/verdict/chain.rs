@@ -2,7 +2,7 @@
 
 use super::causes::{self, Needed, Root};
 use super::links::{self, Linked};
-use super::{Certainty, Conclusion, FindingRef, Link, Unexplained, Verdict, timeline};
+use super::{Certainty, Conclusion, Link, Unexplained, Verdict, timeline};
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{NO_ROOM, with_room_for_thread};
@@ -46,7 +46,7 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
         if let Some(of) = verdicts.iter_mut().find(|verdict| says_more(finding, verdict, case))
             && explained.insert(i)
         {
-            of.context.push(FindingRef::to(finding));
+            of.context.push(finding.reference());
         }
     }
     verdicts.sort_by_key(|verdict| {
@@ -130,8 +130,8 @@ fn verdict(
         .iter()
         .flat_map(|&from| edges.iter().filter(move |edge| edge.from == from))
         .map(|edge| Link {
-            from: FindingRef::to(&case.findings[edge.from]),
-            to: FindingRef::to(&case.findings[edge.to]),
+            from: case.findings[edge.from].reference(),
+            to: case.findings[edge.to].reference(),
             because: edge.linked.because.clone(),
             certainty: edge.linked.proofs.certainty(),
             proofs: edge.linked.proofs.clone(),
@@ -142,7 +142,7 @@ fn verdict(
     let certainty = worst_of(case, reached).and_then(|worst| sure.get(&worst).copied());
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
     Verdict {
-        root_cause: FindingRef::to(&case.findings[root]),
+        root_cause: case.findings[root].reference(),
         certainty: certainty.unwrap_or(judged.proofs.certainty()),
         severity,
         story: story(case, reached, edges, &sure),
@@ -241,14 +241,14 @@ fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
     if !is_remark(finding.code) {
         return false;
     }
-    let root = case.findings.iter().find(|finding| verdict.root_cause.is(finding));
+    let root = case.findings.iter().find(|finding| finding.is(&verdict.root_cause));
     root.is_some_and(|root| finding.ties.common_unit(&root.ties).is_some())
 }
 
 fn unexplained(case: &Case<'_>, finding: &Finding) -> Unexplained {
     let Needed { needs, command, then } = causes::needed(case, finding);
     Unexplained {
-        finding: FindingRef::to(finding),
+        finding: finding.reference(),
         needs: needs.to_owned(),
         command: command.to_owned(),
         then: then.to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use coroner_evidence::Evidence;
-use serde::Serialize;
+use coroner_report::Moment;
 use std::time::Duration;
 
 /// Cores are looked at ten times a second, threads less often: what was so within this time was so when we came.
@@ -18,18 +18,6 @@ pub fn over(evidence: &Evidence, findings: &[&Finding]) -> Option<u64> {
     let until = findings.iter().filter_map(last).max()?;
     let watched = evidence.window()?;
     (watched.to.since(until) >= OVER_AFTER).then(|| evidence.clocks.last().map(|clocks| clocks.real_ns_of(until)))?
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Moment {
-    /// Nanoseconds since 1970.
-    #[serde(skip)]
-    pub real_ns: u64,
-    /// It may have been so much earlier or later.
-    pub uncertainty_ms: u64,
-    /// It was so when we began to watch; since when is not known.
-    pub already: bool,
-    pub what: String,
 }
 
 /// Of the findings that know when they were, oldest first.

@@ -84,7 +84,7 @@ impl<'c> Case<'c> {
     }
 
     fn finding(&self, of: &FindingRef) -> Option<&'c Finding> {
-        self.diagnosis.findings.iter().find(|finding| of.is(finding))
+        self.diagnosis.findings.iter().find(|finding| finding.is(of))
     }
 
     fn problem(&self, verdict: &'c Verdict) -> Option<Problem<'c>> {
@@ -109,7 +109,7 @@ impl<'c> Case<'c> {
         let mut problems: Vec<Problem<'c>> = Vec::new();
         for root in found {
             // It is mended where its cause is: what a verdict says of it is planned for as a whole.
-            let is_it = |of: &FindingRef| of.is(root);
+            let is_it = |of: &FindingRef| root.is(of);
             let own = verdicts.iter().find(|verdict| is_it(&verdict.root_cause));
             let part_of = |verdict: &&Verdict| {
                 verdict.chain.iter().any(|link| is_it(&link.to)) || verdict.context.iter().any(is_it)
@@ -211,10 +211,10 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
         let is_known = nothing && !draft.steps.is_empty() && problem.verdict.is_none();
         if nothing && !is_known {
             let remedy = problem.verdict.map_or(&problem.root.remedy, |verdict| &verdict.remedy).clone();
-            draft.by_hand.push(ByHand { finding: FindingRef::to(problem.root), remedy });
+            draft.by_hand.push(ByHand { finding: problem.root.reference(), remedy });
         }
         causes.push(Cause {
-            finding: FindingRef::to(problem.root),
+            finding: problem.root.reference(),
             certainty: problem.verdict.map(|verdict| verdict.certainty.as_str()),
             risk: problem.verdict.and_then(|verdict| verdict.risk.clone()),
         });

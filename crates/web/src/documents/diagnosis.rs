@@ -1,6 +1,6 @@
 //! `coroner.diagnosis/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
 
-use coroner_diagnosis::verdict::{Moment, Unexplained, Verdict};
+use coroner_diagnosis::verdict::{Unexplained, Verdict};
 use coroner_diagnosis::{Diagnosis, Finding, Outcome, RuledOut};
 use coroner_evidence::{Unseen, timestamp};
 use serde::Serialize;
@@ -16,7 +16,7 @@ struct Document<'a> {
     window: Value,
     /// What it comes to, in a word.
     conclusion: &'static str,
-    verdicts: Vec<Value>,
+    verdicts: &'a [Verdict],
     unexplained: &'a [Unexplained],
     findings: &'a [Finding],
     ruled_out: &'a [RuledOut],
@@ -31,7 +31,7 @@ pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         node: node(diagnosis)?,
         window: window(diagnosis.window_real_ns),
         conclusion: Outcome::of(diagnosis).as_str(),
-        verdicts: diagnosis.conclusion.verdicts.iter().map(verdict).collect::<serde_json::Result<_>>()?,
+        verdicts: &diagnosis.conclusion.verdicts,
         unexplained: &diagnosis.conclusion.unexplained,
         findings: &diagnosis.findings,
         ruled_out: &diagnosis.ruled_out,
@@ -39,20 +39,6 @@ pub fn document(diagnosis: &Diagnosis) -> serde_json::Result<Value> {
         cost: serde_json::to_value(diagnosis.cost)?,
     };
     serde_json::to_value(&document)
-}
-
-fn verdict(verdict: &Verdict) -> serde_json::Result<Value> {
-    let mut document = serde_json::to_value(verdict)?;
-    if let Some(fields) = document.as_object_mut() {
-        fields.insert("timeline".into(), verdict.timeline.iter().map(moment).collect());
-        fields.insert("over".into(), verdict.over_real_ns.map(timestamp).into());
-    }
-    Ok(document)
-}
-
-fn moment(moment: &Moment) -> Value {
-    let Moment { real_ns, uncertainty_ms, already, what } = moment;
-    json!({ "at": timestamp(*real_ns), "uncertainty_ms": uncertainty_ms, "already": already, "what": what })
 }
 
 pub fn window(real_ns: Option<(u64, u64)>) -> Value {

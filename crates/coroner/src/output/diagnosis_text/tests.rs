@@ -1,6 +1,6 @@
 use super::*;
 use crate::output::test_diagnosis::*;
-use coroner_diagnosis::verdict::{Conclusion, FindingRef, Proof, Proofs};
+use coroner_diagnosis::verdict::{Conclusion, Proof, Proofs};
 use coroner_diagnosis::{Code, Severity, SubjectKind};
 
 fn text(diagnosis: &Diagnosis, verbose: bool) -> String {
@@ -55,7 +55,7 @@ fn verbose_has_the_findings_their_evidence_and_all_reasons() {
             "VERDICT",
             "What the verdict rests on",
             "Detail of nic-reset.",
-            "fact of nic-reset: 42 ms",
+            "fact of nic-reset waited: 42 ms",
             "Detail of agent-unused.",
         ],
     );
@@ -141,7 +141,7 @@ fn other_problems_stand_below_the_verdict() {
     let mut both = the_incident();
     let other = finding(Code::GpuXid, Severity::Warning, SubjectKind::Gpu, "0", "GPU 0 reported Xid 79");
     both.conclusion.unexplained.push(coroner_diagnosis::verdict::Unexplained {
-        finding: FindingRef::to(&other),
+        finding: other.reference(),
         needs: "what ran on it".to_owned(),
         command: "coroner record".to_owned(),
         then: String::new(),

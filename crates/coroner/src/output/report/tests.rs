@@ -44,7 +44,7 @@ fn a_ticket_has_all_of_it() {
             "| huge pages (`huge-pages`) | 0.1 % of the kernel's time |\n| `oom-kill` | no kill since boot |",
             "## Not seen",
             "## Evidence",
-            "| `nic-reset` eth0 | fact of nic-reset | 42 ms | /proc/stat |",
+            "| `nic-reset` eth0 | fact of nic-reset waited | 42 ms | /proc/stat |",
             "## How this was made",
             "coroner diagnose --report x.md",
         ],
@@ -80,7 +80,7 @@ fn hostile_names_stay_text_wherever_they_stand() {
         finding.subject.name = NAME.to_owned();
         finding.title = NAME.to_owned();
         finding.detail = NAME.to_owned();
-        finding.evidence[0].what = NAME.to_owned();
+        finding.evidence[0].of = Some(NAME.to_owned());
         finding.evidence[0].value = NAME.into();
         finding.evidence[0].source = NAME.to_owned();
     }
@@ -103,7 +103,7 @@ fn hostile_names_stay_text_wherever_they_stand() {
         step.to.title = NAME.to_owned();
         step.proofs.identity = Proof::shown(NAME);
         step.proofs.order = Proof::not_seen(NAME);
-        step.evidence[0].what = NAME.to_owned();
+        step.evidence[0].of = Some(NAME.to_owned());
     }
     let report = report_of(&diagnosis);
     assert!(report.lines().count() > 60, "{report}");

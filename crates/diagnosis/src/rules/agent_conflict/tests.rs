@@ -1,6 +1,6 @@
 use super::*;
 use crate::agents::questions;
-use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+use crate::rules::test_evidence::{END, cannot_tell, fact_of, fine, one, watched};
 use coroner_evidence::Evidence;
 use coroner_evidence::{Container, Enablement, FileAnswer, FileState, Unit, UnitFile, UnitSockets};
 
@@ -38,10 +38,9 @@ fn two_orchestrators_are_named_with_what_shows_their_use() {
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
     assert_eq!(f.title, "Two orchestrators on one node: ecs.service and kubelet.service");
-    let used: Vec<&str> =
-        f.evidence.iter().filter(|f| f.what.ends_with("in use")).map(|f| f.value.as_str().unwrap()).collect();
+    let used: Vec<String> = f.evidence.iter().filter(|f| f.key == FactKey::InUse).map(|f| f.value_text()).collect();
     assert!(used.iter().any(|u| u.contains("/etc/ecs/ecs.config has the cluster to join")), "{used:?}");
-    assert!(used.contains(&"it has 3 connections to others"), "{used:?}");
+    assert!(used.iter().any(|text| text == "it has 3 connections to others"), "{used:?}");
     assert!(f.detail.contains("Both show signs of use"), "{}", f.detail);
     assert!(!f.remedy.contains("disable --now kubelet"), "{}", f.remedy);
 }
@@ -57,7 +56,7 @@ fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
     let mut evidence = node(&["docker.service", "containerd.service", "kubelet.service"], true);
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "docker.service"));
-    assert_eq!(fact(&f, "docker.service in use"), "nothing seen that shows it");
+    assert_eq!(fact_of(&f, FactKey::InUse, "docker.service"), "nothing seen that shows it");
     assert!(f.detail.contains("docker.service shows no sign of use, kubelet.service is in use"), "{}", f.detail);
     assert!(!agents::recommends_removal(&f.remedy), "{}", f.remedy);
     evidence.containers =

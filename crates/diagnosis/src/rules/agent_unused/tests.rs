@@ -76,9 +76,9 @@ fn an_agent_without_configuration_beside_a_kubelet() {
     let f = one(examine(&Case::of(&beside_kubelet(10, &[]))));
     assert_eq!(f.subject, Subject::new(SubjectKind::Unit, "ecs.service"));
     assert_eq!(f.severity, Severity::Info);
-    assert!(fact(&f, "configuration").as_str().unwrap().contains("/etc/ecs/ecs.config does not exist"));
-    assert!(fact(&f, "another owner").as_str().unwrap().contains("the process kubelet[77] runs"));
-    assert_eq!(fact(&f, "how sure"), "likely");
+    assert!(fact(&f, FactKey::AgentConfiguration).as_str().unwrap().contains("/etc/ecs/ecs.config does not exist"));
+    assert!(fact(&f, FactKey::AgentRival).as_str().unwrap().contains("the process kubelet[77] runs"));
+    assert_eq!(fact(&f, FactKey::HowSure), "likely");
     assert!(f.remedy.contains("`systemctl disable --now ecs.service && systemctl mask ecs.service"), "{}", f.remedy);
     assert!(f.remedy.contains("It does not fix: dead memory cgroups"), "{}", f.remedy);
     assert!(
@@ -97,8 +97,8 @@ fn harm_makes_it_sure_and_a_warning() {
     let mut evidence = beside_kubelet(10, &[]);
     evidence.units[1] = look(END, "ecs.service", 40);
     let f = one(examine(&Case::of(&evidence)));
-    assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Warning, &"sure".into()));
-    assert!(fact(&f, "restarts").as_str().unwrap().contains("4.0 per second"), "{:?}", f.evidence);
+    assert_eq!((f.severity, fact(&f, FactKey::HowSure)), (Severity::Warning, "sure".into()));
+    assert!(fact(&f, FactKey::AgentRestarts).as_str().unwrap().contains("4.0 per second"), "{:?}", f.evidence);
     // Cgroups born below it, or by its processes, do as well.
     for (parent, pid) in [("/system.slice/ecs.service/task", 9), ("/docker", 500)] {
         let mut evidence = beside_kubelet(10, &[]);
@@ -125,8 +125,8 @@ fn harm_makes_it_sure_and_a_warning() {
         }];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(
-            (f.severity, fact(&f, "cgroups")),
-            (Severity::Warning, &"a cgroup is born below it, 30 per minute".into())
+            (f.severity, fact(&f, FactKey::AgentCgroups)),
+            (Severity::Warning, "a cgroup is born below it, 30 per minute".into())
         );
     }
     // ecs-init restarts its container, and only its log tells.
@@ -142,8 +142,8 @@ fn harm_makes_it_sure_and_a_warning() {
         .collect();
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
-    assert!(fact(&f, "restarts").as_str().unwrap().contains("started again, 4.0 per minute"));
-    assert!(fact(&f, "its log").as_str().unwrap().contains("5 times that it is not registered"));
+    assert!(fact(&f, FactKey::AgentRestarts).as_str().unwrap().contains("started again, 4.0 per minute"));
+    assert!(fact(&f, FactKey::AgentLog).as_str().unwrap().contains("5 times that it is not registered"));
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn watched_for_long_it_idles_and_is_still_named() {
         vec![UnitSockets { at: END, unit: "ecs.service".into(), processes: 1, listening: 0, connected: 0 }];
     (evidence.units[0].cpu_ns, evidence.units[1].cpu_ns) = (Some(5), Some(5));
     let f = one(examine(&Case::of(&evidence)));
-    assert_eq!((f.severity, fact(&f, "how sure")), (Severity::Info, &"possible".into()));
-    assert!(fact(&f, "sockets").as_str().unwrap().contains("neither listening nor connected"));
-    assert!(fact(&f, "idle").as_str().unwrap().contains("no CPU in 10 min"));
+    assert_eq!((f.severity, fact(&f, FactKey::HowSure)), (Severity::Info, "possible".into()));
+    assert!(fact(&f, FactKey::AgentSockets).as_str().unwrap().contains("neither listening nor connected"));
+    assert!(fact(&f, FactKey::AgentIdle).as_str().unwrap().contains("no CPU in 10 min"));
     // Weak reasons alone decide nothing.
     answer(&mut evidence, &[CLUSTER]);
     fine(examine(&Case::of(&evidence)));
@@ -264,7 +264,7 @@ fn a_users_entry_takes_the_place_of_ours() {
         file(entry("[[agent.needs]]\nkind = \"config\"\npaths = [\"/opt/ecs.conf\"]\nwhat = \"our cluster\"\n"));
     answer(&mut evidence, &[]);
     let f = one(examine(&Case::of(&evidence)));
-    assert!(fact(&f, "configuration").as_str().unwrap().contains("/opt/ecs.conf does not exist"));
+    assert!(fact(&f, FactKey::AgentConfiguration).as_str().unwrap().contains("/opt/ecs.conf does not exist"));
     assert!(f.remedy.contains("Ask the platform team"), "{}", f.remedy);
     answer(&mut evidence, &[("/opt/ecs.conf", &[])]);
     fine(examine(&Case::of(&evidence)));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::cores::scene::{Actor, Doing, Kind, Scene, nic};
+use crate::rules::test_evidence::fact;
 use coroner_evidence::Evidence;
 use coroner_evidence::{RayProcess, Source};
 
@@ -9,10 +10,6 @@ fn findings(evidence: &Evidence) -> Vec<Finding> {
         Answer::Fine(_) | Answer::NotAsked => Vec::new(),
         Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
     }
-}
-
-fn fact<'f>(finding: &'f Finding, what: &str) -> &'f serde_json::Value {
-    &finding.evidence.iter().find(|f| f.what == what).unwrap_or_else(|| panic!("no fact {what}")).value
 }
 
 /// The incident: one of 96 cores in the kernel for six seconds.
@@ -42,12 +39,12 @@ fn one_bad_core_of_96_is_found_with_its_owner_and_the_average_that_hides_it() {
     assert_eq!(found.len(), 1);
     let f = &found[0];
     assert_eq!((f.subject.kind, f.subject.name.as_str(), f.severity), (SubjectKind::Core, "39", Severity::Warning));
-    assert_eq!(fact(f, "owner"), "kubelet[4711]");
-    assert!(fact(f, "owner's share of the busy time").as_f64().unwrap() > 95.0);
+    assert_eq!(fact(f, FactKey::Owner), "kubelet[4711]");
+    assert!(fact(f, FactKey::OwnerShare).as_f64().unwrap() > 95.0);
     assert!(f.title.contains("kubelet[4711]"), "{}", f.title);
     assert!(f.detail.contains("average was 3 %, which hides it"), "{}", f.detail);
     assert!(f.detail.contains("ksoftirqd/39[222]"), "{}", f.detail);
-    let lasted = fact(f, "lasted").as_u64().unwrap();
+    let lasted = fact(f, FactKey::Lasted).as_u64().unwrap();
     assert!((6500..=6700).contains(&lasted), "{lasted}");
 }
 
@@ -72,7 +69,7 @@ fn kernel_time_can_be_told_without_any_thread() {
     let found = findings(&evidence);
     assert_eq!(found[0].subject.name, "39");
     assert!(found[0].detail.contains("no threads were sampled"), "{}", found[0].detail);
-    assert!(found[0].evidence.iter().all(|f| f.what != "owner"));
+    assert!(found[0].evidence.iter().all(|f| f.key != FactKey::Owner));
 }
 
 /// A real-time spinner on core 1 for three seconds, and a kernel worker that needs the core.
@@ -106,7 +103,7 @@ fn a_real_time_spinner_with_a_victim_is_found_throttled_or_not() {
         assert_eq!(found.len(), 1, "throttled: {throttled}");
         assert_eq!(found[0].subject.name, "1");
         assert_eq!(found[0].severity, Severity::Warning);
-        assert_eq!(fact(&found[0], "owner"), "spin[4711]");
+        assert_eq!(fact(&found[0], FactKey::Owner), "spin[4711]");
         assert!(found[0].title.contains("kworker/1:1[31]"), "{}", found[0].title);
         assert!(found[0].detail.contains("SCHED_FIFO 50"), "{}", found[0].detail);
     }
@@ -376,7 +373,7 @@ fn softirqs_own_a_core_by_their_name() {
         evidence.counters.push(Source::Softirqs, "cpu2", name, crate::cores::scene::time(5.0), 10 + rate);
     }
     let found = findings(&evidence);
-    assert_eq!(fact(&found[0], "owner"), "softirq NET_RX");
+    assert_eq!(fact(&found[0], FactKey::Owner), "softirq NET_RX");
 }
 
 #[test]

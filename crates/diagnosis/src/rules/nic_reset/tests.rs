@@ -1,5 +1,5 @@
 use super::*;
-use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine, log, one, start, watched};
+use crate::rules::test_evidence::{END, cannot_tell, fact, fact_of, findings, fine, log, one, start, watched};
 use coroner_evidence::{CoreSet, MapSource, NicQueue};
 
 const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1";
@@ -37,10 +37,10 @@ fn the_incident_is_one_critical_finding_with_queue_core_and_age() {
     assert_eq!(f.severity, Severity::Critical);
     assert_eq!(f.subject, Subject::new(SubjectKind::Nic, "eth0"));
     assert_eq!(f.title, "eth0 was reset or hung once, last 17 min ago: its poll had not run for 6.6 s");
-    assert_eq!(fact(&f, "queue"), 5);
-    assert_eq!(fact(&f, "core that serves"), 39);
-    assert_eq!(fact(&f, "time since the poll"), 6596);
-    assert_eq!(fact(&f, "lines about it"), 3);
+    assert_eq!(fact(&f, FactKey::Queue), 5);
+    assert_eq!(fact(&f, FactKey::ServingCore), 39);
+    assert_eq!(fact(&f, FactKey::SinceNapi), 6596);
+    assert_eq!(fact(&f, FactKey::Lines), 3);
     assert!(f.remedy.contains("core 39"), "{}", f.remedy);
 }
 
@@ -57,9 +57,9 @@ fn fifty_lines_and_three_incidents_stay_one_finding() {
     evidence.log = log(&lines);
     let f = one(examine(&Case::of(&evidence)));
     assert!(f.title.starts_with("eth0 was reset or hung 3 times, last 50 min ago"), "{}", f.title);
-    assert_eq!(fact(&f, "incidents"), 3);
-    assert_eq!(fact(&f, "lines about it"), 51);
-    assert_eq!(fact(&f, "first"), "2 h 30 min ago");
+    assert_eq!(fact(&f, FactKey::IncidentsDay), 3);
+    assert_eq!(fact(&f, FactKey::Lines), 51);
+    assert_eq!(fact(&f, FactKey::First), "2 h 30 min ago");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_core_that_the_driver_names_wins_over_the_map_of_now() {
     )]);
     evidence.nics = vec![eth0(5, 39)];
     let f = one(examine(&Case::of(&evidence)));
-    assert_eq!(fact(&f, "core that serves"), 7);
+    assert_eq!(fact(&f, FactKey::ServingCore), 7);
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn the_core_on_which_the_watchdog_ran_is_not_called_starved() {
     let line = "ena 0000:20:03.0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 5 timed out 5164 ms";
     evidence.log = log(&[(60, line)]);
     let f = one(examine(&Case::of(&evidence)));
-    assert!(f.evidence.iter().all(|f| !f.what.contains("core")), "{:?}", f.evidence);
-    assert_eq!(fact(&f, "silence before the last reset"), 5164);
+    assert!(f.evidence.iter().all(|f| f.key != FactKey::ServingCore), "{:?}", f.evidence);
+    assert_eq!(fact(&f, FactKey::Silence), 5164);
 }
 
 /// Order in time is judged by what happened last: an earlier reset may be of before we looked.
@@ -138,7 +138,7 @@ fn counters_alone_answer_when_the_log_is_closed() {
     }
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
-    assert_eq!(fact(&f, "total_resets"), 1);
+    assert_eq!(fact_of(&f, FactKey::CounterRose, "total_resets"), 1);
     assert!(f.title.contains("while we watched"), "{}", f.title);
     assert!(f.detail.contains("its core was taken"));
 }
@@ -150,7 +150,7 @@ fn a_queues_timeout_counter_names_the_queue() {
     evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", start(5), 0);
     evidence.counters.push(Source::TxTimeout, "eth0", "tx-5", END, 1);
     let f = one(examine(&Case::of(&evidence)));
-    assert_eq!((f.severity, fact(&f, "queue")), (Severity::Critical, &5.into()));
+    assert_eq!((f.severity, fact(&f, FactKey::Queue)), (Severity::Critical, 5.into()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The dead by name: which group it is, what keeps it, who makes it, and what to do about that one.
 
-use crate::finding::{Fact, Subject, SubjectKind};
+use crate::finding::{Fact, FactKey, Subject, SubjectKind};
 use crate::words::{bytes, count, list, plural, rate};
 use crate::zombies::groups::join_path;
 use crate::zombies::{FileGroup, Group, MakerShare, PerHour, RateFrom, Report};
@@ -130,24 +130,21 @@ pub fn facts(report: &Report<'_>) -> Vec<Fact> {
     for group in report.groups.iter().take(GROUPS) {
         let name = join_path(&group.parent, &group.pattern);
         if let Some(dead) = group.dead {
-            facts.push(Fact::new(format!("dead as {name}"), dead, "", method));
+            facts.push(Fact::new(FactKey::DeadAs, dead, method).of(&name));
         }
-        facts.push(Fact::new(format!("held by {name}"), group.held.total(), "bytes", method));
+        facts.push(Fact::new(FactKey::HeldBy, group.held.total(), method).of(&name));
         for file in group.pinned_in.iter().take(FILES) {
-            facts.push(Fact::new(
-                format!("of that in {} ({})", file.pattern, file.filesystem),
-                file.bytes,
-                "bytes",
-                method,
-            ));
+            facts.push(
+                Fact::new(FactKey::PinnedIn, file.bytes, method).of(format!("{} ({})", file.pattern, file.filesystem)),
+            );
         }
         for maker in known_makers(group).take(MAKERS) {
             let source = "tracepoint cgroup_mkdir";
-            facts.push(Fact::new(format!("made by {}", maker.name()), maker.born, "cgroups", source));
+            facts.push(Fact::new(FactKey::CgroupsMadeBy, maker.born, source).of(maker.name()));
         }
     }
     for line in report.cost.lines.iter().filter(|line| line.measured) {
-        facts.push(Fact::new(format!("cost: {}", line.kind.as_str()), line.text.clone(), "", "measured on this node"));
+        facts.push(Fact::new(FactKey::DeadCost, line.text.clone(), "measured on this node").of(line.kind.as_str()));
     }
     facts
 }

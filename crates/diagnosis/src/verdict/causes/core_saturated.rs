@@ -3,7 +3,7 @@
 use super::{Cause, Root};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
@@ -29,7 +29,7 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let proofs = Proofs {
         identity: Proof::shown(format!("{} ran on core {core}", thread.name())),
         order: Proof::shown("cause and effect were measured together"),
-        size: match finding.number("owner's share of the busy time") {
+        size: match finding.number(FactKey::OwnerShare) {
             Some(share) if share >= MOST_PERCENT => Proof::shown(format!("it had {share} % of the core's busy time")),
             _ => Proof::not_seen("whether it had most of the core"),
         },

@@ -3,7 +3,7 @@
 use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 use crate::words::count;
 use crate::zombies::cost::stats_walk;
@@ -43,6 +43,6 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 )),
             },
         },
-        evidence: effect.facts_about(&["time to read", "CPU time of that"]),
+        evidence: effect.facts(&[FactKey::ReadTime, FactKey::ReadTimeAtLeast, FactKey::ReadCpu]),
     })
 }

@@ -2,6 +2,7 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
+use crate::finding::FactKey;
 use crate::verdict::{Proof, Proofs};
 
 /// Of the core's busy time.
@@ -18,14 +19,14 @@ pub const LINK: LinkRule = LinkRule {
             proofs: Proofs {
                 identity: Proof::shown(format!("{} on core {core} in both", thread.name())),
                 order: while_both(cause, effect)?,
-                size: match effect.number("owner's share of the busy time") {
+                size: match effect.number(FactKey::OwnerShare) {
                     Some(share) if share >= MOST_PERCENT => {
                         Proof::shown(format!("it had {share} % of the core's busy time"))
                     }
                     _ => Proof::not_seen("how much of the core it had"),
                 },
             },
-            evidence: cause.facts_about(&["owner's share of the busy time", "owner's scheduling class"]),
+            evidence: cause.facts(&[FactKey::OwnerShare, FactKey::OwnerClass]),
         })
     },
 };

@@ -3,7 +3,7 @@
 use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Finding, Severity};
+use crate::finding::{FactKey, Finding, Severity};
 use crate::ties::When;
 use crate::verdict::timeline::FIRST_LOOK;
 use crate::verdict::{Proof, Proofs};
@@ -47,9 +47,7 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     if !in_time {
         return None;
     }
-    let silent =
-        effect.number("time since the poll (NAPI) last ran").or_else(|| effect.number("silence before the last reset"));
-    let silent = silent.map(|ms| Duration::from_millis(ms as u64));
+    let silent = effect.duration(FactKey::SinceNapi).or_else(|| effect.duration(FactKey::Silence));
     // Only while the poll was silent, and before the driver gave up, does it count that the core was taken.
     let from = before.from.max(silent.map_or(before.from, |silent| reset.from - silent - reset.uncertainty));
     let lasted = before.to.min(reset.from).since(from);
@@ -90,11 +88,12 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 None => Proof::not_seen("the driver did not say how long the poll had not run"),
             },
         },
-        evidence: effect.facts_about(&[
-            "line",
-            "queue",
-            "core that serves the queue",
-            "time since the poll (NAPI) last ran",
+        evidence: effect.facts(&[
+            FactKey::Lines,
+            FactKey::Line,
+            FactKey::Queue,
+            FactKey::ServingCore,
+            FactKey::SinceNapi,
         ]),
     })
 }

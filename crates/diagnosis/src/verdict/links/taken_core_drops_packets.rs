@@ -2,7 +2,7 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 
 const MOST: f64 = 0.5;
@@ -19,7 +19,7 @@ pub const LINK: LinkRule = LinkRule {
                 order: while_both(cause, effect)?,
                 size: size(cause, effect),
             },
-            evidence: effect.facts_about(&["dropped", "part dropped"]),
+            evidence: effect.facts(&[FactKey::Dropped, FactKey::DroppedShare, FactKey::DroppedOnCore]),
         })
     },
 };

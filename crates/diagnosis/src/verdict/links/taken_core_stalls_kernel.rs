@@ -2,6 +2,7 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
+use crate::finding::FactKey;
 use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule {
@@ -20,7 +21,7 @@ pub const LINK: LinkRule = LinkRule {
                     None => Proof::not_seen("the kernel names no thread, or another one"),
                 },
             },
-            evidence: effect.facts_about(&["longest", "line"]),
+            evidence: effect.facts(&[FactKey::Longest, FactKey::LongestHang, FactKey::Lines, FactKey::Line]),
         })
     },
 };

@@ -2,6 +2,7 @@
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
+use crate::finding::FactKey;
 use crate::verdict::{Proof, Proofs};
 
 pub const LINK: LinkRule = LinkRule {
@@ -33,7 +34,7 @@ pub const LINK: LinkRule = LinkRule {
                     None => Proof::not_seen("who had the core while the queue waited cannot be named"),
                 },
             },
-            evidence: effect.facts_about(&["waited", "queues"]),
+            evidence: effect.facts(&[FactKey::Waited, FactKey::Queues]),
         })
     },
 };

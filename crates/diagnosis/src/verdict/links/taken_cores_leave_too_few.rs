@@ -3,7 +3,7 @@
 use super::{LinkRule, Linked, while_both};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Finding, Severity};
+use crate::finding::{FactKey, Finding, Severity};
 use crate::rules::cpu_contention::WAITING_PER_CORE;
 use crate::verdict::{Proof, Proofs};
 
@@ -22,15 +22,14 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     if effect.severity < Severity::Warning || cause.severity < Severity::Warning {
         return None;
     }
-    let waiting = effect.number("threads that waited, on average")?;
+    let waiting = effect.number(FactKey::ThreadsWaiting)?;
     let cores = effect.ties.cores.len() as f64;
     let full = cause.ties.cores.iter().filter(|core| effect.ties.cores.contains(core)).count() as f64;
-    let part = |what: &str| cause.number(what).map(|percent| percent / 100.0);
     let taken = match cause.code {
         // Of every core a part.
-        Code::CpuSteal => full * part("stolen, of all cores' time")?,
+        Code::CpuSteal => full * cause.share(FactKey::Stolen)?,
         // A thread takes one core at a time, whichever it is.
-        Code::MemcgWalk | Code::ObserverCost => part("share of one core")?,
+        Code::MemcgWalk | Code::ObserverCost => cause.share(FactKey::ShareOfCore)?,
         Code::CoreMonopolised => full.min(1.0),
         _ => full,
     };

@@ -3,7 +3,7 @@
 use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Fact, Finding, SubjectKind};
+use crate::finding::{Fact, FactKey, Finding, SubjectKind};
 use crate::verdict::{Proof, Proofs};
 use crate::words::{count, duration_words, percent};
 use crate::zombies::Growth;
@@ -71,11 +71,16 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
         return None;
     }
     let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
-    let mut evidence = vec![Fact::new(format!("dead cgroups of {unit}"), own, "", "names of the dead")];
+    let mut evidence = vec![Fact::new(FactKey::DeadOf, own, "names of the dead").of(unit)];
     if let Some(per_hour) = per_hour.filter(|_| left.watched) {
-        evidence.push(Fact::new("more of them", per_hour.round() as u64, "/h", "names of the dead"));
+        evidence.push(Fact::new(FactKey::DeadMemcgsPerHour, per_hour.round() as u64, "names of the dead"));
     }
-    evidence.extend(cause.facts_about(&["restarts", "per hour"]));
+    evidence.extend(cause.facts(&[
+        FactKey::Restarts,
+        FactKey::RestartsPerHour,
+        FactKey::RestartsMeanwhile,
+        FactKey::ChurnPerHour,
+    ]));
     Some(Linked {
         because: format!("{} of the {} dead cgroups are its own", count(own), count(dead)),
         proofs: Proofs {
@@ -95,10 +100,9 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
 
 /// Whose they are is not known: then at least they become more about as often as it starts.
 fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
-    let restarts_per_hour =
-        cause.evidence.iter().find(|fact| fact.what.starts_with("restarts per hour"))?.value.as_f64();
-    let size = match (crate::zombies::growth::growth(case.evidence), restarts_per_hour) {
-        (Growth::Growing { by, over }, Some(restarts)) => {
+    let restarts = cause.number(FactKey::RestartsPerHour)?;
+    let size = match crate::zombies::growth::growth(case.evidence) {
+        Growth::Growing { by, over } => {
             let growth = by as f64 * 3600.0 / over.as_secs_f64().max(1.0);
             if growth < AS_MANY * restarts {
                 return None;
@@ -106,8 +110,8 @@ fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
             Proof::shown(format!("{} more in {}, about as many as it started", count(by), duration_words(over)))
         }
         // It starts again and again, and they become no more.
-        (Growth::Steady { .. }, _) => return None,
-        _ => Proof::not_seen("whether they become more was not watched for long enough"),
+        Growth::Steady { .. } => return None,
+        Growth::TooShort => Proof::not_seen("whether they become more was not watched for long enough"),
     };
     Some(Linked {
         because: format!("{} starts again and again, and each start makes a cgroup", cause.subject.name),

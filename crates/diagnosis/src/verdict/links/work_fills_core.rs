@@ -4,7 +4,7 @@ use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
-use crate::finding::{Fact, Finding};
+use crate::finding::{Fact, FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
@@ -92,6 +92,6 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 false => Proof::not_seen(format!("only {} of the core's time", percent(share))),
             },
         },
-        evidence: vec![Fact::new("of that core's time", (share * 1000.0).round() / 10.0, "%", "samples of the kernel")],
+        evidence: vec![Fact::new(FactKey::ShareOfThatCore, (share * 1000.0).round() / 10.0, "samples of the kernel")],
     })
 }

@@ -3,7 +3,7 @@
 use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::Finding;
+use crate::finding::{FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 use crate::words::{count, percent};
 
@@ -46,7 +46,7 @@ fn examine(case: &Case<'_>, _: &Finding, effect: &Finding) -> Option<Linked> {
                 false => Proof::not_seen(format!("only {} of the cgroups are dead", percent(part))),
             },
         },
-        evidence: effect.facts_about(&["of one core", "mostly in"]),
+        evidence: effect.facts(&[FactKey::ShareOfCore, FactKey::MostlyIn]),
     })
 }
 

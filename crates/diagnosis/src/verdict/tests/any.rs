@@ -5,7 +5,7 @@ use super::super::{Certainty, FindingRef, conclude};
 use super::is_honest;
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::rules::test_evidence::any::{evidence, number, time};
 use crate::ties::{Queue, Task, Ties, When};
 use proptest::collection::vec;
@@ -57,7 +57,7 @@ prop_compose! {
         kind in select(KINDS), name in select(&["ecs.service", "1", "eth0", "kubelet[2]", ""][..]), ties in ties(),
         silent in option::of(number()), title in "[a-z]{9}",
     ) -> Finding {
-        let facts = silent.map(|ms| Fact::new("time since the poll (NAPI) last ran", ms, "ms", "kernel log"));
+        let facts = silent.map(|ms| Fact::new(FactKey::SinceNapi, ms, "kernel log"));
         Finding {
             code, severity, subject: Subject::new(kind, name), title, detail: "detail".to_owned(),
             evidence: facts.into_iter().collect(), remedy: "remedy".to_owned(), ties,
@@ -74,7 +74,7 @@ proptest! {
         case.findings = findings;
         let conclusion = conclude(&case);
         let findings = case.findings;
-        let known: Vec<FindingRef> = findings.iter().map(FindingRef::to).collect();
+        let known: Vec<FindingRef> = findings.iter().map(Finding::reference).collect();
         is_honest(&conclusion);
         for verdict in &conclusion.verdicts {
             prop_assert!(known.contains(&verdict.root_cause));
@@ -94,7 +94,7 @@ proptest! {
         prop_assert!(conclusion.verdicts.is_sorted_by_key(|v| std::cmp::Reverse((v.severity, v.certainty))));
         // What hurts is explained or said to be unexplained, and not both.
         for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
-            let this = FindingRef::to(finding);
+            let this = finding.reference();
             let explained = conclusion.verdicts.iter().any(|verdict| {
                 verdict.root_cause == this || verdict.context.contains(&this) || verdict.chain.iter().any(|link| link.to == this)
             });

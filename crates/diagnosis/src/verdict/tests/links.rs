@@ -4,7 +4,7 @@ use super::node::{quiet, unit};
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::scene::time;
-use crate::finding::{Fact, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::Certainty;
 use crate::verdict::links::{Linked, examine};
@@ -99,7 +99,7 @@ fn the_hypervisor_fills_the_core_that_it_takes() {
 fn a_monopolist_fills_its_own_core_and_nobody_elses() {
     let cause = |core| (Code::CoreMonopolised, on(core, "spin", 2.0, 5.0));
     let core = |share: f64| Finding {
-        evidence: vec![Fact::new("owner's share of the busy time", share, "%", "schedstat")],
+        evidence: vec![Fact::new(FactKey::OwnerShare, share, "schedstat")],
         ..finding(Code::CoreSaturated, on(1, "spin", 2.0, 5.0))
     };
     let filled = |share| {
@@ -213,7 +213,7 @@ fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
 fn a_core_that_was_free_while_the_poll_was_silent_did_not_silence_it() {
     let reset = |at: f64| {
         let queues = vec![Queue { nic: "eth0".to_owned(), queue: None }];
-        let silent = Fact::new("time since the poll (NAPI) last ran", 5000u64, "ms", "kernel log");
+        let silent = Fact::new(FactKey::SinceNapi, 5000u64, "kernel log");
         let ties = Ties { queues, ..on(1, "", at, at) };
         let effect = Finding { evidence: vec![silent], ..finding(Code::NicReset, ties) };
         let taken = finding(Code::CoreSaturated, on(1, "spin", 0.0, 6.0));
@@ -226,14 +226,14 @@ fn a_core_that_was_free_while_the_poll_was_silent_did_not_silence_it() {
 #[test]
 fn too_little_cpu_is_the_doing_of_what_takes_enough_of_it() {
     let contention = || Finding {
-        evidence: vec![Fact::new("threads that waited, on average", 4.5, "", "schedstat")],
+        evidence: vec![Fact::new(FactKey::ThreadsWaiting, 4.5, "schedstat")],
         ..finding(Code::CpuContention, Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() })
     };
     let stolen = |percent: f64, severity| {
         let ties = Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() };
         let steal = Finding {
             severity,
-            evidence: vec![Fact::new("stolen, of all cores' time", percent, "%", "/proc/stat")],
+            evidence: vec![Fact::new(FactKey::Stolen, percent, "/proc/stat")],
             ..finding(Code::CpuSteal, ties)
         };
         link(&quiet().evidence(), steal, contention()).map(|l| l.proofs.certainty())

@@ -1,9 +1,9 @@
 //! What shows that one thing caused another, and how sure that makes us.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One of the three things that a link must show.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// What shows it.
@@ -33,7 +33,7 @@ impl Proof {
 }
 
 /// Where something speaks against a link there is no link, and so no proofs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proofs {
     /// Both are about the same unit, cgroup, core, queue or process.
     pub identity: Proof,
@@ -57,7 +57,7 @@ impl Proofs {
 /// *Proven*: same thing, right order, enough of it. *Likely*: the same thing, and one of the other two; the third could not be seen.
 /// *Possible*: less than that. A verdict is as certain as the
 /// weakest link on the way from its root to the worst that came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
     Possible,

@@ -1,19 +1,26 @@
 //! The codes that people cite, and their pages.
 
-use serde::{Serialize, Serializer};
+use crate::name::{Name, named};
 use std::fmt;
 
 macro_rules! codes {
     ($($variant:ident = $text:literal,)*) => {
         /// What can be wrong with a node. The text of a code never changes; its page is docs/findings/CODE.md.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Code { $($variant,)* }
+        pub enum Code {
+            $($variant,)*
+            /// Of a newer version than this one.
+            Other(Name),
+        }
 
         impl Code {
             pub const ALL: &[Code] = &[$(Code::$variant,)*];
 
-            pub fn as_str(self) -> &'static str {
-                match self { $(Code::$variant => $text,)* }
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Code::$variant => $text,)*
+                    Code::Other(name) => name.as_str(),
+                }
             }
 
             pub fn parse(text: &str) -> Option<Code> {
@@ -24,6 +31,7 @@ macro_rules! codes {
             pub fn page(self) -> &'static str {
                 match self {
                     $(Code::$variant => include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings/", $text, ".md")),)*
+                    Code::Other(_) => "This version of coroner has no page about it.\n",
                 }
             }
         }
@@ -69,8 +77,4 @@ impl fmt::Display for Code {
     }
 }
 
-impl Serialize for Code {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
+named!(Code, "a code of a finding");
