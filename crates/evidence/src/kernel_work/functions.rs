@@ -26,16 +26,25 @@ pub const STEP: Meaning = 1 << 1;
 pub const RECLAIM: Meaning = 1 << 2;
 /// The idle task, waiting.
 pub const IDLE: Meaning = 1 << 3;
-/// Work that interrupts something else, also the idle task.
+/// Work that interrupts something else, also the idle task: hard interrupts, soft ones, requests of other cores.
 pub const INTERRUPT: Meaning = 1 << 4;
 pub const PAGE_TABLES: Meaning = 1 << 5;
 pub const HUGE_PAGES: Meaning = 1 << 6;
 pub const PAGE_FAULT: Meaning = 1 << 7;
 pub const KERNFS: Meaning = 1 << 8;
 pub const NETWORK: Meaning = 1 << 9;
+/// The way back from an interrupt to what it interrupted: schedule() above it is not interrupt work.
+pub const LEAVING: Meaning = 1 << 10;
+/// The function has a name. User code has this bit and nothing else.
+pub const NAMED: Meaning = 1 << 14;
+pub const KERNEL: Meaning = 1 << 15;
+
+pub const USER_CODE: Meaning = NAMED;
+/// What a function in a module can mean. Idle drivers come as modules; anything else that we look for is the kernel's own.
+pub const OF_MODULES: Meaning = KERNEL | NAMED | IDLE;
 
 /// By the whole name, without what the compiler adds after a dot (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
-pub const FUNCTIONS: &[(Meaning, &[&str])] = &[
+pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
     (
         WALK,
         &[
@@ -249,73 +258,186 @@ pub const FUNCTIONS: &[(Meaning, &[&str])] = &[
     (
         // net/core/dev.c: packets that come in.
         NETWORK,
-        &[
-            "net_rx_action",
-            "net_tx_action",
-            "__napi_poll",
-            "napi_poll",
-            "napi_threaded_poll",
-            "napi_threaded_poll_loop",
-            "process_backlog",
-        ],
+        &["__napi_poll", "napi_poll", "napi_threaded_poll", "napi_threaded_poll_loop", "process_backlog"],
     ),
     (
+        // Where an idle core waits: kernel/sched/idle.c, drivers/cpuidle, drivers/acpi, arch/*; 5.4 to 6.18.
         IDLE,
         &[
             "do_idle",
             "cpu_startup_entry",
             "cpu_idle_poll",
             "cpuidle_idle_call",
+            "call_cpuidle",
             "default_idle_call",
-            "default_idle",
             "default_enter_idle",
-            "arch_cpu_idle",
-            "native_safe_halt",
-            "pv_native_safe_halt",
-            "acpi_safe_halt",
-            "mwait_idle",
+            "tick_nohz_idle_enter",
+            "tick_nohz_idle_exit",
             "poll_idle",
+            "haltpoll_select",
+            // The beginning of the section: another name of its first function.
+            "__cpuidle_text_start",
+            // x86
+            "arch_cpu_idle",
+            "default_idle",
+            "x86_idle",
+            "native_halt",
+            "mwait_idle",
+            "amd_e400_idle",
+            "tdx_halt",
+            "__tdx_hypercall",
+            "xen_hypercall_sched_op",
+            "acpi_processor_ffh_cstate_enter",
+            // arm64
             "cpu_do_idle",
+            "cpu_v7_do_idle",
+            "arch_cpu_idle_enter",
+            "arch_cpu_idle_exit",
+            "acpi_processor_ffh_lpi_enter",
+            "arm_cpuidle_suspend",
+            "psci_enter_idle_state",
+            "__psci_enter_domain_idle_state",
+            "psci_enter_domain_idle_state",
+            "psci_cpu_suspend_enter",
+            "psci_suspend_finisher",
+            "cpu_suspend",
+            "__cpu_suspend_enter",
+            "__invoke_psci_fn_hvc",
+            "__invoke_psci_fn_smc",
+            "__arm_smccc_hvc",
+            "__arm_smccc_smc",
+            // powerpc, s390, riscv
+            "snooze_loop",
+            "stop_loop",
+            "dedicated_cede_loop",
+            "enabled_wait",
+            "psw_idle",
+            "sbi_cpuidle_enter_state",
         ],
     ),
     (
+        // Packets, within a soft interrupt.
+        NETWORK | INTERRUPT,
+        &["net_rx_action", "net_tx_action"],
+    ),
+    (
+        // Entries of hard interrupts and the loop of soft ones, 5.4 to 6.18.
         INTERRUPT,
         &[
-            // x86 before 5.8.
-            "do_IRQ",
-            "ret_from_intr",
-            "apic_timer_interrupt",
-            "reschedule_interrupt",
-            "call_function_interrupt",
-            "call_function_single_interrupt",
-            "common_interrupt",
-            "asm_common_interrupt",
-            // arm64.
-            "el1_irq",
-            "el1h_64_irq",
-            "el1_interrupt",
-            "gic_handle_irq",
-            // Everywhere. What other cores ask for is done by the idle task without an interrupt of its own.
-            "irq_exit",
-            "irq_exit_rcu",
-            "__irq_exit_rcu",
+            // kernel/softirq.c
+            "handle_softirqs",
+            "__do_softirq",
             "do_softirq",
             "do_softirq_own_stack",
-            "__do_softirq",
-            "handle_softirqs",
+            "__softirqentry_text_start",
+            "__irq_exit_rcu",
+            "irq_exit_rcu",
+            "irq_exit",
+            "run_ksoftirqd",
+            "run_ktimerd",
+            // kernel/irq, and what the timer's and other cores' interrupts call on every machine
+            "handle_irq_event",
+            "handle_irq_event_percpu",
+            "__handle_irq_event_percpu",
+            "generic_handle_irq",
+            "__handle_domain_irq",
+            "handle_domain_irq",
+            "generic_handle_domain_irq",
+            "generic_handle_arch_irq",
+            "hrtimer_interrupt",
+            "generic_smp_call_function_single_interrupt",
+            // What other cores ask for is done by the idle task without an interrupt of its own.
             "flush_smp_call_function_from_idle",
             "flush_smp_call_function_queue",
             "__flush_smp_call_function_queue",
+            // x86 since 5.8; FRED since 6.9
+            "common_interrupt",
+            "__common_interrupt",
+            "asm_common_interrupt",
+            "fred_extint",
+            "exc_nmi",
+            "asm_exc_nmi",
+            "fred_exc_nmi",
+            "exc_xen_hypervisor_callback",
+            "asm_exc_xen_hypervisor_callback",
+            "xen_pv_evtchn_do_upcall",
+            "xen_evtchn_do_upcall",
+            // x86 to 5.7
+            "do_IRQ",
+            "ret_from_intr",
+            "do_nmi",
+            "nmi",
+            "end_repeat_nmi",
+            "scheduler_ipi",
+            "reschedule_interrupt",
+            "apic_timer_interrupt",
+            "call_function_interrupt",
+            "call_function_single_interrupt",
+            "irq_work_interrupt",
+            "thermal_interrupt",
+            "spurious_interrupt",
+            "error_interrupt",
+            "x86_platform_ipi",
+            "xen_hypervisor_callback",
+            "xen_hvm_callback_vector",
+            "hyperv_callback_vector",
+            "hyperv_vector_handler",
+            "hv_stimer0_callback_vector",
+            // arm64
+            "el1_irq",
+            "el0_irq",
+            "el0_irq_naked",
+            "el0_irq_compat",
+            "el1_interrupt",
+            "el0_interrupt",
+            "__el0_irq_handler_common",
+            "__el0_fiq_handler_common",
+            "call_on_irq_stack",
+            "do_interrupt_handler",
+            "gic_handle_irq",
+        ],
+    ),
+    (
+        LEAVING,
+        &[
+            "irqentry_exit",
+            "irqentry_exit_to_user_mode",
+            "irqentry_exit_cond_resched",
+            "raw_irqentry_exit_cond_resched",
+            "dynamic_irqentry_exit_cond_resched",
+            "exit_to_user_mode_loop",
+            "exit_to_user_mode_prepare",
+            "preempt_schedule_irq",
+            // x86 to 5.7
+            "prepare_exit_to_usermode",
+            "exit_to_usermode_loop",
+            "retint_user",
+            "retint_kernel",
+            "swapgs_restore_regs_and_return_to_usermode",
+            // arm64
+            "arm64_preempt_schedule_irq",
+            "exit_to_user_mode",
+            "arm64_exit_to_user_mode",
+            "arm64_exit_to_kernel_mode",
+            "exit_to_kernel_mode",
+            "do_notify_resume",
+            "ret_to_user",
+            "work_pending",
         ],
     ),
 ];
 
-/// By the beginning of the name.
-pub const FAMILIES: &[(Meaning, &str)] = &[
-    (IDLE, "intel_idle"),
-    (IDLE, "acpi_idle_"),
-    (IDLE, "mwait_idle_"),
-    (IDLE, "cpuidle_enter"),
-    (INTERRUPT, "asm_sysvec_"),
-    (INTERRUPT, "sysvec_"),
-];
+/// What some kernels and hypervisors have many of, by parts of the name.
+pub(super) fn family_of(name: &str) -> Meaning {
+    let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+    // `sysvec_apic_timer_interrupt`, `asm_sysvec_call_function`, `fred_sysvec_reschedule_ipi`.
+    let vector = name.trim_start_matches("asm_").trim_start_matches("fred_").trim_start_matches("__");
+    let of_arm64 = begins(&["el1h_", "el1t_", "el0t_"]) && ends(&["_irq", "_irq_handler", "_fiq", "_fiq_handler"]);
+    if vector.starts_with("sysvec_") || (begins(&["smp_"]) && ends(&["_interrupt"])) || of_arm64 {
+        return INTERRUPT;
+    }
+    // native_, pv_native_, xen_, pvm_, tdx_ and acpi_safe_halt; the drivers' states.
+    let waits = begins(&["intel_idle", "acpi_idle_", "mwait_idle_", "cpuidle_enter"]) || name.contains("_safe_halt");
+    if waits { IDLE } else { 0 }
+}

@@ -1,19 +1,22 @@
 //! What the kernel was at work on, by samples of its stacks.
 //!
-//! A stack is put into one [`WorkKind`] by the functions in it. The functions are named here once; whoever has addresses only (a sampler)
-//! looks up where these functions are, whoever has names (a profile) compares names. Which function means what is in `functions.rs`.
+//! A stack is put into one [`WorkKind`] by the names of its functions: [`meaning_of`] says what one function means, [`StackMeaning`] what they
+//! mean together, for stacks that are watched, recorded or imported alike. Which function means what is in `functions.rs`.
 
 mod functions;
 
-pub use functions::{
-    FAMILIES, FUNCTIONS, HUGE_PAGES, IDLE, INTERRUPT, KERNFS, Meaning, NETWORK, PAGE_FAULT, PAGE_TABLES, RECLAIM, STEP,
-    WALK,
+pub use functions::{Meaning, OF_MODULES, USER_CODE};
+
+use functions::{
+    FUNCTIONS, HUGE_PAGES, IDLE, INTERRUPT, KERNEL, KERNFS, LEAVING, NAMED, NETWORK, PAGE_FAULT, PAGE_TABLES, RECLAIM,
+    STEP, WALK, family_of,
 };
 
 use crate::Time;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::LazyLock;
 
 /// What the kernel did on all cores over a stretch of time, about a second of it at a time.
@@ -51,13 +54,54 @@ pub struct WorkRow {
     pub symbol: Option<String>,
 }
 
+/// What samples are added up by: the thread and the function as their owner knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkSum<Task, Function> {
+    pub core: u32,
+    pub task: Task,
+    pub kind: WorkKind,
+    /// The innermost one.
+    pub symbol: Function,
+}
+
+/// Rows of one second at most, but for what is put together. More are there only on nodes with hundreds of cores, where most are of one sample.
+const MAX_ROWS: usize = 128;
 /// What many threads did together.
 const OTHERS: &str = "(others)";
 
-/// The most first, and of more than `most` rows those that weigh least put together by core and kind: a node has hundreds of cores.
-pub fn fewer_rows(mut rows: Vec<WorkRow>, most: usize, weight: impl Fn(&WorkRow) -> u64) -> Vec<WorkRow> {
+/// The rows of one second, the most first. `who` tells pid, tid and comm; a function without a name is the empty string.
+pub fn rows_of<'n, Task: Copy + Eq + Hash, Function>(
+    sums: impl IntoIterator<Item = (WorkSum<Task, Function>, u64)>,
+    who: impl Fn(Task) -> (u32, u32, String),
+    name: impl Fn(Function) -> &'n str,
+) -> Vec<WorkRow> {
+    let mut found: HashMap<(u32, Task, WorkKind), HashMap<&str, u64>> = HashMap::new();
+    for (WorkSum { core, task, kind, symbol }, samples) in sums {
+        let sum = found.entry((core, task, kind)).or_default().entry(base_name(name(symbol))).or_default();
+        *sum = sum.saturating_add(samples);
+    }
+    let row = |((core, task, kind), functions): ((u32, Task, WorkKind), HashMap<&str, u64>)| {
+        let (pid, tid, comm) = who(task);
+        let samples = functions.values().fold(0, |sum: u64, samples| sum.saturating_add(*samples));
+        let named = functions.into_iter().filter(|(name, _)| !name.is_empty());
+        let symbol = named.max_by_key(|(name, samples)| (*samples, Reverse(*name))).map(|(name, _)| name.to_owned());
+        WorkRow { core, pid, tid, comm, kind, samples, symbol }
+    };
+    fewer_rows(found.into_iter().map(row).collect(), MAX_ROWS)
+}
+
+/// The most first, and of more than `most` rows those of processes that did least put together by core and kind: a node has hundreds of
+/// cores.
+fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
     if rows.len() > most {
-        rows.sort_by_cached_key(|row| (Reverse(weight(row)), Reverse(row.samples), row.core, row.tid, row.kind));
+        let mut processes: HashMap<u32, u64> = HashMap::new();
+        for row in &rows {
+            let sum = processes.entry(row.pid).or_default();
+            *sum = sum.saturating_add(row.samples);
+        }
+        rows.sort_by_cached_key(|row| {
+            (Reverse(processes[&row.pid]), Reverse(row.samples), row.core, row.tid, row.kind)
+        });
         let mut others: HashMap<(u32, WorkKind), WorkRow> = HashMap::new();
         for row in rows.split_off(most) {
             match others.get_mut(&(row.core, row.kind)) {
@@ -174,73 +218,154 @@ static MEANINGS: LazyLock<HashMap<&'static str, Meaning>> = LazyLock::new(|| {
     meanings
 });
 
-/// The meanings of a function by its name, with or without what the compiler adds after a dot; 0 if it tells nothing.
-pub fn meaning_of(function: &str) -> Meaning {
+/// A function's name without what the compiler adds after a dot: `do_idle.constprop.0`, `do_softirq.part.0`.
+pub fn base_name(function: &str) -> &str {
     // A leading dot is part of the name.
-    let base = match function.bytes().skip(1).position(|byte| byte == b'.') {
+    match function.bytes().skip(1).position(|byte| byte == b'.') {
         Some(dot) => function.get(..=dot).unwrap_or(function),
         None => function,
-    };
-    let by_name = MEANINGS.get(base).copied().unwrap_or(0);
-    by_name | FAMILIES.iter().filter(|(_, family)| base.starts_with(family)).fold(0, |all, (meaning, _)| all | meaning)
+    }
 }
 
-/// What a stack was about, by the meanings of its kernel functions, the innermost first. `None` if the core was idle.
-pub fn kind_of(chain: impl Iterator<Item = Meaning>) -> Option<WorkKind> {
-    let (mut all, mut innermost) = (0, true);
-    for meaning in chain {
-        // The idle loop is no work.
-        if meaning & IDLE != 0 {
+/// What a function of the kernel means by its name, which may be missing.
+pub fn meaning_of(function: &str) -> Meaning {
+    if function.is_empty() || function == "[unknown]" {
+        return KERNEL;
+    }
+    let name = base_name(function);
+    KERNEL | NAMED | MEANINGS.get(name).copied().unwrap_or(0) | family_of(name)
+}
+
+/// What the functions of a stack mean together. Built from the outermost to the innermost function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StackMeaning(Meaning);
+
+impl StackMeaning {
+    /// The stack with one more function, which the innermost one called.
+    #[inline]
+    #[must_use]
+    pub fn calls(self, function: Meaning) -> StackMeaning {
+        // What an interrupt interrupted says nothing about the interrupt's work, nor about what is done after it. User code interrupts nothing.
+        let apart = function & KERNEL == 0 || function & (INTERRUPT | LEAVING) != 0;
+        StackMeaning(function | if apart { 0 } else { self.0 & !STEP })
+    }
+
+    pub fn is_in_kernel(self) -> bool {
+        self.0 & KERNEL != 0
+    }
+
+    pub fn has_names(self) -> bool {
+        self.0 & NAMED != 0
+    }
+
+    /// The work of an interrupt, whoever was interrupted.
+    pub fn is_interrupt(self) -> bool {
+        self.0 & INTERRUPT != 0
+    }
+
+    /// Whether a core with this stack was idle. It is idle only in its idle task: a thread that runs the idle loop (idle injection) keeps
+    /// others from the core. And only if no interrupt runs above the idle loop; what the loop does for itself (choosing a state) is idle
+    /// time, as in /proc/stat. An idle task whose functions have no names is idle, as it mostly is.
+    pub fn is_idle(self, of_idle_task: bool) -> bool {
+        of_idle_task && !self.is_interrupt() && (self.0 & IDLE != 0 || !self.has_names())
+    }
+
+    /// What the kernel was at work on; `None` in user code and on an idle core.
+    pub fn work(self, of_idle_task: bool) -> Option<WorkKind> {
+        if !self.is_in_kernel() || self.is_idle(of_idle_task) {
             return None;
         }
-        all |= meaning & !STEP;
-        if innermost && meaning & STEP != 0 {
-            all |= STEP;
-        }
-        innermost = false;
-        // What stands outside was interrupted; if that is the idle loop, this is work all the same.
-        if meaning & INTERRUPT != 0 {
-            break;
-        }
+        let has = |meaning: Meaning| self.0 & meaning != 0;
+        // Helpers of a step have other callers, too: a step is one only within reclaim.
+        Some(match () {
+            () if !self.has_names() => WorkKind::Unnamed,
+            () if has(RECLAIM) && has(WALK | STEP) => WorkKind::ReclaimWalk,
+            () if has(WALK) => WorkKind::StatsWalk,
+            () if has(RECLAIM) => WorkKind::Reclaim,
+            () if has(PAGE_TABLES) => WorkKind::PageTables,
+            () if has(HUGE_PAGES) => WorkKind::HugePages,
+            () if has(NETWORK) => WorkKind::Network,
+            () if has(PAGE_FAULT) => WorkKind::PageFault,
+            () if has(KERNFS) => WorkKind::Kernfs,
+            () if has(INTERRUPT) => WorkKind::Interrupt,
+            () => WorkKind::Other,
+        })
     }
-    let has = |meaning: Meaning| all & meaning != 0;
-    // Helpers of a step have other callers, too: a step is one only within reclaim.
-    let kind = match () {
-        () if has(RECLAIM) && has(WALK | STEP) => WorkKind::ReclaimWalk,
-        () if has(WALK) => WorkKind::StatsWalk,
-        () if has(RECLAIM) => WorkKind::Reclaim,
-        () if has(PAGE_TABLES) => WorkKind::PageTables,
-        () if has(HUGE_PAGES) => WorkKind::HugePages,
-        () if has(NETWORK) => WorkKind::Network,
-        () if has(PAGE_FAULT) => WorkKind::PageFault,
-        () if has(KERNFS) => WorkKind::Kernfs,
-        () if has(INTERRUPT) => WorkKind::Interrupt,
-        () => WorkKind::Other,
-    };
-    Some(kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The innermost function first.
+    fn stack(chain: &[&str]) -> StackMeaning {
+        chain.iter().rev().fold(StackMeaning::default(), |stack, function| stack.calls(meaning_of(function)))
+    }
+
     fn of(chain: &[&str]) -> Option<WorkKind> {
-        kind_of(chain.iter().map(|function| meaning_of(function)))
+        stack(chain).work(false)
     }
 
     #[test]
     fn idle_is_idle_only_if_nothing_sits_above_it() {
-        assert_eq!(of(&["pv_native_safe_halt", "do_idle"]), None);
-        assert_eq!(of(&["menu_select", "do_idle"]), None, "what the idle loop does for itself");
-        assert_eq!(of(&["kfree", "handle_softirqs", "do_idle"]), Some(WorkKind::Interrupt));
-        assert_eq!(
-            of(&["kfree", "process_backlog", "net_rx_action", "handle_softirqs", "do_idle"]),
-            Some(WorkKind::Network)
-        );
+        const LOOP: [&str; 2] = ["do_idle", "cpu_startup_entry"];
+        for waits in [
+            &["pv_native_safe_halt", "default_idle", "default_idle_call"][..],
+            &["intel_idle_ibrs", "cpuidle_enter_state", "cpuidle_enter", "cpuidle_idle_call"],
+            &["acpi_idle_do_entry.isra.0", "acpi_idle_enter", "cpuidle_enter_state"],
+            &["xen_safe_halt", "default_idle_call"],
+            &["native_irq_return_iret", "default_idle"],
+            &["__arm_smccc_hvc", "cpu_suspend", "psci_cpu_suspend_enter", "psci_enter_idle_state"],
+            &["[unknown]"],
+            &[""],
+            // What the idle loop does for itself.
+            &["menu_select"],
+            &["__schedule", "schedule_idle"],
+            &[],
+        ] {
+            let idle = [waits, &LOOP].concat();
+            assert_eq!(stack(&idle).work(true), None, "{idle:?}");
+            assert_eq!(stack(&idle).work(false), Some(WorkKind::Other), "a thread that injects idle time: {idle:?}");
+            let above = [&["ena_intr_msix_io", "asm_common_interrupt"], &idle[..]].concat();
+            assert_eq!(stack(&above).work(true), Some(WorkKind::Interrupt), "{above:?}");
+            let packets = [&["kfree", "process_backlog", "net_rx_action", "handle_softirqs"], &idle[..]].concat();
+            assert_eq!(stack(&packets).work(true), Some(WorkKind::Network), "{packets:?}");
+        }
+        // Without callers the innermost function tells; without names nothing does, and most often an idle task idles.
+        assert!(stack(&["intel_idle"]).is_idle(true) && stack(&[""]).is_idle(true) && stack(&[]).is_idle(true));
+        assert!(!StackMeaning::default().calls(USER_CODE).is_idle(true), "a thread of another pid namespace");
+        assert_eq!(stack(&["", ""]).work(false), Some(WorkKind::Unnamed));
+    }
+
+    #[test]
+    fn whoever_was_interrupted_is_not_to_blame() {
+        for entry in [
+            "asm_sysvec_apic_timer_interrupt",
+            "__sysvec_call_function_single",
+            "fred_sysvec_reschedule_ipi",
+            "common_interrupt",
+            "do_IRQ",
+            "smp_apic_timer_interrupt",
+            "smp_call_function_single_interrupt",
+            "el1h_64_irq_handler",
+            "el0t_64_irq",
+            "el1_irq",
+            "do_softirq.part.0",
+            "__do_softirq",
+        ] {
+            let within = stack(&["work", entry, "mem_cgroup_iter", "shrink_node"]);
+            assert!(within.is_interrupt(), "{entry}");
+            assert_eq!(within.work(false), Some(WorkKind::Interrupt), "{entry}");
+            // On the way back to the program somebody else is chosen.
+            let back = stack(&["schedule", "irqentry_exit_to_user_mode", entry]);
+            assert!(!back.is_interrupt(), "{entry}");
+            assert_eq!(back.work(false), Some(WorkKind::Other), "{entry}");
+        }
+        assert!(stack(&["asm_common_interrupt", "irqentry_exit", "sysvec_reboot"]).is_interrupt());
         let interrupted =
             ["kfree", "net_rx_action", "handle_softirqs", "asm_common_interrupt", "mem_cgroup_iter", "shrink_node"];
-        assert_eq!(of(&interrupted), Some(WorkKind::Network), "whoever was interrupted is not to blame");
-        assert_eq!(of(&[]), Some(WorkKind::Other));
+        assert_eq!(of(&interrupted), Some(WorkKind::Network));
+        assert_eq!(of(&[]), None);
     }
 
     #[test]
@@ -282,7 +407,7 @@ mod tests {
         };
         let all: Vec<WorkRow> = (1..100).map(|tid| row(tid, u64::from(tid))).collect();
         let sum = |rows: &[WorkRow]| rows.iter().map(|row| row.samples).sum::<u64>();
-        let fewer = fewer_rows(all.clone(), 10, |row| row.samples);
+        let fewer = fewer_rows(all.clone(), 10);
         assert_eq!((fewer.len(), sum(&fewer)), (13, sum(&all)));
         assert!(fewer.windows(2).all(|pair| pair[0].samples >= pair[1].samples));
         let others: Vec<&WorkRow> = fewer.iter().filter(|row| row.comm == OTHERS).collect();
@@ -290,7 +415,7 @@ mod tests {
         let mut heaviest: Vec<u32> = fewer.iter().map(|row| row.tid).filter(|tid| *tid != 0).collect();
         heaviest.sort_unstable();
         assert_eq!(heaviest, (90..100).collect::<Vec<_>>());
-        assert_eq!(fewer_rows(all.clone(), 99, |_| 0).len(), 99);
+        assert_eq!(fewer_rows(all.clone(), 99).len(), 99);
     }
 
     #[test]

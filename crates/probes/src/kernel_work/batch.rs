@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use coroner_evidence::Time;
+use coroner_evidence::kernel_work::{Meaning, StackMeaning};
 
 use super::record::Sample;
 
@@ -106,9 +107,7 @@ impl Batch {
 
     fn insert(&mut self, chain: &[u64]) -> u32 {
         let mut node = NOWHERE;
-        for (inwards, &address) in chain.iter().enumerate().rev() {
-            // A caller goes on after its call, and after a call that never returns another function may stand.
-            let address = if inwards == 0 { address } else { address.saturating_sub(1) };
+        for &address in chain.iter().rev() {
             let next = self.nodes.len() as u32;
             node = match self.index.get(&(node, address)) {
                 Some(&known) => known,
@@ -123,15 +122,16 @@ impl Batch {
         node
     }
 
-    /// Addresses from the innermost function to the outermost.
-    pub fn chain(&self, node: u32) -> impl Iterator<Item = u64> {
-        let mut next = self.nodes.get(node as usize).map(|_| node);
-        std::iter::from_fn(move || {
-            let number = next?;
-            let node = self.nodes.get(number as usize)?;
-            next = (node.parent != number).then_some(node.parent);
-            Some(node.address)
-        })
+    /// What the stack of each node means.
+    pub fn meanings(&self, of: impl Fn(u64) -> Meaning) -> Vec<StackMeaning> {
+        let mut meanings: Vec<StackMeaning> = Vec::with_capacity(self.nodes.len());
+        for (number, node) in self.nodes.iter().enumerate() {
+            // A caller has a smaller number.
+            let caller =
+                if node.parent as usize == number { StackMeaning::default() } else { meanings[node.parent as usize] };
+            meanings.push(caller.calls(of(node.address)));
+        }
+        meanings
     }
 
     pub fn innermost(&self, node: u32) -> Option<u64> {
@@ -189,6 +189,13 @@ pub(super) mod tests {
     pub const HALT: u64 = 0xffff_ffff_8100_0510;
 
     impl Batch {
+        /// Addresses from the innermost function to the outermost.
+        fn chain(&self, node: u32) -> Vec<u64> {
+            let Some(Node { parent, address }) = self.nodes.get(node as usize).copied() else { return Vec::new() };
+            let callers = if parent == node { Vec::new() } else { self.chain(parent) };
+            [vec![address], callers].concat()
+        }
+
         pub fn put(&mut self, core: u32, pid: u32, at: u64, chain: &[u64]) {
             let bytes = sample(pid, at, chain);
             let Some(Record::Sample(sample)) = parse(&bytes) else { panic!("a sample") };
@@ -205,11 +212,11 @@ pub(super) mod tests {
         batch.put(0, 8, SECOND, &[]);
         assert_eq!(batch.nodes.len(), 4);
         let mut chains: Vec<(u32, u32, Vec<u64>)> =
-            batch.counts.keys().map(|key| (key.second, key.core, batch.chain(key.node).collect())).collect();
+            batch.counts.keys().map(|key| (key.second, key.core, batch.chain(key.node))).collect();
         chains.sort();
         let expected =
-            [(0, 0, vec![10, 19, 29]), (0, 0, vec![11, 19, 29]), (0, 1, vec![10, 19, 29]), (1, 0, Vec::new())];
-        assert_eq!(chains, expected, "callers are where they called");
+            [(0, 0, vec![10, 20, 30]), (0, 0, vec![11, 20, 30]), (0, 1, vec![10, 20, 30]), (1, 0, Vec::new())];
+        assert_eq!(chains, expected);
     }
 
     #[test]

@@ -34,7 +34,6 @@ use crate::root::{Root, clock};
 use batch::Batch;
 use record::Record;
 use rows::Sampling;
-use symbols::Symbols;
 use threads::ThreadNames;
 
 /// Samples a second of each core.
@@ -170,7 +169,7 @@ impl KernelSampler {
         let length = at.since(batch.from);
         let own = std::process::id();
         let symbols = match self.naming == Naming::Always || batch.is_worth_naming(self.rate_hz, length, own) {
-            true => match Symbols::read(&self.root, batch.addresses()) {
+            true => match symbols::read(&self.root, &batch.addresses()) {
                 Ok(symbols) => Some(symbols),
                 // What nobody can tell apart must not be taken for something harmless.
                 Err(error) => return blind::no_symbols(&self.root, &error, evidence),

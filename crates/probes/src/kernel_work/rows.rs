@@ -1,16 +1,12 @@
 //! Samples as what they tell: one [`KernelWork`] for each second.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use coroner_evidence::kernel_work::{fewer_rows, kind_of};
-use coroner_evidence::{KernelWork, Time, WorkKind, WorkRow};
+use coroner_evidence::kallsyms::Kallsyms;
+use coroner_evidence::kernel_work::{StackMeaning, WorkSum, meaning_of, rows_of};
+use coroner_evidence::{KernelWork, Time, WorkKind};
 
 use super::batch::{Batch, SECOND};
-use super::symbols::Symbols;
-
-/// Of one second. More are there only on nodes with hundreds of cores, where most are of one sample.
-const MAX_ROWS: usize = 128;
 
 /// A second that has hardly begun goes with the one before.
 const SHORTEST: u64 = SECOND / 2;
@@ -26,7 +22,7 @@ pub(super) struct Sampling {
 /// Without symbols what threads did is told as [`WorkKind::Unnamed`].
 pub(super) fn kernel_work(
     batch: &Batch,
-    symbols: Option<&Symbols>,
+    symbols: Option<&Kallsyms>,
     sampling: &Sampling,
     comm: &dyn Fn(u32, u32) -> String,
 ) -> Vec<KernelWork> {
@@ -39,46 +35,28 @@ pub(super) fn kernel_work(
         let sum = &mut seconds[second.min(last)].lost;
         *sum = sum.saturating_add(*lost);
     }
-    let mut kinds: HashMap<u32, Option<WorkKind>> = HashMap::new();
     let idle = batch.idle_address();
-    let mut found: Vec<HashMap<Who, Did<'_>>> = seconds.iter().map(|_| HashMap::new()).collect();
-    let mut processes: HashMap<u32, u64> = HashMap::new();
+    let nameless = StackMeaning::default().calls(meaning_of(""));
+    let meanings = symbols.map(|symbols| {
+        batch.meanings(|address| symbols.find(address).map_or_else(|| meaning_of(""), |symbol| symbol.meaning()))
+    });
+    let mut sums: Vec<HashMap<WorkSum<(u32, u32), &str>, u64>> = seconds.iter().map(|_| HashMap::new()).collect();
     for (key, &samples) in &batch.counts {
-        let kind = match symbols {
-            _ if batch.innermost(key.node).is_none() => Some(WorkKind::Unnamed),
-            Some(symbols) => *kinds
-                .entry(key.node)
-                .or_insert_with(|| kind_of(batch.chain(key.node).map(|address| symbols.meaning(address)))),
-            None => (key.pid != 0 || batch.innermost(key.node) != idle).then_some(WorkKind::Unnamed),
+        let idle_task = key.pid == 0;
+        let kind = match &meanings {
+            Some(meanings) => meanings.get(key.node as usize).unwrap_or(&nameless).work(idle_task),
+            None => (!idle_task || batch.innermost(key.node) != idle).then_some(WorkKind::Unnamed),
         };
         let Some(kind) = kind else { continue };
-        *processes.entry(key.pid).or_default() += samples;
-        let who = Who { core: key.core, pid: key.pid, tid: key.tid, kind };
-        let did = found[(key.second as usize).min(last)].entry(who).or_default();
-        did.samples += samples;
-        let symbol = symbols.zip(batch.innermost(key.node)).and_then(|(symbols, address)| symbols.name(address));
-        if let Some(symbol) = symbol {
-            *did.symbols.entry(symbol).or_default() += samples;
-        }
+        let symbol = symbols.zip(batch.innermost(key.node)).and_then(|(symbols, address)| symbols.find(address));
+        let symbol = symbol.map_or("", |symbol| symbol.name);
+        let sum = WorkSum { core: key.core, task: (key.pid, key.tid), kind, symbol };
+        *sums[(key.second as usize).min(last)].entry(sum).or_default() += samples;
     }
-    for (second, found) in seconds.iter_mut().zip(found) {
-        second.rows = rows(found, &processes, comm);
+    for (second, sums) in seconds.iter_mut().zip(sums) {
+        second.rows = rows_of(sums, |(pid, tid)| (pid, tid, comm(pid, tid)), |symbol| symbol);
     }
     seconds
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Who {
-    core: u32,
-    pid: u32,
-    tid: u32,
-    kind: WorkKind,
-}
-
-#[derive(Debug, Default)]
-struct Did<'a> {
-    samples: u64,
-    symbols: HashMap<&'a str, u64>,
 }
 
 /// Empty seconds from the beginning of the batch to its end.
@@ -94,27 +72,12 @@ fn seconds(from: Time, sampling: &Sampling) -> Vec<KernelWork> {
     seconds
 }
 
-/// On a large node those of processes that did least of all are put together.
-fn rows(
-    found: HashMap<Who, Did<'_>>,
-    processes: &HashMap<u32, u64>,
-    comm: &dyn Fn(u32, u32) -> String,
-) -> Vec<WorkRow> {
-    let row = |(who, did): (Who, Did<'_>)| {
-        let Who { core, pid, tid, kind } = who;
-        let symbol = did.symbols.into_iter().max_by_key(|(name, samples)| (*samples, Reverse(*name)));
-        let symbol = symbol.map(|(name, _)| name.to_owned());
-        WorkRow { core, pid, tid, comm: comm(pid, tid), kind, samples: did.samples, symbol }
-    };
-    let rows = found.into_iter().map(row).collect();
-    fewer_rows(rows, MAX_ROWS, |row| processes.get(&row.pid).copied().unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::batch::tests::HALT;
-    use super::super::symbols::tests::{TEXT, symbols};
+    use super::super::symbols::tests::TEXT;
     use super::*;
+    use coroner_evidence::WorkRow;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
     const SHRINK_NODE: u64 = BASE + 0x110;
@@ -123,7 +86,7 @@ mod tests {
     const OTHER: u64 = BASE + 0x710;
 
     fn told(batch: &Batch, with: Option<&str>, to: u64) -> Vec<KernelWork> {
-        let symbols = with.map(|text| symbols(text, &batch.addresses()));
+        let symbols = with.map(|text| Kallsyms::covering(text.as_bytes(), &batch.addresses()).unwrap().unwrap());
         let sampling = Sampling { to: Time(to), rate_hz: 49, cores: 2 };
         kernel_work(batch, symbols.as_ref(), &sampling, &|pid, tid| format!("{pid}/{tid}"))
     }
@@ -152,7 +115,7 @@ mod tests {
     fn seconds_tell_who_did_what_where() {
         let [first, second] = &told(&mixed(), Some(TEXT), 3 * SECOND + 10)[..] else { panic!("two seconds") };
         assert_eq!((first.from, first.to, first.lost), (Time(SECOND), Time(2 * SECOND), 0));
-        let walk = row(1, 7, WorkKind::ReclaimWalk, 3, Some("alias_of_iter"));
+        let walk = row(1, 7, WorkKind::ReclaimWalk, 3, Some("mem_cgroup_iter"));
         assert_eq!(first.rows, [walk, row(1, 7, WorkKind::Other, 1, Some("something_else"))]);
         assert_eq!((second.from, second.to, second.lost), (Time(2 * SECOND), Time(3 * SECOND + 10), 3));
         assert_eq!(second.rows, [row(0, 0, WorkKind::Interrupt, 1, Some("something_else"))]);
@@ -168,7 +131,7 @@ mod tests {
     #[test]
     fn a_second_has_so_many_rows_and_loses_no_sample() {
         let mut batch = Batch::new(Time(0));
-        let threads = 4 * MAX_ROWS as u32;
+        let threads = 4 * 128;
         for pid in 1..=threads {
             batch.put(pid % 192, pid, 1, &[OTHER]);
         }
@@ -176,7 +139,7 @@ mod tests {
             batch.put(core, 77_000, 1, &[SHRINK_NODE]);
         }
         let [second] = &told(&batch, Some(TEXT), SECOND)[..] else { panic!("one second") };
-        assert!(second.rows.len() <= MAX_ROWS + 192, "{}", second.rows.len());
+        assert!(second.rows.len() <= 128 + 192, "{}", second.rows.len());
         assert_eq!(second.samples(|_| true), u64::from(threads) + 5);
         assert_eq!(second.rows.iter().filter(|row| row.pid == 77_000).count(), 5, "who did most stays");
         assert!(second.rows.iter().any(|row| row.comm == "(others)" && row.pid == 0));

@@ -15,14 +15,25 @@ pub fn place_of(module: &str, high: bool) -> Place {
         let mapped = ["vdso", "vsyscall", "heap", "stack", "anon", "uprobes", "vvar"];
         return if mapped.iter().any(|name| inner.starts_with(name)) { Place::User } else { Place::Kernel };
     }
-    let is_module_file = base.ends_with(".ko") || [".ko.xz", ".ko.gz", ".ko.zst"].iter().any(|end| base.ends_with(end));
-    if base == "vmlinux" || base.starts_with("vmlinux-") || is_module_file {
+    if base == "vmlinux" || base.starts_with("vmlinux-") || is_module_file(base) {
         Place::Kernel
     } else if is_jit_map(module) {
         Place::Jit
     } else {
         Place::User
     }
+}
+
+/// Whether the kernel's code with this name is a module's, or a BPF program's.
+pub fn is_module(module: &str) -> bool {
+    match module.strip_prefix('[') {
+        Some(inner) => !["kernel", "guest", "unknown"].iter().any(|own| inner.starts_with(own)),
+        None => is_module_file(base_name(module)),
+    }
+}
+
+fn is_module_file(base: &str) -> bool {
+    [".ko", ".ko.xz", ".ko.gz", ".ko.zst"].iter().any(|end| base.ends_with(end))
 }
 
 /// perf's `/tmp/perf-PID.map`.

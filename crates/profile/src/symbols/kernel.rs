@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use coroner_evidence::kallsyms::{Kallsyms, KernelSymbol};
+
 use super::elf::{cached, hex};
-use super::kallsyms::{Kallsyms, KernelSymbol};
 use super::kernel_list::KernelList;
 use super::read_bounded;
 

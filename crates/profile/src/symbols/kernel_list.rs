@@ -9,12 +9,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::kallsyms::{Kallsyms, KernelSymbol, address_of_line};
+use coroner_evidence::kallsyms::{self, Kallsyms, KernelSymbol, LONGEST_LINE, address_of_line};
 
 /// The part of the file that is read at once.
 const BLOCK: u64 = 4096;
-/// No line is longer: KSYM_NAME_LEN is 512.
-const LONGEST_LINE: u64 = 1024;
 /// The first line of a block is looked for in so much.
 const PEEK: usize = 256;
 /// How many places are compared to see that the lines are in order.
@@ -114,7 +112,7 @@ impl KernelList {
                 let read = lines.and_then(Kallsyms::parse);
                 self.blocks[*block] = read.map_or(Block::Useless, Block::Read);
             }
-            matches!(&self.blocks[*block], Block::Read(read) if read.begins() <= address)
+            matches!(&self.blocks[*block], Block::Read(read) if read.begins().is_some_and(|begins| begins <= address))
         })
     }
 
@@ -163,7 +161,7 @@ impl KernelList {
         let mut from = 0;
         while from < self.length {
             let text = self.lines(from, STEP)?;
-            if let Some(address) = super::kallsyms::address_of(&text, name) {
+            if let Some(address) = kallsyms::address_of(&text, name) {
                 return Some(address);
             }
             from += STEP;

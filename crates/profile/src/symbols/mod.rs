@@ -5,7 +5,6 @@
 //! than none. Nothing is read before the first address that needs it.
 
 mod elf;
-mod kallsyms;
 mod kernel;
 mod kernel_list;
 mod perf_map;
@@ -20,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use kallsyms::{Kallsyms, KernelSymbol};
+pub use coroner_evidence::kallsyms::Kallsyms;
 pub use kernel::RecordedKernel;
 pub use perf_map::PerfMap;
 

@@ -4,21 +4,19 @@
 //! A profile has what that probe has not: cores that were sampled faster for a while, and cycles instead of a clock. So here weights are
 //! added up as time, and told as samples of the usual rate.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use coroner_evidence::kernel_work::{fewer_rows, kind_of, meaning_of};
-use coroner_evidence::{KernelWork, Time, WorkKind, WorkRow};
+use coroner_evidence::kernel_work::{WorkSum, rows_of};
+use coroner_evidence::{KernelWork, Time, WorkRow};
 
 use super::clocks::{Clocks, Ticking};
+use super::kinds::Meanings;
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, Place, Sample, StackId, StrId, TaskId};
+use crate::model::{Dictionary, Sample, StrId, Strings, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Rows of one second.
-const MAX_ROWS: usize = 128;
 /// Seconds are closed when samples are so much later: those of late chunks still come.
 const OPEN_SECONDS: u64 = 10;
 /// What all open seconds may hold.
@@ -42,8 +40,8 @@ pub struct Sampled {
 #[derive(Default)]
 pub struct WorkSums {
     clocks: Clocks,
-    stacks: Vec<Option<Of>>,
-    open: BTreeMap<u64, HashMap<Key, u64, Seeded>>,
+    stacks: Meanings,
+    open: BTreeMap<u64, HashMap<WorkSum<TaskId, StrId>, u64, Seeded>>,
     held: usize,
     /// Before this, seconds are closed.
     closed: u64,
@@ -56,22 +54,6 @@ pub struct WorkSums {
     saw_kernel: bool,
     /// Some function of the kernel had a name.
     has_names: bool,
-}
-
-/// What a stack is about.
-#[derive(Clone, Copy)]
-enum Of {
-    /// User code, or an idle core.
-    Nothing,
-    Work(WorkKind, StrId),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    core: u32,
-    task: TaskId,
-    kind: WorkKind,
-    symbol: StrId,
 }
 
 /// A second whose rows have weights for samples.
@@ -108,10 +90,14 @@ impl WorkSums {
             return;
         }
         self.close_before(names, second.saturating_sub(OPEN_SECONDS));
-        let of = self.of(names, sample.stack);
+        let stack = self.stacks.of(names, sample.stack);
+        self.saw_kernel |= stack.is_in_kernel();
+        self.has_names |= stack.is_in_kernel() && stack.has_names();
         let sums = self.open.entry(second).or_default();
-        let Of::Work(kind, symbol) = of else { return };
-        let key = Key { core, task: sample.task, kind, symbol };
+        let Some(kind) = stack.work(names.task(sample.task).is_idle_task(&names.strings)) else { return };
+        let innermost = names.stacks.split(sample.stack);
+        let symbol = innermost.map_or(Strings::EMPTY, |(_, frame)| names.frames.get(frame).symbol);
+        let key = WorkSum { core, task: sample.task, kind, symbol };
         match sums.get_mut(&key) {
             Some(sum) => *sum = sum.saturating_add(weight),
             None if self.held >= MAX_SUMS => self.lost += 1,
@@ -130,34 +116,6 @@ impl WorkSums {
     /// There were stacks of the kernel, and none of its functions has a name: nobody knows what it did.
     pub fn is_nameless(&self) -> bool {
         self.saw_kernel && !self.has_names
-    }
-
-    fn of(&mut self, names: &Dictionary, stack: StackId) -> Of {
-        let at = stack.0 as usize;
-        if let Some(Some(known)) = self.stacks.get(at) {
-            return *known;
-        }
-        let kernel: Vec<StrId> = names
-            .stacks
-            .leaf_first(stack)
-            .map(|frame| names.frames.get(frame))
-            .take_while(|frame| frame.place == Place::Kernel)
-            .map(|frame| frame.symbol)
-            .collect();
-        let is_named = |symbol: &StrId| !names.strings.get(*symbol).is_empty();
-        self.saw_kernel |= !kernel.is_empty();
-        self.has_names |= kernel.iter().any(is_named);
-        let of = match kernel.first() {
-            None => Of::Nothing,
-            Some(&innermost) if !kernel.iter().any(is_named) => Of::Work(WorkKind::Unnamed, innermost),
-            Some(&innermost) => {
-                let meanings = kernel.iter().map(|symbol| meaning_of(names.strings.get(*symbol)));
-                kind_of(meanings).map_or(Of::Nothing, |kind| Of::Work(kind, innermost))
-            }
-        };
-        self.stacks.resize(self.stacks.len().max(at + 1), None);
-        self.stacks[at] = Some(of);
-        of
     }
 
     fn close_before(&mut self, names: &Dictionary, second: u64) {
@@ -229,32 +187,19 @@ impl WorkSums {
 const MAX_PERIODS: usize = 64;
 
 /// By core, thread and kind, with the weights for samples.
-fn rows(names: &Dictionary, sums: HashMap<Key, u64, Seeded>) -> Vec<WorkRow> {
-    let mut by_work: HashMap<(u32, TaskId, WorkKind), Vec<(u64, StrId)>> = HashMap::new();
-    for (Key { core, task, kind, symbol }, weight) in sums {
-        by_work.entry((core, task, kind)).or_default().push((weight, symbol));
-    }
-    let row = |((core, task, kind), functions): ((u32, TaskId, WorkKind), Vec<(u64, StrId)>)| {
+fn rows(names: &Dictionary, sums: HashMap<WorkSum<TaskId, StrId>, u64, Seeded>) -> Vec<WorkRow> {
+    let who = |task| {
         let task = names.task(task);
-        let most = functions.iter().max_by_key(|(weight, symbol)| (*weight, Reverse(symbol.0)));
-        let symbol = most.map(|(_, symbol)| names.strings.get(*symbol)).filter(|name| !name.is_empty());
-        WorkRow {
-            core,
-            pid: task.pid.unwrap_or(0),
-            tid: task.tid.unwrap_or(0),
-            comm: names.strings.get(task.comm).to_owned(),
-            kind,
-            samples: functions.iter().fold(0, |sum, (weight, _)| sum.saturating_add(*weight)),
-            symbol: symbol.map(str::to_owned),
-        }
+        (task.pid.unwrap_or(0), task.tid.unwrap_or(0), names.strings.get(task.comm).to_owned())
     };
-    fewer_rows(by_work.into_iter().map(row).collect(), MAX_ROWS, |row| row.samples)
+    rows_of(sums, who, |symbol| names.strings.get(symbol))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::made::Made;
     use super::*;
+    use coroner_evidence::WorkKind;
 
     const SAMPLED: Sampled = Sampled { rate_hz: 49, cores: 2, busy: None, lost: 0 };
 
@@ -267,7 +212,8 @@ mod tests {
         stack: &[&str],
         (n, period): (u64, u64),
     ) {
-        let task = made.task_of(comm, Some(70), Some(71));
+        let (pid, tid) = if comm == "swapper" { (0, 0) } else { (70, 71) };
+        let task = made.task_of(comm, Some(pid), Some(tid));
         let stack = made.stack(stack);
         for i in 0..n {
             made.sample(event, core, second * SECOND + i * SECOND / n.max(1), task, stack);
@@ -306,7 +252,8 @@ mod tests {
         let [fifth, sixth] = &told(&made, &SAMPLED)[..] else { panic!("two seconds") };
         assert_eq!((fifth.from, fifth.to, fifth.rate_hz, fifth.cores), (Time(5 * SECOND), Time(6 * SECOND), 49, 2));
         assert_eq!(fifth.rows, [row(1, "kubelet", WorkKind::StatsWalk, 49, "css_rstat_flush")]);
-        assert_eq!(sixth.rows, [row(0, "swapper", WorkKind::Network, 9, "kfree")]);
+        let idle = WorkRow { pid: 0, tid: 0, ..row(0, "swapper", WorkKind::Network, 9, "kfree") };
+        assert_eq!(sixth.rows, [idle]);
     }
 
     #[test]
