@@ -82,7 +82,7 @@ impl NamedFile {
     /// The function at an offset into the file: where it lies in the file, and its name.
     pub fn find(&mut self, file_offset: u64) -> Option<(Range<u64>, String)> {
         let segment = self.segments.iter().find(|segment| file_offset.wrapping_sub(segment.offset) < segment.size)?;
-        let address = segment.address.wrapping_add(file_offset - segment.offset);
+        let address = segment.address.wrapping_add(file_offset.wrapping_sub(segment.offset));
         let (range, name) = self.table.find(address)?;
         let offset_of = |address: u64| address.wrapping_sub(segment.address).wrapping_add(segment.offset);
         Some((offset_of(range.start)..offset_of(range.end), name))
