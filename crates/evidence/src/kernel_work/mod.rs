@@ -64,6 +64,18 @@ pub struct WorkSum<Task, Function> {
     pub symbol: Function,
 }
 
+/// Pid, tid and comm of a row, live and recorded alike. A thread has no number when it is about to be gone; it has no name if it ended before
+/// anybody could ask.
+pub fn who(pid: Option<u32>, tid: Option<u32>, name: Option<&str>) -> (u32, u32, String) {
+    let name = match (pid, tid) {
+        (None, _) | (_, None) => "(exiting)",
+        // kernel/events/core.c: perf_event_pid_type.
+        (Some(0), _) => "(idle task, or of another pid namespace)",
+        _ => name.unwrap_or("(gone)"),
+    };
+    (pid.unwrap_or(0), tid.unwrap_or(0), name.to_owned())
+}
+
 /// Rows of one second at most, but for what is put together. More are there only on nodes with hundreds of cores, where most are of one sample.
 const MAX_ROWS: usize = 128;
 /// What many threads did together.

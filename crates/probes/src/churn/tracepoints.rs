@@ -4,17 +4,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, Said, kind, record_header, sample, sample_bit};
 use coroner_evidence::{CoreSet, Time};
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use super::event::{Event, Kind, text_until_nul};
+use super::event::{Event, Kind};
 use super::format::Format;
 use super::processes::Processes;
 use crate::Root;
-use crate::perf::record::{COMM, EXIT, FORK, LOST, SAMPLE};
-use crate::perf::{self, Attributes, HEADER, Ring, flag, more_files, sample};
+use crate::perf::{self, Attributes, Ring, flag, more_files};
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
 
@@ -94,10 +94,15 @@ impl Tracepoints {
     pub fn drain(&mut self, last: bool, mut tell: impl FnMut(Event)) {
         let complete = Time(now().0.saturating_sub(IN_ORDER_AFTER.as_nanos() as u64));
         let Tracepoints { rings, formats, hierarchy, waiting, lost, .. } = self;
+        let attr = layout();
         for ring in rings {
-            let sound = ring.drain(|record| match (word(record, 0).unwrap_or(0), &record[HEADER..]) {
-                (LOST, body) => *lost = lost.saturating_add(long(body, 8).unwrap_or(1)),
-                (kind, body) => waiting.extend(parse(kind, body, formats, *hierarchy)),
+            let sound = ring.drain(|record| {
+                let ((kind, misc, _), body) = (record_header(record, false), &record[HEADER..]);
+                match Said::parse(kind, misc, attr.own_part(body), false) {
+                    Some(Said::Lost(records)) => *lost = lost.saturating_add(records),
+                    Some(said) => waiting.extend(understood(said, kind, body, &attr, formats, *hierarchy)),
+                    None => {}
+                }
             });
             if !sound {
                 *lost = lost.saturating_add(1);
@@ -127,47 +132,41 @@ impl Tracepoints {
     }
 }
 
-/// A record's body, with the process and the time that sample_type asks for (include/uapi/linux/perf_event.h: PERF_RECORD_*).
-fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
-    match kind {
-        SAMPLE => {
-            // pid and tid, time, length of the raw record, the raw record, which begins with its tracepoint's number
-            let (pid, at, size) = (word(body, 0)?, long(body, 8)?, word(body, 16)?);
-            let raw = body.get(20..)?;
-            let raw = raw.get(..size as usize)?;
-            let tracepoint = u32::from(u16::from_ne_bytes(raw.get(..2)?.try_into().ok()?));
+const SAMPLE_TYPE: u64 = sample_bit::TID | sample_bit::TIME | sample_bit::RAW;
+
+/// How records look that are asked for in [`open_ring`].
+fn layout() -> Attr {
+    Attr { sample_type: SAMPLE_TYPE, sample_id_all: true, ..Attr::default() }
+}
+
+/// What a record tells of a process; threads are born, named and end in the same way.
+fn understood(
+    said: Said<'_>,
+    kind: u32,
+    body: &[u8],
+    attr: &Attr,
+    formats: &[(Kind, Format)],
+    hierarchy: u64,
+) -> Option<(Time, Record)> {
+    let record = match said {
+        Said::Began { pid, tid, parent_pid, .. } if pid == tid && pid != 0 => {
+            Record::Forked { pid, parent: parent_pid }
+        }
+        Said::Ended { pid, tid } if pid == tid && pid != 0 => Record::Ended { pid },
+        Said::Named { pid, tid, name, .. } if pid == tid && pid != 0 => {
+            Record::Named { pid, comm: String::from_utf8_lossy(name).into_owned() }
+        }
+        Said::Other if kind == kind::SAMPLE => {
+            let RawSample { pid, raw, .. } = sample::parse(Fields::new(body, false), attr)?;
+            // It begins with its tracepoint's number.
+            let tracepoint = u32::from(Fields::new(raw, false).u16()?);
             let (kind, format) = formats.iter().find(|(_, f)| f.tracepoint == tracepoint)?;
-            let record = format.read(raw).filter(|r| r.hierarchy == hierarchy)?;
-            Some((Time(at), Record::Happened { pid, kind: *kind, id: record.id, path: record.path }))
+            let cgroup = format.read(raw).filter(|cgroup| cgroup.hierarchy == hierarchy)?;
+            Record::Happened { pid: pid?, kind: *kind, id: cgroup.id, path: cgroup.path }
         }
-        FORK | EXIT => {
-            let (pid, parent, tid) = (word(body, 0)?, word(body, 4)?, word(body, 8)?);
-            // Threads are born and end in the same way.
-            if pid != tid || pid == 0 {
-                return None;
-            }
-            let record = if kind == FORK { Record::Forked { pid, parent } } else { Record::Ended { pid } };
-            Some((Time(long(body, 16)?), record))
-        }
-        COMM => {
-            // The name, filled up to eight bytes; then once more pid and tid, and the time.
-            let (pid, tid) = (word(body, 0)?, word(body, 4)?);
-            let end = body.len().checked_sub(16)?;
-            if pid != tid || pid == 0 {
-                return None;
-            }
-            Some((Time(long(body, end + 8)?), Record::Named { pid, comm: text_until_nul(body.get(8..end)?) }))
-        }
-        _ => None,
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        _ => return None,
+    };
+    Some((Time(attr.time_of(kind, body, false)?), record))
 }
 
 fn ring_bytes(cores: usize) -> usize {
@@ -183,7 +182,7 @@ fn open_ring(core: u32, tracepoints: &[u32], data_bytes: usize) -> io::Result<Ri
             kind: perf::TYPE_TRACEPOINT,
             config: u64::from(id),
             sample_period: 1,
-            sample_type: sample::TID | sample::TIME | sample::RAW,
+            sample_type: SAMPLE_TYPE,
             flags: flag::DISABLED | flag::WATERMARK | flag::SAMPLE_ID_ALL | flag::USE_CLOCKID | more,
             wakeup: (data_bytes / 4) as u32,
             clock_id: libc::CLOCK_MONOTONIC,
@@ -287,6 +286,12 @@ mod tests {
         }
     }
 
+    fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
+        let attr = layout();
+        let said = Said::parse(kind, 0, attr.own_part(body), false)?;
+        understood(said, kind, body, &attr, formats, hierarchy)
+    }
+
     fn words(words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
@@ -294,11 +299,11 @@ mod tests {
     #[test]
     fn processes_are_told_from_threads() {
         let body = |tid| words(&[50, 40, tid, 40, 9, 0, 50, 50, 9, 0]);
-        assert_eq!(parse(FORK, &body(50), &[], 0), Some((Time(9), Record::Forked { pid: 50, parent: 40 })));
-        assert_eq!(parse(FORK, &body(51), &[], 0), None);
-        assert_eq!(parse(EXIT, &body(50), &[], 0), Some((Time(9), Record::Ended { pid: 50 })));
+        assert_eq!(parse(kind::FORK, &body(50), &[], 0), Some((Time(9), Record::Forked { pid: 50, parent: 40 })));
+        assert_eq!(parse(kind::FORK, &body(51), &[], 0), None);
+        assert_eq!(parse(kind::EXIT, &body(50), &[], 0), Some((Time(9), Record::Ended { pid: 50 })));
         let comm = [words(&[50, 50]), b"mkdir\0\0\0".to_vec(), words(&[50, 50, 9, 0])].concat();
-        assert_eq!(parse(COMM, &comm, &[], 0), Some((Time(9), Record::Named { pid: 50, comm: "mkdir".into() })));
+        assert_eq!(parse(kind::COMM, &comm, &[], 0), Some((Time(9), Record::Named { pid: 50, comm: "mkdir".into() })));
     }
 
     proptest! {

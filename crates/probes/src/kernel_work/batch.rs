@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use coroner_evidence::Time;
 use coroner_evidence::kernel_work::{Meaning, StackMeaning};
-
-use super::record::Sample;
+use coroner_evidence::perf::RawSample;
 
 /// Half a megabyte, with its index two. A node of 192 cores that are all in the kernel all the time fills it in some seconds.
 const MAX_NODES: usize = 32 << 10;
@@ -34,8 +33,9 @@ pub(super) struct Key {
     /// Since the beginning of the batch.
     pub second: u32,
     pub core: u32,
-    pub pid: u32,
-    pub tid: u32,
+    /// 0 for the idle task and for those outside our pid namespace; `None` for one that is about to be gone.
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
     pub node: u32,
 }
 
@@ -64,12 +64,12 @@ impl Batch {
         Batch { from, ..Batch::default() }
     }
 
-    pub fn add(&mut self, core: u32, sample: &Sample<'_>) {
-        let second = self.second(Time(sample.time_ns));
+    pub fn add(&mut self, core: u32, sample: &RawSample<'_>) {
+        let at = Time(sample.time.unwrap_or(0));
         let node = self.node(sample);
-        let key = Key { second, core, pid: sample.pid, tid: sample.tid, node };
+        let key = Key { second: self.second(at), core, pid: sample.pid, tid: sample.tid, node };
         if self.counts.len() >= MAX_COUNTS && !self.counts.contains_key(&key) {
-            return self.lose(Time(sample.time_ns), 1);
+            return self.lose(at, 1);
         }
         *self.counts.entry(key).or_default() += 1;
     }
@@ -93,10 +93,10 @@ impl Batch {
         self.nodes.len() > MAX_NODES * 3 / 4 || self.counts.len() > MAX_COUNTS * 3 / 4
     }
 
-    fn node(&mut self, sample: &Sample<'_>) -> u32 {
+    fn node(&mut self, sample: &RawSample<'_>) -> u32 {
         let mut chain = std::mem::take(&mut self.reader);
         chain.clear();
-        chain.extend(sample.chain());
+        chain.extend(sample.addresses());
         if chain != self.last.0 {
             self.last.1 = self.insert(&chain);
             std::mem::swap(&mut self.last.0, &mut chain);
@@ -149,7 +149,7 @@ impl Batch {
     /// is elsewhere.
     pub fn idle_address(&self) -> Option<u64> {
         let mut addresses: HashMap<u64, u64> = HashMap::new();
-        for (key, samples) in self.counts.iter().filter(|(key, _)| key.pid == 0) {
+        for (key, samples) in self.counts.iter().filter(|(key, _)| key.pid == Some(0)) {
             if let Some(address) = self.innermost(key.node) {
                 *addresses.entry(address).or_default() += samples;
             }
@@ -164,12 +164,12 @@ impl Batch {
         let mut by_core: HashMap<(u32, u32), u64> = HashMap::new();
         let mut by_process: HashMap<u32, u64> = HashMap::new();
         for (key, samples) in &self.counts {
-            if key.pid == 0 && self.innermost(key.node) == idle {
+            if key.pid == Some(0) && self.innermost(key.node) == idle {
                 continue;
             }
             *by_core.entry((key.second, key.core)).or_default() += samples;
-            if key.pid != 0 && key.pid != own {
-                *by_process.entry(key.pid).or_default() += samples;
+            if let Some(pid) = key.pid.filter(|pid| *pid != 0 && *pid != own) {
+                *by_process.entry(pid).or_default() += samples;
             }
         }
         let rate = f64::from(rate_hz);
@@ -183,7 +183,6 @@ impl Batch {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::record::{Record, parse, tests::sample};
     use super::*;
 
     pub const HALT: u64 = 0xffff_ffff_8100_0510;
@@ -197,9 +196,9 @@ pub(super) mod tests {
         }
 
         pub fn put(&mut self, core: u32, pid: u32, at: u64, chain: &[u64]) {
-            let bytes = sample(pid, at, chain);
-            let Some(Record::Sample(sample)) = parse(&bytes) else { panic!("a sample") };
-            self.add(core, &sample);
+            let chain: Vec<u8> = chain.iter().flat_map(|address| address.to_ne_bytes()).collect();
+            let (pid, tid) = (Some(pid), Some(pid + 1));
+            self.add(core, &RawSample { pid, tid, time: Some(at), chain: &chain, ..RawSample::default() });
         }
     }
 

@@ -18,26 +18,28 @@ mod batch;
 mod blind;
 #[cfg(test)]
 mod host_tests;
-mod record;
 mod rows;
 mod symbols;
 mod threads;
 
 use std::time::Duration;
 
+use coroner_evidence::perf::{Attr, Fields, HEADER, Said, kind, record_header, sample, sample_bit};
 use coroner_evidence::{Evidence, Time};
 use rustix::time::ClockId;
 
 use crate::perf::cores::{CoreLosses, ONLINE, SampledCores, Wanted, online};
-use crate::perf::{self, Attributes, Event, flag, sample};
+use crate::perf::{self, Attributes, Event, flag};
 use crate::root::{Root, clock};
 use batch::Batch;
-use record::Record;
 use rows::Sampling;
 use threads::ThreadNames;
 
 /// Samples a second of each core.
 pub const RATE_HZ: u32 = 49;
+
+/// What each sample holds: process and thread, time, and the chain of return addresses.
+const SAMPLE_TYPE: u64 = sample_bit::TID | sample_bit::TIME | sample_bit::CALLCHAIN;
 
 /// A sample with 127 frames (kernel.perf_event_max_stack) and its marks.
 const DEEPEST_SAMPLE: usize = 32 + 130 * 8;
@@ -143,13 +145,17 @@ impl KernelSampler {
 
     fn drain(&mut self, at: Time) {
         let (batch, threads) = (&mut self.batch, &mut self.threads);
-        self.cores.drain(at, &mut |core, bytes| match record::parse(bytes) {
-            Some(Record::Sample(sample)) => {
-                batch.add(core, &sample);
-                threads.saw(sample.pid, sample.tid);
+        let attr = Attr { sample_type: SAMPLE_TYPE, ..Attr::default() };
+        self.cores.drain(at, &mut |core, record| {
+            let ((kind, misc, _), body) = (record_header(record, false), &record[HEADER..]);
+            if kind == kind::SAMPLE {
+                if let Some(sample) = sample::parse(Fields::new(body, false), &attr) {
+                    batch.add(core, &sample);
+                    threads.saw(sample.pid, sample.tid);
+                }
+            } else if let Some(Said::Named { tid, name, .. }) = Said::parse(kind, misc, body, false) {
+                threads.named(tid, name);
             }
-            Some(Record::Named(tid, name)) => threads.named(tid, name),
-            Some(Record::Other) | None => {}
         });
         self.note_losses(at, &self.cores.losses(at));
     }
@@ -177,8 +183,8 @@ impl KernelSampler {
             false => None,
         };
         let sampling = Sampling { to: at, rate_hz: self.rate_hz, cores: self.cores.iter().count() as u32 };
-        let comm = |pid, tid| self.threads.name(pid, tid);
-        evidence.kernel_work.extend(rows::kernel_work(&batch, symbols.as_ref(), &sampling, &comm));
+        let who = |pid, tid| self.threads.who(pid, tid);
+        evidence.kernel_work.extend(rows::kernel_work(&batch, symbols.as_ref(), &sampling, &who));
         self.threads.forget();
     }
 
@@ -206,8 +212,7 @@ fn attributes(rate_hz: u32, read_format: u64) -> Attributes {
         kind: perf::TYPE_SOFTWARE,
         config: perf::COUNT_SW_CPU_CLOCK,
         sample_period: u64::from(rate_hz),
-        // What a record of a sample holds, in this order: process and thread, time, and the chain of return addresses.
-        sample_type: sample::TID | sample::TIME | sample::CALLCHAIN,
+        sample_type: SAMPLE_TYPE,
         read_format,
         // Not exclude_idle: it would also drop interrupts served by an idle core.
         // With a record of each exec: who reads statistics is often gone before we could ask for its name.

@@ -24,7 +24,7 @@ pub(super) fn kernel_work(
     batch: &Batch,
     symbols: Option<&Kallsyms>,
     sampling: &Sampling,
-    comm: &dyn Fn(u32, u32) -> String,
+    who: &dyn Fn(Option<u32>, Option<u32>) -> (u32, u32, String),
 ) -> Vec<KernelWork> {
     let mut seconds = seconds(batch.from, sampling);
     if seconds.is_empty() {
@@ -40,9 +40,10 @@ pub(super) fn kernel_work(
     let meanings = symbols.map(|symbols| {
         batch.meanings(|address| symbols.find(address).map_or_else(|| meaning_of(""), |symbol| symbol.meaning()))
     });
-    let mut sums: Vec<HashMap<WorkSum<(u32, u32), &str>, u64>> = seconds.iter().map(|_| HashMap::new()).collect();
+    let mut sums: Vec<HashMap<WorkSum<(Option<u32>, Option<u32>), &str>, u64>> =
+        seconds.iter().map(|_| HashMap::new()).collect();
     for (key, &samples) in &batch.counts {
-        let idle_task = key.pid == 0;
+        let idle_task = key.pid == Some(0);
         let kind = match &meanings {
             Some(meanings) => meanings.get(key.node as usize).unwrap_or(&nameless).work(idle_task),
             None => (!idle_task || batch.innermost(key.node) != idle).then_some(WorkKind::Unnamed),
@@ -54,7 +55,7 @@ pub(super) fn kernel_work(
         *sums[(key.second as usize).min(last)].entry(sum).or_default() += samples;
     }
     for (second, sums) in seconds.iter_mut().zip(sums) {
-        second.rows = rows_of(sums, |(pid, tid)| (pid, tid, comm(pid, tid)), |symbol| symbol);
+        second.rows = rows_of(sums, |(pid, tid)| who(pid, tid), |symbol| symbol);
     }
     seconds
 }
@@ -88,7 +89,10 @@ mod tests {
     fn told(batch: &Batch, with: Option<&str>, to: u64) -> Vec<KernelWork> {
         let symbols = with.map(|text| Kallsyms::covering(text.as_bytes(), &batch.addresses()).unwrap().unwrap());
         let sampling = Sampling { to: Time(to), rate_hz: 49, cores: 2 };
-        kernel_work(batch, symbols.as_ref(), &sampling, &|pid, tid| format!("{pid}/{tid}"))
+        kernel_work(batch, symbols.as_ref(), &sampling, &|pid, tid| {
+            let (pid, tid) = (pid.unwrap(), tid.unwrap());
+            (pid, tid, format!("{pid}/{tid}"))
+        })
     }
 
     fn row(core: u32, pid: u32, kind: WorkKind, samples: u64, symbol: Option<&str>) -> WorkRow {

@@ -2,13 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::Root;
+use coroner_evidence::kernel_work::who;
 
-/// A thread that had ended before its name could be asked for.
-const GONE: &str = "(gone)";
-/// The idle task's own work, or a task that this pid namespace does not show (kernel/events/core.c: perf_event_pid_type).
-const IDLE: &str = "(idle task, or of another pid namespace)";
-const EXITING: &str = "(exiting)";
+use crate::Root;
 
 /// So many are asked for at each look.
 const EACH_LOOK: usize = 256;
@@ -19,7 +15,7 @@ const MAX_NAMES: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct ThreadNames {
     /// Of threads that were sampled.
-    names: HashMap<u32, String>,
+    names: HashMap<u32, Option<String>>,
     /// Of those that got a name since we look.
     begun: HashMap<u32, String>,
     /// Sampled and without a name: process and thread.
@@ -27,17 +23,22 @@ pub(super) struct ThreadNames {
 }
 
 impl ThreadNames {
-    pub fn saw(&mut self, pid: u32, tid: u32) {
-        let is_one = pid != 0 && pid != u32::MAX;
-        if is_one && !self.names.contains_key(&tid) && self.names.len() + self.nameless.len() < MAX_NAMES {
+    pub fn saw(&mut self, pid: Option<u32>, tid: Option<u32>) {
+        if let (Some(pid @ 1..), Some(tid)) = (pid, tid)
+            && !self.names.contains_key(&tid)
+            && self.names.len() + self.nameless.len() < MAX_NAMES
+        {
             self.nameless.insert((pid, tid));
         }
     }
 
     pub fn named(&mut self, tid: u32, name: &[u8]) {
+        if name.is_empty() {
+            return;
+        }
         let name = String::from_utf8_lossy(name).into_owned();
         if let Some(known) = self.names.get_mut(&tid) {
-            *known = name;
+            *known = Some(name);
             return;
         }
         if self.begun.len() >= MAX_BEGUN {
@@ -57,16 +58,14 @@ impl ThreadNames {
                 let files = [format!("/proc/{pid}/task/{tid}/comm"), format!("/proc/{pid}/comm")];
                 files.iter().find_map(|file| root.read_line(file))
             });
-            self.names.insert(tid, name.unwrap_or_else(|| GONE.to_owned()));
+            self.names.insert(tid, name);
         }
     }
 
-    pub fn name(&self, pid: u32, tid: u32) -> String {
-        match pid {
-            0 => IDLE.to_owned(),
-            u32::MAX => EXITING.to_owned(),
-            _ => self.names.get(&tid).or_else(|| self.begun.get(&tid)).cloned().unwrap_or_else(|| GONE.to_owned()),
-        }
+    /// As a row of the kernel's work tells it.
+    pub fn who(&self, pid: Option<u32>, tid: Option<u32>) -> (u32, u32, String) {
+        let name = |tid| self.names.get(&tid).and_then(Option::as_ref).or_else(|| self.begun.get(&tid));
+        who(pid, tid, tid.and_then(name).map(String::as_str))
     }
 
     /// Thread numbers are used again.
@@ -91,15 +90,16 @@ mod tests {
         std::fs::write(dir.path().join("proc/7/comm"), "java\n").unwrap();
         let mut threads = ThreadNames::default();
         for (pid, tid) in [(7, 7), (7, 8), (7, 11), (9, 9), (10, 10), (0, 0)] {
-            threads.saw(pid, tid);
+            threads.saw(Some(pid), Some(tid));
         }
         threads.named(9, b"cat");
         threads.look(&Root::at(dir.path()));
         threads.named(8, b"renamed");
-        assert_eq!(threads.name(7, 7), "java");
-        assert_eq!(threads.name(7, 8), "renamed");
-        assert_eq!(threads.name(7, 11), "java", "it ended, its process did not");
-        assert_eq!((threads.name(9, 9).as_str(), threads.name(10, 10).as_str()), ("cat", GONE));
-        assert_eq!(threads.name(0, 0), IDLE);
+        let name = |pid, tid| threads.who(Some(pid), Some(tid)).2;
+        assert_eq!(name(7, 7), "java");
+        assert_eq!(name(7, 8), "renamed");
+        assert_eq!(name(7, 11), "java", "it ended, its process did not");
+        assert_eq!((name(9, 9).as_str(), name(10, 10).as_str()), ("cat", "(gone)"));
+        assert_eq!(threads.who(None, None), (0, 0, "(exiting)".to_owned()));
     }
 }

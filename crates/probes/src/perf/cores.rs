@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use coroner_evidence::perf::{HEADER, Said, record_header};
 use coroner_evidence::{CoreSet, Time};
 
-use super::record::{LOST, THROTTLE, UNTHROTTLE};
-use super::{Attributes, Event, HEADER, Ring};
+use super::{Attributes, Event, Ring};
 use crate::Root;
 
 /// Which cores there are.
@@ -187,14 +187,12 @@ impl SampledCore {
         let SampledCore { number, ring, lost, throttled_since, throttled_ns, heard } = self;
         let sound = ring.drain(|record| {
             *heard = now;
-            let word = |at: usize| record.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
-            match record.get(..4).and_then(|kind| kind.try_into().ok()).map_or(0, u32::from_ne_bytes) {
-                // The event's id, then how many.
-                LOST => *lost = lost.saturating_add(word(HEADER + 8).unwrap_or(1)),
-                THROTTLE => *throttled_since = word(HEADER),
-                UNTHROTTLE => {
-                    let (since, until) = (throttled_since.take(), word(HEADER));
-                    let held = since.zip(until).map_or(0, |(since, until)| until.saturating_sub(since));
+            let (kind, misc, _) = record_header(record, false);
+            match Said::parse(kind, misc, &record[HEADER..], false) {
+                Some(Said::Lost(records)) => *lost = lost.saturating_add(records),
+                Some(Said::Throttled(at)) => *throttled_since = Some(at),
+                Some(Said::Unthrottled(at)) => {
+                    let held = throttled_since.take().map_or(0, |since| at.saturating_sub(since));
                     *throttled_ns = throttled_ns.saturating_add(held);
                 }
                 _ => {}

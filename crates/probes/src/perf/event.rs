@@ -4,20 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What a record of a sample holds (PERF_SAMPLE_*).
-pub(crate) mod sample {
-    pub const TID: u64 = 1 << 1;
-    pub const TIME: u64 = 1 << 2;
-    pub const CALLCHAIN: u64 = 1 << 5;
-    pub const CPU: u64 = 1 << 7;
-    pub const PERIOD: u64 = 1 << 8;
-    pub const RAW: u64 = 1 << 10;
-}
-
 /// Bits of [`Attributes::flags`].
 pub(crate) mod flag {
     pub const DISABLED: u64 = 1 << 0;
     pub const EXCLUDE_USER: u64 = 1 << 4;
+    pub const EXCLUDE_KERNEL: u64 = 1 << 5;
+    pub const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     pub const MMAP: u64 = 1 << 8;
     pub const COMM: u64 = 1 << 9;
     pub const FREQUENCY: u64 = 1 << 10;
@@ -68,7 +60,7 @@ const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
-/// An event of all processes on one core, until it is dropped.
+/// An event, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Event {
     file: File,
@@ -76,16 +68,26 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// The size of the attributes is set here.
+    /// Of all processes on one core.
     pub fn open(core: u32, attributes: &Attributes) -> io::Result<Event> {
-        let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
         let core = i32::try_from(core).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Event::of(-1, core, attributes)
+    }
+
+    /// Of the calling thread, wherever it runs.
+    pub fn of_this_thread(attributes: &Attributes) -> io::Result<Event> {
+        Event::of(0, -1, attributes)
+    }
+
+    /// The size of the attributes is set here.
+    fn of(pid: libc::pid_t, core: libc::c_int, attributes: &Attributes) -> io::Result<Event> {
+        let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
         // SAFETY: the attributes live through the call and have the size they claim.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
                 std::ptr::from_ref(&attributes),
-                -1 as libc::pid_t,
+                pid,
                 core,
                 -1 as libc::c_int,
                 FLAG_FD_CLOEXEC,

@@ -1,37 +1,28 @@
 //! perf_event_open(2): events of one core, and the ring in which the kernel leaves what they saw. All `unsafe` of it is here.
 //!
-//! Layouts are those of include/uapi/linux/perf_event.h.
+//! Layouts are those of include/uapi/linux/perf_event.h; what records say is in [`coroner_evidence::perf`].
 
 pub(crate) mod blind;
 pub(crate) mod cores;
 mod event;
 mod ring;
 
-pub(crate) use event::{Attributes, Event, flag, sample};
-pub(crate) use ring::{HEADER, Ring};
+pub(crate) use event::{Attributes, Event, flag};
+pub(crate) use ring::Ring;
 
 use crate::Root;
 
 /// Software events of the kernel: its own clock, which every machine has, virtual ones too.
 pub(crate) const TYPE_SOFTWARE: u32 = 1;
 pub(crate) const COUNT_SW_CPU_CLOCK: u64 = 0;
+/// Counts nothing.
+pub(crate) const COUNT_SW_DUMMY: u64 = 9;
 pub(crate) const TYPE_HARDWARE: u32 = 0;
 pub(crate) const COUNT_HW_CPU_CYCLES: u64 = 0;
 pub(crate) const TYPE_TRACEPOINT: u32 = 2;
 
 /// Reading an event also tells how many records found no room (Linux 6.0).
 pub(crate) const READ_FORMAT_LOST: u64 = 1 << 4;
-
-/// Kinds of records (enum perf_event_type).
-pub(crate) mod record {
-    pub const LOST: u32 = 2;
-    pub const COMM: u32 = 3;
-    pub const EXIT: u32 = 4;
-    pub const THROTTLE: u32 = 5;
-    pub const UNTHROTTLE: u32 = 6;
-    pub const FORK: u32 = 7;
-    pub const SAMPLE: u32 = 9;
-}
 
 /// Beyond this a sampler hurts the node.
 const MAX_RATE_HZ: u32 = 1000;

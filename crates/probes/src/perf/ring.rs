@@ -5,12 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use coroner_evidence::perf::{HEADER, record_header};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{Attributes, Event};
-
-/// struct perf_event_header: type, misc, size. Records are aligned to 8 bytes, so that a header never goes over the end.
-pub(crate) const HEADER: usize = 8;
 
 /// Where struct perf_event_mmap_page keeps what we need of it.
 const DATA_HEAD: usize = 1024;
@@ -110,7 +108,8 @@ impl Ring {
         while sound && self.tail != head {
             let left = head.wrapping_sub(self.tail).min(room) as usize;
             let at = (self.tail % room) as usize;
-            let size = if left < HEADER { 0 } else { record_size(self.data(at, HEADER)) };
+            // Records are aligned to 8 bytes, so that a header never goes over the end.
+            let size = if left < HEADER { 0 } else { record_header(self.data(at, HEADER), false).2 };
             // No record is like this: skip all, rather than read what nobody wrote.
             if size < HEADER || size > left {
                 sound = false;
@@ -156,8 +155,4 @@ impl Drop for Ring {
         // SAFETY: mapped by us with this length, not used after this.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.page + self.data_size) };
     }
-}
-
-fn record_size(header: &[u8]) -> usize {
-    usize::from(u16::from_ne_bytes([header[6], header[7]]))
 }

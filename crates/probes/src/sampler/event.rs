@@ -2,10 +2,13 @@
 
 use std::io;
 
-use crate::perf::{self, Attributes, Event, flag, sample};
+use coroner_evidence::perf::sample_bit;
+
+use crate::perf::{self, Attributes, Event, flag};
 
 /// What each sample holds, in the kernel's order: process and thread, time, core, period, and the chain of return addresses.
-pub(super) const SAMPLE_TYPE: u64 = sample::TID | sample::TIME | sample::CPU | sample::PERIOD | sample::CALLCHAIN;
+pub(super) const SAMPLE_TYPE: u64 =
+    sample_bit::TID | sample_bit::TIME | sample_bit::CPU | sample_bit::PERIOD | sample_bit::CALLCHAIN;
 
 /// What ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

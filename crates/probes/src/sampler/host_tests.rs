@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use coroner_evidence::perf::{Attr, Fields, HEADER, Said, kind, record_header, sample};
 use coroner_lab::{Child, HostLock};
 
 use super::*;
-use crate::perf::HEADER;
-use crate::perf::record::{COMM, FORK, SAMPLE};
 
 #[derive(Debug)]
 struct Ticked {
@@ -19,22 +18,20 @@ struct Ticked {
     frames: u64,
 }
 
-fn word(record: &[u8], at: usize) -> u64 {
-    let at = HEADER + at * 8;
-    record.get(at..at + 8).map_or(0, |bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
-}
-
-fn kind(record: &[u8]) -> u32 {
-    u32::from_ne_bytes(record[..4].try_into().unwrap())
-}
-
 fn samples(sampler: &mut Sampler) -> Vec<Ticked> {
+    let attr = Attr { sample_type: SAMPLE_TYPE, ..Attr::default() };
     let mut samples = Vec::new();
     sampler.drain(&mut |core, record| {
-        if kind(record) == SAMPLE {
-            assert_eq!(word(record, 2) as u32, core);
-            let (pid, frames) = (word(record, 0) as u32, word(record, 4));
-            samples.push(Ticked { core, pid, time: word(record, 1), period: word(record, 3), frames });
+        if record_header(record, false).0 == kind::SAMPLE {
+            let sample = sample::parse(Fields::new(&record[HEADER..], false), &attr).unwrap();
+            assert_eq!(sample.core, Some(core));
+            samples.push(Ticked {
+                core,
+                pid: sample.pid.unwrap_or(u32::MAX),
+                time: sample.time.unwrap(),
+                period: sample.period.unwrap(),
+                frames: sample.chain.len() as u64 / 8,
+            });
         }
     });
     samples
@@ -97,13 +94,16 @@ fn births_and_names_of_short_processes_are_told() {
     let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; exec sleep 600"])).unwrap();
     let (mut forks, mut names) = (Vec::new(), Vec::new());
     let began = Instant::now();
-    while names.iter().filter(|name: &&Vec<u8>| name.starts_with(b"true\0")).count() < 3 {
+    while names.iter().filter(|name: &&Vec<u8>| name.as_slice() == b"true").count() < 3 {
         assert!(began.elapsed() < Duration::from_secs(60), "{names:?}");
         std::thread::sleep(Duration::from_millis(50));
-        sampler.drain(&mut |_, record| match kind(record) {
-            FORK => forks.push((word(record, 0) >> 32) as u32),
-            COMM => names.push(record[HEADER + 8..].to_vec()),
-            _ => {}
+        sampler.drain(&mut |_, record| {
+            let (kind, misc, _) = record_header(record, false);
+            match Said::parse(kind, misc, &record[HEADER..], false) {
+                Some(Said::Began { parent_pid, .. }) => forks.push(parent_pid),
+                Some(Said::Named { name, .. }) => names.push(name.to_vec()),
+                _ => {}
+            }
         });
     }
     assert!(forks.iter().filter(|parent| **parent == child.pid()).count() >= 3);

@@ -16,13 +16,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use coroner_evidence::perf::{Attr, HEADER, record_header};
+
 use crate::import::Report;
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample};
-use crate::records::attr::Attr;
+use crate::records::Limits;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};
-use crate::records::{HEADER, Limits, record_header};
 use crate::symbols::Symbols;
 use node::Node;
 

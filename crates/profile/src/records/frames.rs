@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use coroner_evidence::perf::sample::CONTEXT;
+
 use super::Limits;
 use super::space::{Dso, Tasks};
 use crate::model::hash::Seeded;
 use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, Place, StackId, StrId, Strings, label};
 use crate::symbols::{Answer, Function, MappedFile, Symbols, hex};
 
-/// Addresses from here on are no addresses: they say whose the following ones are (`PERF_CONTEXT_*`).
-const CONTEXT: u64 = -4095i64 as u64;
+/// Whose the following addresses are.
 const CONTEXT_HYPERVISOR: u64 = -32i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_USER: u64 = -512i64 as u64;

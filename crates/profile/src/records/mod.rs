@@ -1,56 +1,18 @@
-//! Records of the kernel's perf events, as they stand in perf's files and in the kernel's rings: samples, and between them what was
-//! mapped where and who was called what.
+//! What the records of the kernel's perf events ([`coroner_evidence::perf`]) do in their turn, out of perf's files and out of the kernel's rings.
 //!
 //! [`order`] puts the records of several cores in order of time; [`work`] does what each of them says in its turn; [`space`] knows
 //! the processes, and [`frames`] makes stacks of addresses. What records alone do not tell comes from [`Beyond`]: a file has a header, a live
 //! node can be asked.
 
-pub(crate) mod attr;
-pub(crate) mod fields;
 pub(crate) mod frames;
 pub(crate) mod order;
-pub(crate) mod sample;
 pub(crate) mod space;
 pub(crate) mod work;
 
 use std::rc::Rc;
 
 use crate::symbols::RecordedKernel;
-use fields::Fields;
 use space::Tasks;
-
-/// Kinds of records (include/uapi/linux/perf_event.h; from 64 on tools/lib/perf/include/perf/event.h).
-pub(crate) mod kind {
-    pub const MMAP: u32 = 1;
-    pub const LOST: u32 = 2;
-    pub const COMM: u32 = 3;
-    pub const EXIT: u32 = 4;
-    pub const THROTTLE: u32 = 5;
-    pub const UNTHROTTLE: u32 = 6;
-    pub const FORK: u32 = 7;
-    pub const SAMPLE: u32 = 9;
-    pub const MMAP2: u32 = 10;
-    pub const LOST_SAMPLES: u32 = 13;
-    pub const KSYMBOL: u32 = 17;
-    pub const CGROUP: u32 = 19;
-    pub const FIRST_OF_PERF: u32 = 64;
-    pub const HEADER_ATTR: u32 = 64;
-    pub const TRACING_DATA: u32 = 66;
-    pub const FINISHED_ROUND: u32 = 68;
-    pub const AUXTRACE: u32 = 71;
-    pub const HEADER_FEATURE: u32 = 80;
-    pub const COMPRESSED: u32 = 81;
-    pub const COMPRESSED2: u32 = 83;
-    pub const LAST_OF_PERF: u32 = 100;
-}
-
-/// The size of `struct perf_event_header`: kind, misc, size.
-pub(crate) const HEADER: usize = 8;
-
-pub(crate) fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
-    let mut fields = Fields::new(record, swap);
-    (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0), usize::from(fields.u16().unwrap_or(0)))
-}
 
 /// How much is remembered. What is beyond loses names, not samples.
 #[derive(Clone, Copy, Debug)]

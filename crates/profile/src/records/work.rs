@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::attr::Attr;
-use super::fields::Fields;
+use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, Said, kind, record_header, sample};
+
 use super::frames::{Around, Mode, Namer};
-use super::sample::{self, RawSample};
 use super::space::{Mapping, Tasks};
-use super::{Beyond, HEADER, Limits, kind, record_header};
+use super::{Beyond, Limits};
 use crate::import::{OddityKind, Report, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, StackId, Strings, Task};
@@ -21,10 +20,6 @@ const MAX_PATH: usize = 4096;
 const MAX_KSYMBOL: usize = 512;
 /// Cores are numbered below this; a larger number says that none is known.
 const MAX_CORES: u32 = u16::MAX as u32;
-const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-const MISC_COMM_EXEC: u16 = 1 << 13;
-/// `PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER`.
-const KSYMBOL_GONE: u16 = 1;
 /// More cgroups than a node has; beyond it the oldest lose their names.
 const MAX_CGROUPS: usize = 1 << 20;
 
@@ -41,18 +36,11 @@ pub(crate) struct Events<'a> {
 impl Events<'_> {
     /// When a record was written, if it says so.
     pub fn time_of(&self, kind: u32, body: &[u8], swap: bool) -> Option<u64> {
-        if kind == kind::SAMPLE {
-            let attr = match self.alike {
-                true => self.attrs.first()?,
-                false => &self.attrs[attr_of(self.attrs, self.ids, body, swap)?],
-            };
-            let mut fields = Fields::new(body, swap);
-            fields.skip_words(attr.time_word()? as u64)?;
-            return fields.u64();
-        }
-        let words = self.attrs.first()?.time_word_from_end()?;
-        let at = body.len().checked_sub(words * 8)?;
-        Fields::new(&body[at..], swap).u64()
+        let attr = match kind {
+            kind::SAMPLE if !self.alike => &self.attrs[attr_of(self.attrs, self.ids, body, swap)?],
+            _ => self.attrs.first()?,
+        };
+        attr.time_of(kind, body, swap)
     }
 }
 
@@ -134,105 +122,67 @@ impl Work {
                 Some(())
             })
         } else {
-            // What every record ends with must not be taken for a part of a path.
-            let trailer = events.attrs.first().map_or(0, Attr::trailer);
-            let core = self.core_of(body, events.attrs).filter(|core| *core < MAX_CORES);
-            self.side_record(kind, misc, &body[..body.len().saturating_sub(trailer)], core, beyond)
+            let attr = events.attrs.first();
+            let core = attr.and_then(|attr| attr.core_of(body, self.swap)).filter(|core| *core < MAX_CORES);
+            let said = Said::parse(kind, misc, attr.map_or(body, |attr| attr.own_part(body)), self.swap);
+            said.map(|said| self.side_record(said, Mode::of_record(misc), core, beyond))
         };
         if done.is_none() {
             self.report.odd(OddityKind::BadRecord, place, format!("record of kind {kind}").as_bytes());
         }
     }
 
-    fn side_record(
-        &mut self,
-        kind: u32,
-        misc: u16,
-        body: &[u8],
-        core: Option<u32>,
-        beyond: &mut impl Beyond,
-    ) -> Option<()> {
-        let mut fields = Fields::new(body, self.swap);
-        match kind {
-            kind::MMAP | kind::MMAP2 => {
-                let (pid, _tid) = (fields.u32()?, fields.u32()?);
-                let (start, length, file_offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
-                let (mut build_id, mut inode) = (None, None);
-                if kind == kind::MMAP2 {
-                    let mut node = Fields::new(fields.bytes(24)?, self.swap);
-                    if misc & MISC_MMAP_BUILD_ID != 0 {
-                        let id = node.bytes(24)?;
-                        build_id = Some(&id[4..4 + usize::from(id[0]).min(20)]);
-                    } else {
-                        node.u64()?; // the device
-                        inode = node.u64().filter(|inode| *inode != 0);
-                    }
-                    fields.u64()?; // protection and flags
-                }
-                let path = fields.string();
+    fn side_record(&mut self, said: Said<'_>, mode: Mode, core: Option<u32>, beyond: &mut impl Beyond) {
+        match said {
+            Said::Mapped { pid, start, length, file_offset, build_id, inode, path } => {
                 let path = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH)]);
-                if pid == u32::MAX || Mode::of_record(misc) == Mode::Kernel {
-                    beyond.kernel_mapped(&path, start, length, file_offset, build_id);
-                    return Some(());
+                if pid == u32::MAX || mode == Mode::Kernel {
+                    return beyond.kernel_mapped(&path, start, length, file_offset, build_id);
                 }
                 let build_id = build_id.map(Into::into).or_else(|| beyond.build_id(pid, &path, inode));
                 let dso = self.tasks.dso_id(&path, build_id, inode, pid);
                 let mapping = Mapping { end: start.saturating_add(length), file_offset, dso };
                 self.tasks.map(pid, start, mapping);
             }
-            kind::COMM => {
-                let (pid, tid) = (fields.u32()?, fields.u32()?);
-                self.tasks.rename(tid, fields.string());
-                if misc & MISC_COMM_EXEC != 0 {
+            Said::Named { pid, tid, name, by_exec } => {
+                self.tasks.rename(tid, name);
+                if by_exec {
                     self.tasks.exec(pid);
                 }
             }
-            kind::FORK => {
-                let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+            Said::Began { pid, tid, parent_pid, parent_tid } => {
                 beyond.meet(parent_pid, parent_tid, &mut self.tasks);
                 self.tasks.fork((pid, tid), (parent_pid, parent_tid));
                 beyond.born(tid, parent_pid, &mut self.tasks);
             }
-            kind::EXIT => {
-                let (pid, _parent, tid) = (fields.u32()?, fields.u32()?, fields.u32()?);
-                self.tasks.exit(pid, tid);
-            }
-            kind::LOST => {
-                fields.u64()?;
-                let lost = fields.u64()?;
+            Said::Ended { pid, tid } => self.tasks.exit(pid, tid),
+            Said::Lost(lost) => {
                 self.lost.0 = self.lost.0.saturating_add(lost);
                 if let Some(core) = core {
                     let of_core = self.report.lost_by_core.entry(core).or_default();
                     *of_core = of_core.saturating_add(lost);
                 }
             }
-            kind::THROTTLE => {
+            Said::LostSamples(lost) => self.lost.1 = self.lost.1.saturating_add(lost),
+            Said::Throttled(_) => {
                 self.report.throttled += 1;
                 if let Some(core) = core {
                     *self.report.throttled_by_core.entry(core).or_default() += 1;
                 }
             }
-            kind::UNTHROTTLE => {}
-            kind::LOST_SAMPLES => self.lost.1 = self.lost.1.saturating_add(fields.u64()?),
-            kind::CGROUP => {
-                let id = fields.u64()?;
-                let path = String::from_utf8_lossy(fields.string()).into();
+            Said::Cgroup { id, path } => {
                 if self.cgroups.len() >= MAX_CGROUPS {
                     self.cgroups.clear();
                 }
-                self.cgroups.insert(id, path);
+                self.cgroups.insert(id, String::from_utf8_lossy(path).into());
             }
-            kind::KSYMBOL => {
-                let (start, length) = (fields.u64()?, fields.u32()?);
-                let (_kind, flags) = (fields.u16()?, fields.u16()?);
-                let name = fields.string();
+            Said::KernelCode { start, length, name, is_gone } => {
                 let name = String::from_utf8_lossy(&name[..name.len().min(MAX_KSYMBOL)]);
-                self.namer.generated(start, u64::from(length), (flags & KSYMBOL_GONE == 0).then_some(&name));
+                self.namer.generated(start, length, (!is_gone).then_some(&name));
             }
-            _ => {} // context switches and the like
+            Said::Unthrottled(_) | Said::Other => {}
         }
         self.report.lost = self.lost.0.max(self.lost.1);
-        Some(())
     }
 
     fn sample(
@@ -292,11 +242,5 @@ impl Work {
         self.report.samples += 1;
         self.names.count(event, sample.period);
         sample
-    }
-
-    /// The core a record other than a sample was written on.
-    fn core_of(&self, body: &[u8], attrs: &[Attr]) -> Option<u32> {
-        let words = attrs.first()?.core_word_from_end()?;
-        Fields::new(&body[body.len().checked_sub(words * 8)?..], self.swap).u32()
     }
 }

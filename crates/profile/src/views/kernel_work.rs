@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use coroner_evidence::kernel_work::{WorkSum, rows_of};
+use coroner_evidence::kernel_work::{WorkSum, rows_of, who};
 use coroner_evidence::{KernelWork, Time, WorkRow};
 
 use super::clocks::{Clocks, Ticking};
@@ -190,7 +190,9 @@ const MAX_PERIODS: usize = 64;
 fn rows(names: &Dictionary, sums: HashMap<WorkSum<TaskId, StrId>, u64, Seeded>) -> Vec<WorkRow> {
     let who = |task| {
         let task = names.task(task);
-        (task.pid.unwrap_or(0), task.tid.unwrap_or(0), names.strings.get(task.comm).to_owned())
+        // perf writes `:TID` for a thread without a name.
+        let comm = Some(names.strings.get(task.comm)).filter(|comm| !comm.is_empty() && !comm.starts_with(':'));
+        who(task.pid, task.tid, comm)
     };
     rows_of(sums, who, |symbol| names.strings.get(symbol))
 }
@@ -252,7 +254,11 @@ mod tests {
         let [fifth, sixth] = &told(&made, &SAMPLED)[..] else { panic!("two seconds") };
         assert_eq!((fifth.from, fifth.to, fifth.rate_hz, fifth.cores), (Time(5 * SECOND), Time(6 * SECOND), 49, 2));
         assert_eq!(fifth.rows, [row(1, "kubelet", WorkKind::StatsWalk, 49, "css_rstat_flush")]);
-        let idle = WorkRow { pid: 0, tid: 0, ..row(0, "swapper", WorkKind::Network, 9, "kfree") };
+        let idle = WorkRow {
+            pid: 0,
+            tid: 0,
+            ..row(0, "(idle task, or of another pid namespace)", WorkKind::Network, 9, "kfree")
+        };
         assert_eq!(sixth.rows, [idle]);
     }
 

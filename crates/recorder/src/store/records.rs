@@ -1,6 +1,7 @@
 //! Bytes out of the perf rings on their way to the store.
 
 use coroner_evidence::Time;
+use coroner_evidence::perf::{HEADER, kind, record_header};
 use std::collections::BTreeMap;
 
 /// Records of the perf rings: one after the other, and where those of each core end.
@@ -15,17 +16,15 @@ pub struct Records {
 impl Records {
     /// How many samples each core has here.
     pub fn samples(&self) -> BTreeMap<u32, u64> {
-        const SAMPLE: u32 = 9; // include/uapi/linux/perf_event.h: PERF_RECORD_SAMPLE
         let mut counts = BTreeMap::new();
         let mut at = 0;
         for &(core, end) in &self.ends {
-            while let Some(header) = self.bytes.get(at..at + 8).filter(|_| at < end) {
-                let kind = u32::from_ne_bytes(header[..4].try_into().expect("four bytes"));
-                let size = usize::from(u16::from_ne_bytes(header[6..].try_into().expect("two bytes")));
-                if kind == SAMPLE {
+            while let Some(header) = self.bytes.get(at..at + HEADER).filter(|_| at < end) {
+                let (kind, _, size) = record_header(header, false);
+                if kind == kind::SAMPLE {
                     *counts.entry(core).or_default() += 1;
                 }
-                at += size.max(8);
+                at += size.max(HEADER);
             }
             at = end;
         }

@@ -2,11 +2,11 @@
 
 use std::io;
 
+use coroner_evidence::perf::{Fields, HEADER, kind, record_header};
+
 use super::layout::{Source, layout, section};
 use crate::import::{ImportError, Report};
 use crate::model::Clock;
-use crate::records::fields::Fields;
-use crate::records::{HEADER, kind, record_header};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::io;
 
+use coroner_evidence::perf::{Attr, Fields, HEADER, attr, kind, record_header};
+
 use super::layout::{Layout, Source, layout};
 use super::unpack::Unpacker;
 use crate::import::{ImportError, OddityKind, Report, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId};
-use crate::records::attr::{self, Attr};
-use crate::records::fields::Fields;
+use crate::records::Limits;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};
-use crate::records::{HEADER, Limits, kind, record_header};
 use crate::symbols::Symbols;
 
 const READ: usize = 256 << 10;

@@ -6,13 +6,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
+use coroner_evidence::perf::{Attr, Fields};
+
 use super::about::About;
 use crate::import::{ImportError, OddityKind, Report};
 use crate::model::Clock;
 use crate::model::hash::Seeded;
 use crate::records::Beyond;
-use crate::records::attr::Attr;
-use crate::records::fields::Fields;
 use crate::records::space::Tasks;
 use crate::symbols::RecordedKernel;
 

@@ -4,7 +4,7 @@ use super::attr::{Attr, sample_bit as bit};
 use super::fields::Fields;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RawSample<'a> {
+pub struct RawSample<'a> {
     pub ip: u64,
     pub pid: Option<u32>,
     pub tid: Option<u32>,
@@ -12,12 +12,26 @@ pub(crate) struct RawSample<'a> {
     pub core: Option<u32>,
     pub period: Option<u64>,
     pub cgroup: Option<u64>,
-    /// Addresses as they are in the file, eight bytes each.
+    /// Addresses as they were recorded, the innermost first, eight bytes each.
     pub chain: &'a [u8],
+    /// What a tracepoint says.
+    pub raw: &'a [u8],
+}
+
+/// From here up (to -1) a number in a chain is no address: it says whose the following ones are (PERF_CONTEXT_MAX).
+pub const CONTEXT: u64 = -4095i64 as u64;
+
+impl<'a> RawSample<'a> {
+    /// The chain of a record of this machine, without saying whose each address is.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let words = self.chain.chunks_exact(8).map(|word| word.try_into().map_or(CONTEXT, u64::from_ne_bytes));
+        words.filter(|address| *address < CONTEXT)
+    }
 }
 
 /// Takes a sample's body apart. `None` if it is shorter than it says.
-pub(crate) fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
+#[inline]
+pub fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;
     let mut sample = RawSample::default();
     if has(bit::IDENTIFIER) {
@@ -50,6 +64,10 @@ pub(crate) fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample
         let length = usize::try_from(fields.u64()?).ok()?.checked_mul(8)?;
         sample.chain = fields.bytes(length)?;
     }
+    if has(bit::RAW) {
+        let size = fields.u32()? as usize;
+        sample.raw = fields.bytes(size)?;
+    }
     if has(bit::CGROUP) {
         sample.cgroup = cgroup(fields, attr);
     }
@@ -68,10 +86,6 @@ fn skip_read(fields: &mut Fields<'_>, format: u64) -> Option<()> {
 /// The cgroup's id stands behind everything of variable length.
 fn cgroup(mut fields: Fields<'_>, attr: &Attr) -> Option<u64> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;
-    if has(bit::RAW) {
-        let size = fields.u32()? as usize;
-        fields.bytes(size)?;
-    }
     if has(bit::BRANCH_STACK) {
         let count = fields.u64()?;
         fields.skip_words(count.checked_mul(3)?.checked_add(u64::from(attr.has_hw_index))?)?;

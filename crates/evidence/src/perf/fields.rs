@@ -1,13 +1,14 @@
 //! Numbers and strings out of a record, never beyond its end.
 
-#[derive(Clone, Copy)]
-pub(crate) struct Fields<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a> {
     data: &'a [u8],
     /// The file was written by a machine of the other byte order.
     swap: bool,
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     pub fn new(data: &'a [u8], swap: bool) -> Fields<'a> {
         Fields { data, swap }
     }
@@ -31,11 +32,13 @@ impl<'a> Fields<'a> {
         Some(if self.swap { n.swap_bytes() } else { n })
     }
 
+    #[inline]
     pub fn u16(&mut self) -> Option<u16> {
         let n = u16::from_ne_bytes(self.bytes(2)?.try_into().ok()?);
         Some(if self.swap { n.swap_bytes() } else { n })
     }
 
+    #[inline]
     pub fn skip_words(&mut self, n: u64) -> Option<()> {
         self.bytes(usize::try_from(n).ok()?.checked_mul(8)?).map(|_| ())
     }

@@ -1,9 +1,10 @@
 //! What was asked of the kernel for one event (`struct perf_event_attr`), as far as it shapes the records.
 
 use super::fields::Fields;
+use super::kind;
 
 /// Bits of `sample_type` (include/uapi/linux/perf_event.h, `PERF_SAMPLE_*`).
-pub(crate) mod sample_bit {
+pub mod sample_bit {
     pub const IP: u64 = 1 << 0;
     pub const TID: u64 = 1 << 1;
     pub const TIME: u64 = 1 << 2;
@@ -34,7 +35,7 @@ const BRANCH_HW_INDEX: u64 = 1 << 17;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Attr {
+pub struct Attr {
     pub name: String,
     pub sample_type: u64,
     pub read_format: u64,
@@ -93,7 +94,7 @@ impl Attr {
     }
 
     /// How many words from the start of a sample its time is, if it has one.
-    pub fn time_word(&self) -> Option<usize> {
+    fn time_word(&self) -> Option<usize> {
         let before = bit::IDENTIFIER | bit::IP | bit::TID;
         (self.sample_type & bit::TIME != 0).then(|| (self.sample_type & before).count_ones() as usize)
     }
@@ -116,29 +117,46 @@ impl Attr {
         self.sample_type & bit::STACK_USER != 0
     }
 
+    /// When a record was written, if it says so.
+    #[inline]
+    pub fn time_of(&self, kind: u32, body: &[u8], swap: bool) -> Option<u64> {
+        let at = match kind {
+            kind::SAMPLE => self.time_word()? * 8,
+            _ => body.len().checked_sub(self.time_word_from_end()? * 8)?,
+        };
+        Fields::new(body.get(at..)?, swap).u64()
+    }
+
+    /// The core that a record other than a sample was written on.
+    pub fn core_of(&self, body: &[u8], swap: bool) -> Option<u32> {
+        let at = body.len().checked_sub(self.core_word_from_end()? * 8)?;
+        Fields::new(&body[at..], swap).u32()
+    }
+
     /// How many words from the end of any other record its core stands, if it has one.
-    pub fn core_word_from_end(&self) -> Option<usize> {
+    fn core_word_from_end(&self) -> Option<usize> {
         let from_core_on = bit::CPU | bit::IDENTIFIER;
         let has_core = self.sample_id_all && self.sample_type & bit::CPU != 0;
         has_core.then(|| (self.sample_type & from_core_on).count_ones() as usize)
     }
 
     /// How many words from the end of any other record its time begins, if it has one.
-    pub fn time_word_from_end(&self) -> Option<usize> {
+    fn time_word_from_end(&self) -> Option<usize> {
         let from_time_on = bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;
         let has_time = self.sample_id_all && self.sample_type & bit::TIME != 0;
         has_time.then(|| (self.sample_type & from_time_on).count_ones() as usize)
     }
 
-    /// How many bytes at the end of any other record are not its own.
-    pub fn trailer(&self) -> usize {
+    /// A record's body without what sample_id_all adds to its end, which must not be taken for a part of a path.
+    pub fn own_part<'a>(&self, body: &'a [u8]) -> &'a [u8] {
         let all = bit::TID | bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;
-        if self.sample_id_all { (self.sample_type & all).count_ones() as usize * 8 } else { 0 }
+        let added = if self.sample_id_all { (self.sample_type & all).count_ones() as usize * 8 } else { 0 };
+        &body[..body.len().saturating_sub(added)]
     }
 }
 
 /// Whether samples of all events have the same fields at the same places.
-pub(crate) fn are_alike(attrs: &[Attr]) -> bool {
+pub fn are_alike(attrs: &[Attr]) -> bool {
     attrs.iter().all(|attr| attr.is_like(&attrs[0]))
 }
 
