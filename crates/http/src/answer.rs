@@ -1,6 +1,6 @@
 //! Answers, and why there is none.
 
-use axum::http::StatusCode;
+use crate::response::Status;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -29,7 +29,11 @@ impl Answer {
 
     /// A document that is JSON already.
     pub fn text(document: impl Into<Vec<u8>>) -> Answer {
-        Answer { body: Bytes::from(document.into()), content_type: "application/json", file_name: None }
+        Answer::of("application/json", document)
+    }
+
+    pub fn of(content_type: &'static str, body: impl Into<Vec<u8>>) -> Answer {
+        Answer { body: Bytes::from(body.into()), content_type, file_name: None }
     }
 
     pub fn file(name: impl Into<String>, content_type: &'static str, body: Vec<u8>) -> Answer {
@@ -40,42 +44,42 @@ impl Answer {
 /// Why there is no answer, and what to do.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    pub(crate) status: StatusCode,
+    pub(crate) status: Status,
     pub error: String,
     pub what_to_do: String,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
+    fn new(status: Status, error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
         Refusal { status, error: error.into(), what_to_do: what_to_do.into() }
     }
 
     /// The question cannot be understood.
     pub fn bad(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, error, what_to_do)
+        Refusal::new(Status::BadRequest, error, what_to_do)
     }
 
     /// The source has nothing of the kind.
     pub fn absent(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, error, what_to_do)
+        Refusal::new(Status::NotFound, error, what_to_do)
     }
 
     /// What was asked about is not there any more.
     pub fn gone(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::GONE, error, what_to_do)
+        Refusal::new(Status::Gone, error, what_to_do)
     }
 
     /// It will be there in a moment.
     pub fn not_yet(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, what_to_do)
+        Refusal::new(Status::Unavailable, error, what_to_do)
     }
 
     /// Reading failed.
     pub fn failed(error: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error, "the error says which file; reload when it is readable")
+        Refusal::new(Status::Failed, error, "the error says which file; reload when it is readable")
     }
 
-    pub(crate) fn of_status(status: StatusCode, error: &str, what_to_do: &str) -> Refusal {
+    pub(crate) fn of_status(status: Status, error: &str, what_to_do: &str) -> Refusal {
         Refusal::new(status, error, what_to_do)
     }
 

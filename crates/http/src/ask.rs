@@ -6,23 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Parameters beyond this are nobody's honest question.
 const MOST_PARAMETERS: usize = 200;
 
-/// A question under /api/v1.
+/// A question.
 #[derive(Debug, Clone, Default)]
 pub struct Ask {
-    /// What stands after /api/v1/: `flame`, `incidents/3`.
+    /// Without slashes at its ends: `metrics`, `api/v1/incidents/3`.
     pub path: String,
+    /// Which kinds of documents the client takes: the Accept header.
+    pub accept: String,
     /// Decoded, in order.
     parameters: Vec<(String, String)>,
     cancelled: Arc<AtomicBool>,
 }
 
 impl Ask {
-    pub fn new(path: &str, query: &str) -> Ask {
+    pub fn new(path: &str, query: &str, accept: &str) -> Ask {
         let decoded = form_urlencoded::parse(query.as_bytes()).take(MOST_PARAMETERS);
         // The token is no part of the question.
         let parameters = decoded.filter(|(name, _)| name != "token");
         let parameters = parameters.map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
-        Ask { path: path.trim_matches('/').to_owned(), parameters, cancelled: Arc::default() }
+        let (path, accept) = (path.trim_matches('/').to_owned(), accept.to_owned());
+        Ask { path, accept, parameters, cancelled: Arc::default() }
     }
 
     /// The last value of a parameter; an empty one counts as none.
@@ -84,7 +87,8 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_the_token_is_none_of_them() {
-        let ask = Ask::new("/flame/", "from=0&range=1..2&range=3..4&comm=a%20b%2Bc&invert&idle=0&token=secret&core=");
+        let ask =
+            Ask::new("/flame/", "from=0&range=1..2&range=3..4&comm=a%20b%2Bc&invert&idle=0&token=secret&core=", "");
         assert_eq!((ask.path.as_str(), ask.get("from"), ask.get("comm")), ("flame", Some("0"), Some("a b+c")));
         assert_eq!(ask.all("range").collect::<Vec<_>>(), ["1..2", "3..4"]);
         assert!(ask.is_set("invert") && !ask.is_set("idle") && !ask.is_set("other"));
@@ -94,7 +98,7 @@ mod tests {
 
     #[test]
     fn whoever_stops_waiting_is_noticed() {
-        let ask = Ask::new("flame", "");
+        let ask = Ask::new("flame", "", "");
         let waiting = ask.guard();
         assert!(!ask.is_cancelled());
         drop(waiting);

@@ -5,11 +5,10 @@
 //! 127.0.0.1 (DNS rebinding: only names of this machine are served), and other users of this machine ([`crate::server`] looks at
 //! whose connection it is). On any other address a token is demanded as well.
 
-use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode, Uri};
-use std::net::{IpAddr, SocketAddr};
-
 use crate::Refusal;
+use crate::request::Request;
+use crate::response::Status;
+use std::net::{IpAddr, SocketAddr};
 
 /// The cookie that holds the token once it was given.
 const COOKIE: &str = "coroner-token";
@@ -67,33 +66,28 @@ pub struct Guard {
 pub enum Passes {
     Yes,
     /// The token was in the address: it goes into a cookie, and the address is cleaned.
-    WithCookie(HeaderValue),
+    WithCookie(String),
 }
 
 impl Guard {
-    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Passes, Refusal> {
-        if method != Method::GET && method != Method::HEAD {
-            let (error, what_to_do) = ("only GET and HEAD are answered", "nothing can be changed through the page");
-            return Err(Refusal::of_status(StatusCode::METHOD_NOT_ALLOWED, error, what_to_do));
+    pub fn check(&self, request: &Request) -> Result<Passes, Refusal> {
+        if !matches!(request.method.as_str(), "GET" | "HEAD") {
+            let (error, what_to_do) = ("only GET and HEAD are answered", "nothing can be changed from here");
+            return Err(Refusal::of_status(Status::MethodNotAllowed, error, what_to_do));
         }
-        self.check_host(uri, headers)?;
-        let is_api = uri.path().starts_with("/api/");
-        let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok()).unwrap_or("none");
-        if is_api && !matches!(site, "same-origin" | "none") {
+        self.check_host(request)?;
+        let is_api = request.path.starts_with("/api/");
+        if is_api && !matches!(request.header("sec-fetch-site"), "same-origin" | "none" | "") {
             let (error, what_to_do) = ("a page of another site asked", "open the page itself");
-            return Err(Refusal::of_status(StatusCode::FORBIDDEN, error, what_to_do));
+            return Err(Refusal::of_status(Status::Forbidden, error, what_to_do));
         }
-        self.check_token(uri, headers)
+        self.check_token(request)
     }
 
-    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
-        let mut hosts = headers.get_all(header::HOST).iter();
-        let host = match (uri.authority(), hosts.next(), hosts.next()) {
-            (Some(authority), _, None) => Some(authority.as_str()),
-            (None, Some(host), None) => host.to_str().ok(),
-            _ => None,
-        };
-        if host.and_then(name_of).is_some_and(|name| self.is_ours(name)) {
+    fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+        // Without one it is HTTP/1.0, which no browser speaks.
+        let host = request.all("host").next();
+        if host.is_none_or(|host| name_of(host).is_some_and(|name| self.is_ours(name))) {
             return Ok(());
         }
         let what_to_do = if self.is_loopback {
@@ -101,7 +95,7 @@ impl Guard {
         } else {
             "use the machine's IP address or its host name"
         };
-        Err(Refusal::of_status(StatusCode::MISDIRECTED_REQUEST, "the Host header names another machine", what_to_do))
+        Err(Refusal::of_status(Status::Misdirected, "the Host header names another machine", what_to_do))
     }
 
     fn is_ours(&self, name: &str) -> bool {
@@ -114,27 +108,26 @@ impl Guard {
         }
     }
 
-    fn check_token(&self, uri: &Uri, headers: &HeaderMap) -> Result<Passes, Refusal> {
+    fn check_token(&self, request: &Request) -> Result<Passes, Refusal> {
         let Some(token) = &self.token else { return Ok(Passes::Yes) };
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if bearer.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|given| token.is(given.trim())) {
+        if request.header("authorization").strip_prefix("Bearer ").is_some_and(|given| token.is(given.trim())) {
             return Ok(Passes::Yes);
         }
-        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut cookies = cookies.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+        let cookies = request.all("cookie").flat_map(|line| line.split(';'));
+        let mut cookies = cookies.filter_map(|cookie| cookie.trim().split_once('='));
         if cookies.any(|(name, value)| name == COOKIE && token.is(value)) {
             return Ok(Passes::Yes);
         }
-        if uri.path() == "/" {
-            let query = form_urlencoded::parse(uri.query().unwrap_or("").as_bytes());
+        if request.path == "/" {
+            let query = form_urlencoded::parse(request.query.as_bytes());
             let given = query.filter(|(name, _)| name == "token").any(|(_, given)| token.is(&given));
-            let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", token.text());
-            if let (true, Ok(cookie)) = (given, HeaderValue::from_str(&cookie)) {
+            if given {
+                let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", token.text());
                 return Ok(Passes::WithCookie(cookie));
             }
         }
         Err(Refusal::of_status(
-            StatusCode::UNAUTHORIZED,
+            Status::Unauthorized,
             "a token is needed",
             "open the whole address that coroner view printed, with ?token=…, or send Authorization: Bearer TOKEN",
         ))
@@ -156,34 +149,14 @@ fn name_of(host: &str) -> Option<&str> {
     .filter(|name| !name.is_empty())
 }
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-                      connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
-
-/// What every response says to browsers.
-pub fn secure(headers: &mut HeaderMap) {
-    let all: [(HeaderName, &'static str); 6] = [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-    ];
-    for (name, value) in all {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(guard: &Guard, uri: &str, headers: &[(&str, &str)]) -> Result<Passes, StatusCode> {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap());
-        }
-        guard.check(&Method::GET, &uri.parse().unwrap(), &map).map_err(|refusal| refusal.status)
+    fn asked(guard: &Guard, uri: &str, headers: &[(&str, &str)]) -> Result<Passes, Status> {
+        let lines: String = headers.iter().map(|(name, value)| format!("\r\n{name}: {value}")).collect();
+        let request = Request::parse(format!("GET {uri} HTTP/1.1{lines}").as_bytes()).ok_or(Status::BadRequest)?;
+        guard.check(&request).map_err(|refusal| refusal.status)
     }
 
     #[test]
@@ -196,7 +169,7 @@ mod tests {
             ["evil.example", "127.0.0.1.evil.example", "localhost:80:80", "10.0.0.1", "", "[::1", "a@localhost"]
         {
             let refused = asked(&guard, "/", &[("host", others)]).unwrap_err();
-            assert_eq!(refused, StatusCode::MISDIRECTED_REQUEST, "{others}");
+            assert_eq!(refused, Status::Misdirected, "{others}");
         }
         assert!(
             asked(&guard, "/", &[]).is_err() && asked(&guard, "/", &[("host", "localhost"), ("host", "a")]).is_err()
@@ -209,7 +182,7 @@ mod tests {
         let from = |site| [("host", "localhost"), ("sec-fetch-site", site)];
         assert!(asked(&guard, "/", &from("cross-site")).is_ok());
         assert!(asked(&guard, "/api/v1/source", &from("same-origin")).is_ok());
-        assert_eq!(asked(&guard, "/api/v1/source", &from("cross-site")).unwrap_err(), StatusCode::FORBIDDEN);
+        assert_eq!(asked(&guard, "/api/v1/source", &from("cross-site")).unwrap_err(), Status::Forbidden);
     }
 
     #[test]
@@ -218,24 +191,23 @@ mod tests {
         let guard = Guard { is_loopback: false, names: vec!["node7".into()], token };
         let host = ("host", "node7:80");
         let refused = |uri: &str, headers: &[(&str, &str)]| asked(&guard, uri, headers).unwrap_err();
-        assert_eq!(refused("/", &[host]), StatusCode::UNAUTHORIZED);
-        assert_eq!(refused("/?token=0123456789abcdeX", &[host]), StatusCode::UNAUTHORIZED);
-        assert_eq!(refused("/api/v1/source?token=0123456789abcdef", &[host]), StatusCode::UNAUTHORIZED);
+        assert_eq!(refused("/", &[host]), Status::Unauthorized);
+        assert_eq!(refused("/?token=0123456789abcdeX", &[host]), Status::Unauthorized);
+        assert_eq!(refused("/api/v1/source?token=0123456789abcdef", &[host]), Status::Unauthorized);
         let Ok(Passes::WithCookie(cookie)) = asked(&guard, "/?token=0123456789abcdef", &[host]) else { panic!() };
-        let cookie = cookie.to_str().unwrap();
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"));
         let cookie = cookie.split(';').next().unwrap();
         assert!(asked(&guard, "/api/v1/source", &[host, ("cookie", &format!("a=b; {cookie}"))]).is_ok());
         assert!(asked(&guard, "/api/v1/source", &[host, ("authorization", "Bearer 0123456789abcdef")]).is_ok());
-        assert_eq!(refused("/api/v1/source", &[host, ("authorization", "Bearer x")]), StatusCode::UNAUTHORIZED);
-        assert_eq!(refused("/", &[("host", "evil.example")]), StatusCode::MISDIRECTED_REQUEST);
+        assert_eq!(refused("/api/v1/source", &[host, ("authorization", "Bearer x")]), Status::Unauthorized);
+        assert_eq!(refused("/", &[("host", "evil.example")]), Status::Misdirected);
         assert!(Token::new("short").is_none() && Token::new("0123456789abcdef;").is_none());
     }
 
     #[test]
     fn nothing_can_be_changed() {
         let guard = Guard { is_loopback: true, names: vec![], token: None };
-        let refused = guard.check(&Method::POST, &Uri::from_static("/"), &HeaderMap::new()).unwrap_err();
-        assert_eq!(refused.status, StatusCode::METHOD_NOT_ALLOWED);
+        let request = Request::parse(b"POST / HTTP/1.1\nHost: localhost").unwrap();
+        assert_eq!(guard.check(&request).unwrap_err().status, Status::MethodNotAllowed);
     }
 }

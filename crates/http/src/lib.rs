@@ -1,8 +1,7 @@
-//! The page's server: addresses, security, assets, and what turns a question into an answer on the wire.
+//! The HTTP server of the page and of the recorder's metrics.
 //!
-//! What the answers say is not known here: an [`Api`] gives them, and the binary has one that builds the same documents as its
-//! commands do. This crate decides who may ask ([`guard`]), how many at a time and for how long ([`server`]), and how an answer
-//! travels: compressed, with an ETag, from memory if it was given before ([`kept`]).
+//! What the answers say is not known here: an [`Api`] gives them. This crate decides who may ask ([`guard`]), how many at a time and
+//! for how long ([`server`]), and how an answer travels: compressed, with an ETag, from memory if it was given before ([`kept`]).
 //!
 //! No path of a client reaches the file system: assets are looked up in a list, and an [`Ask`] is words, never a file name.
 
@@ -10,8 +9,9 @@ mod answer;
 mod ask;
 mod guard;
 mod kept;
-mod patience;
 mod peer;
+mod request;
+mod response;
 mod server;
 
 pub use answer::{Answer, Refusal};
@@ -19,7 +19,7 @@ pub use ask::Ask;
 pub use guard::{Token, is_loopback};
 pub use server::{Options, Running, serve};
 
-/// A file of the page.
+/// A file that is there anyway.
 #[derive(Debug, Clone)]
 pub struct Asset {
     pub body: bytes::Bytes,
@@ -30,15 +30,15 @@ pub struct Asset {
 
 /// Gives the answers.
 pub trait Api: Send + Sync + 'static {
+    /// The file with this name: `index.html` (which is `/`), `assets/app.1a2b3c.js`. What is none is asked for as below.
+    fn asset(&self, name: &str) -> Option<Asset>;
+
     /// What an answer to this would be of, for as long as it stays the same: a sealed recording never changes. `None` if it may
     /// change at any time; it is then neither kept nor compared.
     fn version(&self, ask: &Ask) -> Option<u64>;
 
     /// Whether the answer takes next to nothing, and so need not wait for others.
     fn is_light(&self, ask: &Ask) -> bool;
-
-    /// A file that is there anyway, by its name: `index.html`, `assets/app.1a2b3c.js`.
-    fn asset(&self, name: &str) -> Option<Asset>;
 
     /// Called on a thread of its own. Should look at [`Ask::is_cancelled`] now and then if it takes long.
     fn answer(&self, ask: &Ask) -> Result<Answer, Refusal>;

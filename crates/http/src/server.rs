@@ -1,35 +1,28 @@
 //! Connections, and the way of a request: guard, asset or API, and back.
 //!
-//! One thread speaks with all clients; what takes time runs on a few others. Everything is bounded: connections, requests that
-//! run and that wait, how long a client may take to say what it wants and how long it waits for an answer.
+//! Each connection has a thread of its own that waits for the client, and each answer one that works, so that it can be given up.
+//! Everything is bounded: connections, answers that are worked on at a time, how long a client may take to say what it wants, to
+//! wait for the answer and to take it. When there are too many connections, the one goes whose client has kept us waiting longest.
 
 use crate::answer::Encoding;
-use crate::guard::{self, Guard, Passes, Token};
+use crate::guard::{Guard, Passes, Token};
 use crate::kept::{Encoded, KeptAnswers};
-use crate::patience::Patient;
+use crate::request::{self, Request};
+use crate::response::{Response, Status};
 use crate::{Api, Ask, Refusal, is_loopback, peer};
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
-use axum::http::{Method, StatusCode};
-use axum::response::Response;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// Connections at a time; a browser has six.
-const CONNECTIONS: usize = 64;
-/// Requests that wait for others to end; more are sent away.
-const WAITING: usize = 64;
 /// Light answers at a time.
 const LIGHT: usize = 4;
-/// How long a client may take to send its headers.
+/// How long a client may take to send its headers, and to stay silent between two requests.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long it waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -38,15 +31,29 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(20);
 /// How long a connection may last, whether or not its client reads; browsers make a new one.
 const CONNECTION_FOR: Duration = Duration::from_secs(600);
 /// Longer addresses are nobody's honest question; also the room for all headers of a request.
-const HEADER_BYTES: usize = 64 << 10;
+const LONGEST_HEAD: usize = 64 << 10;
+/// Bytes that are handed to the kernel at a time.
+const AT_ONCE: usize = 64 << 10;
+/// How often it is looked whether the client is still there.
+const STEP: Duration = Duration::from_millis(100);
+/// What a client still sends after the last answer is read and thrown away, so that closing does not take the answer from it; no
+/// more and for no longer than this.
+const MOST_IGNORED: usize = 64 << 10;
+const LEAVES_WITHIN: Duration = Duration::from_secs(2);
+/// A connection's thread reads, compares and writes; answers are made elsewhere.
+const STACK: usize = 256 << 10;
 
 pub struct Options {
+    /// Of the threads.
+    pub name: &'static str,
     /// Demanded from whoever asks; must be there beyond loopback.
     pub token: Option<Token>,
     /// Names of this machine, beside localhost and addresses.
     pub names: Vec<String>,
     /// On loopback, whose connections are served; empty for everybody's.
     pub users: Vec<u32>,
+    /// Connections at a time.
+    pub connections: usize,
     /// Heavy answers at a time.
     pub heavy: usize,
 }
@@ -54,17 +61,13 @@ pub struct Options {
 /// A server at work. Dropped, it ends.
 pub struct Running {
     pub address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    /// Closing it wakes the thread that accepts.
+    stop: Option<UnixStream>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Running {
-    /// Ends it and waits for that.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
+impl Drop for Running {
+    fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -72,223 +75,394 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 /// What all requests share.
 struct Shared {
+    name: &'static str,
     api: Arc<dyn Api>,
     guard: Guard,
     kept: KeptAnswers,
-    heavy: Semaphore,
-    light: Semaphore,
-    waiting: Semaphore,
+    heavy: Turns,
+    light: Turns,
+    connections: Mutex<Vec<Open>>,
 }
 
-/// Serves on a thread of its own from now on.
+/// A connection, as others see it.
+struct Open {
+    number: u64,
+    stream: TcpStream,
+    /// Since when we wait for its client; `None` while it waits for us.
+    waits_since: Option<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Right at any moment, whoever panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves from now on, on threads of its own.
 pub fn serve(listener: TcpListener, api: Arc<dyn Api>, options: Options) -> io::Result<Running> {
     let address = listener.local_addr()?;
     if !is_loopback(&address) && options.token.is_none() {
         return Err(io::Error::other("beyond loopback a token is needed"));
     }
     listener.set_nonblocking(true)?;
-    let heavy = options.heavy.clamp(1, 64);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("coroner-view")
-        .max_blocking_threads(heavy + LIGHT)
-        .build()?;
-    let guard = Guard { is_loopback: is_loopback(&address), names: options.names, token: options.token };
-    let users = if guard.is_loopback { options.users } else { Vec::new() };
+    let Options { name, token, names, users, connections, heavy } = options;
+    let guard = Guard { is_loopback: is_loopback(&address), names, token };
+    let users = if guard.is_loopback { users } else { Vec::new() };
     let shared = Arc::new(Shared {
+        name,
         api,
         guard,
         kept: KeptAnswers::default(),
-        heavy: Semaphore::new(heavy),
-        light: Semaphore::new(LIGHT),
-        waiting: Semaphore::new(WAITING),
+        heavy: Turns::new(heavy),
+        light: Turns::new(LIGHT),
+        connections: Mutex::default(),
     });
-    let (stop, stopped) = oneshot::channel::<()>();
-    let thread = std::thread::Builder::new().name("coroner-view".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-            let accepting = std::pin::pin!(accept(listener, shared, users));
-            let stopped = std::pin::pin!(stopped);
-            // Whichever ends first: accepting never does.
-            either(accepting, stopped).await;
-        });
-        // What still runs is not waited for.
-        runtime.shutdown_background();
-    })?;
+    let (stop, stopped) = UnixStream::pair()?;
+    let accept = move || {
+        accept_all(&listener, &stopped, &shared, &users, connections.max(1));
+        for open in lock(&shared.connections).drain(..) {
+            let _ = open.stream.shutdown(Shutdown::Both);
+        }
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(accept)?;
     Ok(Running { address, stop: Some(stop), thread: Some(thread) })
 }
 
-async fn either<A: Future + Unpin, B: Future + Unpin>(mut a: A, mut b: B) {
-    std::future::poll_fn(|context| {
-        let a = std::pin::Pin::new(&mut a).poll(context).is_ready();
-        let b = std::pin::Pin::new(&mut b).poll(context).is_ready();
-        if a || b { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-}
-
-async fn accept(listener: tokio::net::TcpListener, shared: Arc<Shared>, users: Vec<u32>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let router = Router::new().fallback(respond).with_state(shared);
+fn accept_all(listener: &TcpListener, stopped: &UnixStream, shared: &Arc<Shared>, users: &[u32], most: usize) {
+    let mut number = 0;
     loop {
-        let Ok(room) = Arc::clone(&room).acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
+        let mut waiting_for = [PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        if poll(&mut waiting_for, None).is_err() {
+            // A signal, or no memory: what else could be done than to wait for better times?
+            thread::sleep(STEP);
+            continue;
+        }
+        if !waiting_for[0].revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                // Who cannot be told is not served: the tables of the kernel know every connection of this machine.
+                let user = || stream.local_addr().ok().and_then(|ours| peer::user(peer, ours));
+                if users.is_empty() || user().is_some_and(|user| users.contains(&user)) {
+                    number += 1;
+                    make_room(shared, most);
+                    // A connection that cannot be had now ends here; its client tries again.
+                    let _ = start(shared, stream, number);
+                }
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             // No descriptors are left, or the client is gone already.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let ours = stream.local_addr();
-        if !users.is_empty() {
-            // Who cannot be told is not served: the tables of the kernel know every connection of this machine.
-            let user = ours.ok().and_then(|ours| peer::user(peer, ours));
-            if !user.is_some_and(|user| users.contains(&user)) {
-                continue;
-            }
+            Err(_) => thread::sleep(STEP),
         }
-        let _ = stream.set_nodelay(true);
-        let stream = Patient::new(stream, TAKEN_WITHIN);
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(HEADER_BYTES);
-            // What goes wrong on a connection is its client's business.
-            let _ = tokio::time::timeout(CONNECTION_FOR, http.serve_connection(TokioIo::new(stream), service)).await;
-            drop(room);
-        });
     }
 }
 
-async fn respond(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
-    let mut response = match shared.guard.check(&method, &uri, &headers) {
-        // Who is sent away does not keep a place.
-        Err(refusal) => {
-            let mut response = refused(&refusal);
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            response
-        }
-        Ok(Passes::WithCookie(cookie)) => {
-            let mut response = with_status(StatusCode::SEE_OTHER, "");
-            response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/"));
-            response.headers_mut().insert(header::SET_COOKIE, cookie);
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            response
-        }
-        Ok(Passes::Yes) => match uri.path().strip_prefix("/api/v1/") {
-            Some(path) => from_api(&shared, Ask::new(path, uri.query().unwrap_or("")), &headers).await,
-            None => asset(&*shared.api, uri.path(), &headers),
-        },
+/// If there are too many connections, lets the one go whose client kept us waiting longest.
+fn make_room(shared: &Shared, most: usize) {
+    let mut connections = lock(&shared.connections);
+    if connections.len() < most {
+        return;
+    }
+    let slowest = connections.iter().enumerate().filter_map(|(at, open)| Some((open.waits_since?, at))).min();
+    // All wait for answers: the oldest has waited in vain for longest.
+    let slowest = connections.remove(slowest.map_or(0, |(_, at)| at));
+    let _ = slowest.stream.shutdown(Shutdown::Both);
+}
+
+fn start(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(TAKEN_WITHIN))?;
+    let open = Open { number, stream: stream.try_clone()?, waits_since: Some(Instant::now()) };
+    lock(&shared.connections).push(open);
+    let theirs = Arc::clone(shared);
+    let converse = move || {
+        let connection = Connection { shared: &theirs, number };
+        // What goes wrong on a connection is its client's business.
+        let _ = connection.converse(&stream);
     };
-    guard::secure(response.headers_mut());
-    if method == Method::HEAD {
-        *response.body_mut() = Body::empty();
+    let started = thread::Builder::new().name(shared.name.to_owned()).stack_size(STACK).spawn(converse);
+    if started.is_err() {
+        lock(&shared.connections).retain(|open| open.number != number);
     }
-    response
+    started.map(drop)
 }
 
-fn asset(api: &dyn Api, path: &str, headers: &HeaderMap) -> Response {
-    let name = match path {
+struct Connection<'s> {
+    shared: &'s Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.connections).retain(|open| open.number != self.number);
+    }
+}
+
+impl Connection<'_> {
+    fn waits_for_client(&self, waits: bool) {
+        let mut connections = lock(&self.shared.connections);
+        if let Some(open) = connections.iter_mut().find(|open| open.number == self.number) {
+            open.waits_since = waits.then(Instant::now);
+        }
+    }
+
+    /// One request after the other, until the client or the time is over.
+    fn converse(&self, stream: &TcpStream) -> io::Result<()> {
+        let until = Instant::now() + CONNECTION_FOR;
+        let mut waiting = Vec::new();
+        loop {
+            self.waits_for_client(true);
+            let Some(head) = read_head(stream, &mut waiting, until.min(Instant::now() + HEADERS_WITHIN))? else {
+                return Ok(());
+            };
+            self.waits_for_client(false);
+            let request = match head {
+                Head::Whole(head) => Request::parse(&head).ok_or((Status::BadRequest, "this is no HTTP/1 request")),
+                Head::TooLong => Err((Status::HeadTooLarge, "the request's head is longer than 64 KiB")),
+            };
+            let (response, is_last, with_body) = match &request {
+                Ok(request) => {
+                    let (response, is_refused) = respond(self.shared, request, stream);
+                    let is_last = is_refused || request.is_last() || Instant::now() >= until;
+                    (response, is_last, request.method != "HEAD")
+                }
+                Err((status, error)) => {
+                    let refusal = Refusal::of_status(*status, error, "use a browser, curl or a scraper");
+                    (Response::refused(&refusal), true, true)
+                }
+            };
+            response.write(&mut Taker { stream, until }, with_body, is_last)?;
+            if is_last {
+                self.waits_for_client(true);
+                return leave(stream);
+            }
+        }
+    }
+}
+
+/// Writes as long as the connection may last: a client that takes a byte now and then is sent away, too.
+struct Taker<'s> {
+    stream: &'s TcpStream,
+    until: Instant,
+}
+
+impl Write for Taker<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if Instant::now() >= self.until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.write(&bytes[..bytes.len().min(AT_ONCE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Head {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+/// The next head; `None` if the client went away or took too long. What comes behind it stays in `waiting`.
+fn read_head(mut stream: &TcpStream, waiting: &mut Vec<u8>, until: Instant) -> io::Result<Option<Head>> {
+    let mut looked_at = 0;
+    loop {
+        if let Some((end, next)) = request::head_end(waiting, looked_at) {
+            let rest = waiting.split_off(next);
+            let mut head = std::mem::replace(waiting, rest);
+            head.truncate(end);
+            if head.last() == Some(&b'\r') {
+                head.pop();
+            }
+            return Ok(Some(Head::Whole(head)));
+        }
+        looked_at = waiting.len();
+        if looked_at > LONGEST_HEAD {
+            return Ok(Some(Head::TooLong));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut bytes = [0; 4096];
+        match stream.read(&mut bytes) {
+            Ok(0) => return Ok(None),
+            Ok(count) => waiting.extend_from_slice(&bytes[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until the client has taken the last answer.
+fn leave(mut stream: &TcpStream) -> io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(LEAVES_WITHIN))?;
+    let until = Instant::now() + LEAVES_WITHIN;
+    let (mut bytes, mut ignored) = ([0; 4096], 0);
+    while ignored < MOST_IGNORED && Instant::now() < until {
+        match stream.read(&mut bytes)? {
+            0 => break,
+            count => ignored += count,
+        }
+    }
+    Ok(())
+}
+
+/// The response, and whether the client was sent away: it keeps no place then.
+fn respond(shared: &Arc<Shared>, request: &Request, stream: &TcpStream) -> (Response, bool) {
+    match shared.guard.check(request) {
+        Err(refusal) => (Response::refused(&refusal), true),
+        Ok(Passes::WithCookie(cookie)) => {
+            let headers = [("Location", "/"), ("Set-Cookie", &cookie), ("Cache-Control", "no-store")];
+            (Response::new(Status::SeeOther, &headers), false)
+        }
+        Ok(Passes::Yes) => {
+            let response = asset(&*shared.api, request).unwrap_or_else(|| from_api(shared, request, stream));
+            (response, false)
+        }
+    }
+}
+
+fn asset(api: &dyn Api, request: &Request) -> Option<Response> {
+    let name = match request.path.as_str() {
         "/" => "index.html",
         path => path.trim_start_matches('/'),
     };
-    let Some(asset) = api.asset(name) else {
-        return refused(&Refusal::absent(
-            format!("{path:?} is not here"),
-            "the page is at /, its data below /api/v1/ (docs/api.md)",
-        ));
-    };
-    let tag = format!("\"{:016x}\"", hash(&asset.body));
+    let asset = api.asset(name)?;
     let (cache, tag) = match asset.is_immutable {
         true => ("public, max-age=31536000, immutable", None),
-        false => ("no-cache", Some(tag)),
+        false => ("no-cache", Some(format!("\"{:016x}\"", hash(&asset.body)))),
     };
-    if tag.as_deref().is_some_and(|tag| is_known(headers, tag)) {
-        return not_modified(tag.as_deref().unwrap_or_default(), cache);
+    if let Some(tag) = tag.as_deref().filter(|tag| is_known(request, tag)) {
+        return Some(Response::not_modified(tag, cache));
     }
-    let (body, encoding) = accepted(headers).encode(&asset.body);
+    let (body, encoding) = accepted(request).encode(&asset.body);
     let encoded = Encoded { body, encoding, content_type: asset.content_type, file_name: None };
-    whole(encoded, tag.as_deref(), cache)
+    Some(Response::whole(encoded, tag.as_deref(), cache))
 }
 
-async fn from_api(shared: &Arc<Shared>, ask: Ask, headers: &HeaderMap) -> Response {
-    let wanted = accepted(headers);
+fn from_api(shared: &Arc<Shared>, request: &Request, stream: &TcpStream) -> Response {
+    let ask = Ask::new(&request.path, &request.query, request.header("accept"));
+    let wanted = accepted(request);
     let version = shared.api.version(&ask);
     let tag = version.map(|version| format!("W/\"{version:016x}-{:016x}\"", hash(&ask.words())));
     // Not "immutable": at the same address another recording may be shown tomorrow. Asking again costs nothing.
     const KEEP: &str = "private, no-cache";
     if let Some(tag) = &tag {
-        if is_known(headers, tag) {
-            return not_modified(tag, KEEP);
+        if is_known(request, tag) {
+            return Response::not_modified(tag, KEEP);
         }
         if let Some(encoded) = shared.kept.get(tag, wanted) {
-            return whole(encoded, Some(tag), KEEP);
+            return Response::whole(encoded, Some(tag), KEEP);
         }
     }
-    match tokio::time::timeout(ANSWER_WITHIN, answer(shared, ask, wanted)).await {
-        Ok(Ok(encoded)) => {
+    match answer(shared, ask, wanted, stream) {
+        Ok(encoded) => {
             if let Some(tag) = &tag {
                 shared.kept.keep(tag, wanted, &encoded);
             }
-            whole(encoded, tag.as_deref(), if tag.is_some() { KEEP } else { "no-store" })
+            Response::whole(encoded, tag.as_deref(), if tag.is_some() { KEEP } else { "no-store" })
         }
-        Ok(Err(refusal)) => refused(&refusal),
-        Err(_) => refused(&Refusal::of_status(
-            StatusCode::GATEWAY_TIMEOUT,
-            &format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
-            "ask for less time at once, or for fewer cores",
-        )),
+        Err(refusal) => Response::refused(&refusal),
     }
 }
 
-/// Waits for its turn, and for the answer. Who goes away meanwhile gives up both.
-async fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding) -> Result<Encoded, Refusal> {
-    let busy = || {
-        Refusal::of_status(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait already", "ask again in a second")
-    };
+/// Waits for its turn, and for the answer. A client that goes away meanwhile gives up both.
+fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) -> Result<Encoded, Refusal> {
     let _waiting = ask.guard();
-    let place = shared.waiting.try_acquire().map_err(|_| busy())?;
-    let turns = if shared.api.is_light(&ask) { &shared.light } else { &shared.heavy };
-    let turn = turns.acquire().await.map_err(|_| busy())?;
-    drop(place);
-    // The turn lasts until the work ends, also if nobody waits for it any more.
-    turn.forget();
-    let shared = Arc::clone(shared);
-    let work = tokio::task::spawn_blocking(move || {
-        let _turn = Turn { shared: &shared, is_light: shared.api.is_light(&ask) };
-        if ask.is_cancelled() {
-            return Err(Refusal::failed("nobody waits for it any more"));
+    let until = Instant::now() + ANSWER_WITHIN;
+    let goes_on = || match (is_gone(stream), Instant::now() >= until) {
+        (true, _) => Err(Refusal::failed("nobody waits for it any more")),
+        (_, true) => Err(Refusal::of_status(
+            Status::TimedOut,
+            &format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
+            "ask for less time at once, or for fewer cores",
+        )),
+        _ => Ok(()),
+    };
+    let is_light = shared.api.is_light(&ask);
+    let turn = Turn::take(shared, is_light, goes_on)?;
+    let (tell, told) = sync_channel(1);
+    let work = move || {
+        // The turn lasts until the work ends, also if nobody waits for it any more.
+        let turn = turn;
+        let answer = turn.shared.api.answer(&ask).map(|answer| Encoded::of(answer, wanted));
+        let _ = tell.send(answer);
+    };
+    let busy = || Refusal::of_status(Status::Unavailable, "no thread can be started", "ask again in a second");
+    thread::Builder::new().name(shared.name.to_owned()).spawn(work).map_err(|_| busy())?;
+    loop {
+        match told.recv_timeout(STEP) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Timeout) => goes_on()?,
+            // It panicked.
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Refusal::of_status(
+                    Status::Failed,
+                    "the answer failed: a defect of coroner",
+                    "report what was asked, with the recording if you may share it",
+                ));
+            }
         }
-        shared.api.answer(&ask).map(|answer| Encoded::of(answer, wanted))
-    });
-    work.await.unwrap_or_else(|_| {
-        Err(Refusal::of_status(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the answer failed: a defect of coroner",
-            "report what was asked, with the recording if you may share it",
-        ))
-    })
+    }
 }
 
-/// Gives a turn back, however the work ends.
-struct Turn<'a> {
-    shared: &'a Shared,
+/// The other end was closed.
+fn is_gone(stream: &TcpStream) -> bool {
+    let mut hangup = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut hangup, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// How many may work at a time.
+struct Turns {
+    free: Mutex<usize>,
+    given_back: Condvar,
+}
+
+impl Turns {
+    fn new(count: usize) -> Turns {
+        Turns { free: Mutex::new(count.clamp(1, 64)), given_back: Condvar::new() }
+    }
+}
+
+/// Given back when dropped, however the work ends.
+struct Turn {
+    shared: Arc<Shared>,
     is_light: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Turn {
+    fn turns(shared: &Shared, is_light: bool) -> &Turns {
+        if is_light { &shared.light } else { &shared.heavy }
+    }
+
+    /// Waits for one as long as `goes_on`.
+    fn take(shared: &Arc<Shared>, is_light: bool, goes_on: impl Fn() -> Result<(), Refusal>) -> Result<Turn, Refusal> {
+        let turns = Turn::turns(shared, is_light);
+        let mut free = lock(&turns.free);
+        while *free == 0 {
+            let waited = turns.given_back.wait_timeout(free, STEP);
+            free = waited.unwrap_or_else(PoisonError::into_inner).0;
+            goes_on()?;
+        }
+        *free -= 1;
+        drop(free);
+        Ok(Turn { shared: Arc::clone(shared), is_light })
+    }
+}
+
+impl Drop for Turn {
     fn drop(&mut self) {
-        if self.is_light { self.shared.light.add_permits(1) } else { self.shared.heavy.add_permits(1) }
+        let turns = Turn::turns(&self.shared, self.is_light);
+        *lock(&turns.free) += 1;
+        turns.given_back.notify_one();
     }
 }
 
@@ -298,67 +472,16 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-fn accepted(headers: &HeaderMap) -> Encoding {
-    Encoding::accepted(headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or(""))
+fn accepted(request: &Request) -> Encoding {
+    Encoding::accepted(request.header("accept-encoding"))
 }
 
-fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+fn is_known(request: &Request, tag: &str) -> bool {
     let plain = tag.trim_start_matches("W/");
-    let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or("");
-    known.split(',').any(|known| known.trim().trim_start_matches("W/") == plain)
+    let known = request.header("if-none-match").split(',');
+    known.into_iter().any(|known| known.trim().trim_start_matches("W/") == plain)
 }
 
-fn with_status(status: StatusCode, body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response
-}
-
-fn not_modified(tag: &str, cache: &'static str) -> Response {
-    let mut response = with_status(StatusCode::NOT_MODIFIED, "");
-    set(response.headers_mut(), header::ETAG, tag);
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
-    response
-}
-
-fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
-}
-
-fn whole(encoded: Encoded, tag: Option<&str>, cache: &'static str) -> Response {
-    let length = encoded.body.len();
-    let mut response = with_status(StatusCode::OK, encoded.body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(encoded.content_type));
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
-    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    if let Some(encoding) = encoded.encoding.header() {
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
-    }
-    if let Some(tag) = tag {
-        set(headers, header::ETAG, tag);
-    }
-    if let Some(name) = encoded.file_name {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        let name: String = name.chars().map(plain).collect();
-        set(headers, header::CONTENT_DISPOSITION, &format!("attachment; filename=\"{name}\""));
-    }
-    response
-}
-
-fn refused(refusal: &Refusal) -> Response {
-    let mut response = with_status(refusal.status, refusal.document());
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    match refusal.status {
-        StatusCode::METHOD_NOT_ALLOWED => set(headers, header::ALLOW, "GET, HEAD"),
-        StatusCode::SERVICE_UNAVAILABLE => set(headers, header::RETRY_AFTER, "1"),
-        StatusCode::UNAUTHORIZED => set(headers, header::WWW_AUTHENTICATE, "Bearer"),
-        _ => {}
-    }
-    response
-}
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@ use super::incident_thread::{IncidentThread, Told};
 use super::incidents::Incidents;
 use super::memory;
 use super::meter::Meter;
-use super::metrics::Server;
+use super::metrics;
 use super::notify;
 use super::real_time::RealTimeThreads;
 use super::rings::Rings;
@@ -18,6 +18,7 @@ use super::triggers::{self, Triggers};
 use crate::warn;
 use anyhow::Context;
 use coroner_evidence::{Clocks, Evidence, Time};
+use coroner_http::Running;
 use coroner_probes::sampler::{Sampler, SamplerOptions};
 use coroner_probes::watch::{NameZombies, Options, Watch};
 use coroner_profile::live::LiveFormat;
@@ -150,9 +151,9 @@ fn live_format(sampler: &Sampler) -> LiveFormat {
 }
 
 /// A port that is taken costs the numbers, not the recording.
-fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
+fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Running> {
     let listen = config.metrics.listen?;
-    match Server::start(listen, Arc::clone(status)) {
+    match metrics::serve(listen, Arc::clone(status)) {
         Ok(server) => Some(server),
         Err(error) => {
             warn(&format!("{error:#}; recording goes on without /metrics (metrics.listen, --metrics)"));
@@ -161,7 +162,7 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Server> {
     }
 }
 
-fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Server>) {
+fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Running>) {
     let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
     text.push_str(&match (rate_hz, config.rate) {
         (Some(rate), _) => format!(", {rate} samples a second of each core)"),
@@ -169,7 +170,7 @@ fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: 
         (None, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
     });
     if let Some(server) = metrics {
-        text.push_str(&format!(", metrics at http://{}/metrics", server.address()));
+        text.push_str(&format!(", metrics at http://{}/metrics", server.address));
     }
     warn(&text);
     notify::status(&text);

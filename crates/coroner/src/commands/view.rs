@@ -20,6 +20,8 @@ use std::time::Duration;
 const PORT: u16 = 9479;
 /// How often it is looked whether somebody wants it to end.
 const STEP: Duration = Duration::from_millis(100);
+/// A browser has six.
+const CONNECTIONS: usize = 64;
 /// Answers that take much CPU at a time.
 const MOST_HEAVY: usize = 4;
 
@@ -49,7 +51,8 @@ fn serve_until(
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("the address cannot be told")?;
     let heavy = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_HEAVY);
-    let options = Options { token: token.clone(), names: names(), users: users(), heavy };
+    let (names, users) = (names(), users());
+    let options = Options { name: "coroner-view", token: token.clone(), names, users, connections: CONNECTIONS, heavy };
     let server = serve(listener, page, options).with_context(|| format!("{address}: cannot be served"))?;
     let url = url(server.address, token.as_ref());
     print(&told(args, &url, server.address))?;
@@ -59,7 +62,7 @@ fn serve_until(
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
     }
-    server.stop();
+    drop(server);
     Ok(())
 }
 

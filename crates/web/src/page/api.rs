@@ -61,7 +61,7 @@ fn no_evidence(shown: &Shown) -> Refusal {
 
 impl Api for Page {
     fn version(&self, ask: &Ask) -> Option<u64> {
-        if ask.path == "progress" {
+        if name(ask) == Some("progress") {
             return None;
         }
         // Of a file that was replaced nothing that was kept is given any more.
@@ -73,17 +73,23 @@ impl Api for Page {
     }
 
     fn is_light(&self, ask: &Ask) -> bool {
-        matches!(ask.path.as_str(), "source" | "progress" | "incidents")
+        matches!(name(ask), Some("source" | "progress" | "incidents"))
     }
 
     fn answer(&self, ask: &Ask) -> Result<Answer, Refusal> {
-        if ask.path == "progress" {
+        let Some(name) = name(ask) else {
+            return Err(Refusal::absent(
+                format!("{:?} is not here", ask.path),
+                "the page is at /, its data below /api/v1/ (docs/api.md)",
+            ));
+        };
+        if name == "progress" {
             return Ok(Answer::json(&source::progress(&self.loading)));
         }
         let shown = match self.loading.shown() {
             Some(Ok(shown)) => shown,
             Some(Err(why)) => return Err(Refusal::failed(why)),
-            None if ask.path == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
+            None if name == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
             None => {
                 return Err(Refusal::not_yet(
                     "the profile is being read",
@@ -93,13 +99,18 @@ impl Api for Page {
         };
         match shown.replaced() {
             Some(why) => Err(Refusal::gone(why, "start coroner view anew to see what is there now")),
-            None => answer(shown, ask),
+            None => answer(shown, name, ask),
         }
     }
 }
 
-fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
-    match ask.path.as_str() {
+/// Of a document: `flame`, `incidents/3`.
+fn name(ask: &Ask) -> Option<&str> {
+    ask.path.strip_prefix("api/v1/")
+}
+
+fn answer(shown: &Shown, name: &str, ask: &Ask) -> Result<Answer, Refusal> {
+    match name {
         "source" => Ok(Answer::json(&source::document(shown))),
         "diagnosis" => of_evidence(shown, ask, |evidence| {
             documents::diagnosis::document(&diagnose(evidence)).map_err(anyhow::Error::from)
