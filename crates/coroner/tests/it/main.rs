@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod architecture;
 mod audit_of_an_image;
 mod cli;
 mod docs;

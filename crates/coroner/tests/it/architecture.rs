@@ -1,0 +1,132 @@
+//! Dependencies point one way: between crates as docs/architecture.md has it, and between the modules of the binary.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each may use those before it.
+const MODULES: [&str; 5] = ["exit", "args", "output", "commands", "main"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The layer of each crate, by the table in docs/architecture.md.
+fn layers() -> BTreeMap<String, u32> {
+    let page = read(&root().join("docs/architecture.md"));
+    let (_, below) = page.split_once("<!-- crates -->").expect("docs/architecture.md has a table of crates");
+    let rows = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let row = |row: &str| {
+        let mut cells = row.split('|').skip(1).map(str::trim);
+        let layer = cells.next().and_then(|layer| layer.parse().ok());
+        (cells.next().unwrap_or_default().to_owned(), layer.unwrap_or_else(|| panic!("no layer: {row}")))
+    };
+    rows.skip(2).map(row).collect()
+}
+
+/// The crates of ours that a manifest names as dependencies; those of tests and build scripts may be any.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let own = lines.take_while(|line| !line.starts_with('['));
+    own.filter_map(|line| Some(line.strip_prefix("coroner-")?.split([' ', '=', '.']).next()?)).collect()
+}
+
+#[test]
+fn crates_use_only_crates_of_lower_layers() {
+    let layers = layers();
+    let layer_of = |name: &str| {
+        let layer = layers.get(name);
+        *layer.unwrap_or_else(|| {
+            panic!("crates/{name} has no row in docs/architecture.md: say what it is for, and its layer")
+        })
+    };
+    let mut edges = 0;
+    for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let manifest = entry.path().join("Cargo.toml");
+        // What another branch left behind is no crate.
+        if !manifest.exists() {
+            continue;
+        }
+        for used in dependencies(&read(&manifest)) {
+            edges += 1;
+            assert!(
+                layer_of(used) < layer_of(&name),
+                "crates/{name} (layer {}) may not use crates/{used} (layer {}): docs/architecture.md. Move what both need to a \
+                 lower layer",
+                layer_of(&name),
+                layer_of(used)
+            );
+        }
+        layer_of(&name);
+    }
+    assert!(edges > 20, "only {edges} dependencies were found: are the manifests written otherwise?");
+}
+
+/// All `crate::NAME` of a source, and all `super::…::NAME` that lead to the root of the crate, for a file so deep.
+fn modules_used(text: &str, depth: usize) -> Vec<&str> {
+    let name = |rest: &'_ str| rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let up = "super::".repeat(depth);
+    let mut used = Vec::new();
+    for (at, path) in text.match_indices("crate::").chain(text.match_indices(&up)) {
+        let is_whole = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+        let rest = &text[at + path.len()..];
+        // In braces there may be several.
+        let names = match rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            Some((names, _)) => names.split(',').map(str::trim).collect(),
+            None => vec![rest],
+        };
+        used.extend(names.into_iter().map(|rest| &rest[..name(rest)]).filter(|_| is_whole));
+    }
+    used
+}
+
+fn check_below(directory: &Path, inside: &[String], uses: &mut usize) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let (path, file) = (entry.path(), entry.file_name().into_string().unwrap());
+        if path.is_dir() {
+            check_below(&path, &[inside, &[file]].concat(), uses);
+            continue;
+        }
+        let Some(stem) = file.strip_suffix(".rs") else { continue };
+        let own = inside.first().map_or(stem, String::as_str);
+        let depth = inside.len() + usize::from(stem != "mod");
+        let rank = |module: &str| MODULES.iter().position(|known| *known == module);
+        let ours =
+            rank(own).unwrap_or_else(|| panic!("{}: the module {own} has no place: see MODULES", path.display()));
+        for used in modules_used(&read(&path), depth) {
+            let Some(theirs) = rank(used) else { continue };
+            *uses += 1;
+            assert!(
+                theirs <= ours,
+                "{}: {own} may not use {used}: {} (docs/architecture.md)",
+                path.display(),
+                MODULES.join(" <- ")
+            );
+        }
+    }
+}
+
+#[test]
+fn modules_of_the_binary_depend_one_way() {
+    let mut uses = 0;
+    check_below(&root().join("crates/coroner/src"), &[], &mut uses);
+    assert!(uses > 50, "only {uses} uses were found: are they written otherwise?");
+}
+
+#[test]
+fn uses_are_found_however_they_are_written() {
+    let text =
+        "use crate::args::Color;\nuse crate::{output, commands::fix};\nlet a = super::super::exit::Exit;\nmycrate::x";
+    assert_eq!(modules_used(text, 2), ["args", "output", "commands", "exit"]);
+    assert_eq!(
+        dependencies(
+            "[dependencies]\ncoroner-http.workspace = true\nlog = \"1\"\n[dev-dependencies]\ncoroner-lab = {}"
+        ),
+        ["http"]
+    );
+}
