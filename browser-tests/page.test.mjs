@@ -114,9 +114,9 @@ test("brushing the burst on the taken core shows the culprit's function; the lin
   const matched = await page.locator(".matched").textContent();
   assert.ok(parseFloat(matched) > 80, matched);
 
-  // Against the rest of the time, the culprit is what rose.
+  // Compare with the rest of the time, the culprit is what rose.
   await page.keyboard.press("Escape");
-  await page.getByRole("button", { name: "Against the rest" }).click();
+  await page.getByRole("button", { name: "Compare with the rest" }).click();
   await settled(page);
   assert.match(await page.locator(".risers tbody tr").first().textContent(), /poolkeeper|mem_cgroup_iter|shrink|reclaim/);
   assert.match(await label(page), /of a difference/);

@@ -19,7 +19,7 @@ test("a chain is drawn from the cause down; side effects stand indented beside t
   const steps = stepsOf(verdict(a, [link(a, b), link(b, side), link(b, c), link(c, d, "possible")]));
   assert.deepEqual(steps.map(step => [step.finding.code, step.depth]), [["a", 0], ["b", 0], ["side", 1], ["core-saturated", 0], ["d", 0]]);
   const whole = verdict(a, [link(a, b), link(b, c), link(c, d, "possible")]);
-  assert.equal(lessSure(whole), "1 of its 3 steps is less sure");
+  assert.equal(lessSure(whole), "2 of 3 links proven");
   assert.equal(coreOf(whole), 1);
 });
 
@@ -74,7 +74,7 @@ test("time line: lanes by kind, calm counters folded, what was not seen is not z
 
 test("what is counted and told by events has one lane, unless more was counted", () => {
   const restart = { at: 1, uncertainty_ns: 0, kind: "unit-restart", severity: "warning", title: "x", subject: null };
-  const counted = (values: (number | null)[]) => ({ id: "unit-restarts", title: "restarts of units", unit: "restarts", worst: "sum" as const, values });
+  const counted = (values: (number | null)[]) => ({ id: "unit-restarts", title: "unit restarts", unit: "restarts", worst: "sum" as const, values });
   assert.ok(isToldByEvents(counted([1, null, 1]), [restart, restart]));
   assert.ok(!isToldByEvents(counted([1, 2]), [restart, restart]));
   assert.ok(!isToldByEvents(counted([0, 0]), []));

@@ -72,13 +72,13 @@ pub enum Passes {
 impl Guard {
     pub fn check(&self, request: &Request) -> Result<Passes, Refusal> {
         if !matches!(request.method.as_str(), "GET" | "HEAD") {
-            let (error, what_to_do) = ("only GET and HEAD are answered", "nothing can be changed from here");
+            let (error, what_to_do) = ("only GET and HEAD are supported", "nothing can be changed from here");
             return Err(Refusal::of_status(Status::MethodNotAllowed, error, what_to_do));
         }
         self.check_host(request)?;
         let is_api = request.path.starts_with("/api/");
         if is_api && !matches!(request.header("sec-fetch-site"), "same-origin" | "none" | "") {
-            let (error, what_to_do) = ("a page of another site asked", "open the page itself");
+            let (error, what_to_do) = ("the request came from another site", "open the page itself");
             return Err(Refusal::of_status(Status::Forbidden, error, what_to_do));
         }
         self.check_token(request)
@@ -91,7 +91,7 @@ impl Guard {
             return Ok(());
         }
         let what_to_do = if self.is_loopback {
-            "use http://localhost:PORT or http://127.0.0.1:PORT, also through ssh -L"
+            "use http://localhost:PORT or http://127.0.0.1:PORT, also with ssh -L"
         } else {
             "use the machine's IP address or its host name"
         };
@@ -129,7 +129,7 @@ impl Guard {
         Err(Refusal::of_status(
             Status::Unauthorized,
             "a token is needed",
-            "open the whole address that coroner view printed, with ?token=…, or send Authorization: Bearer TOKEN",
+            "open the full address that coroner view printed, with ?token=…, or send Authorization: Bearer TOKEN",
         ))
     }
 }

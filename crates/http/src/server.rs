@@ -103,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn serve(listener: TcpListener, api: Arc<dyn Api>, options: Options) -> io::Result<Running> {
     let address = listener.local_addr()?;
     if !is_loopback(&address) && options.token.is_none() {
-        return Err(io::Error::other("beyond loopback a token is needed"));
+        return Err(io::Error::other("an address other than loopback needs a token"));
     }
     listener.set_nonblocking(true)?;
     let Options { name, token, names, users, connections, heavy } = options;
@@ -378,11 +378,11 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
     let _waiting = ask.guard();
     let until = Instant::now() + ANSWER_WITHIN;
     let goes_on = || match (is_gone(stream), Instant::now() >= until) {
-        (true, _) => Err(Refusal::failed("nobody waits for it any more")),
+        (true, _) => Err(Refusal::failed("cancelled: the client went away")),
         (_, true) => Err(Refusal::of_status(
             Status::TimedOut,
             &format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
-            "ask for less time at once, or for fewer cores",
+            "choose a shorter time or fewer cores",
         )),
         _ => Ok(()),
     };
@@ -395,7 +395,7 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
         let answer = turn.shared.api.answer(&ask).map(|answer| Encoded::of(answer, wanted));
         let _ = tell.send(answer);
     };
-    let busy = || Refusal::of_status(Status::Unavailable, "no thread can be started", "ask again in a second");
+    let busy = || Refusal::of_status(Status::Unavailable, "cannot start a thread", "try again in a second");
     thread::Builder::new().name(shared.name.to_owned()).spawn(work).map_err(|_| busy())?;
     loop {
         match told.recv_timeout(STEP) {
@@ -405,8 +405,8 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Refusal::of_status(
                     Status::Failed,
-                    "the answer failed: a defect of coroner",
-                    "report what was asked, with the recording if you may share it",
+                    "internal error in coroner",
+                    "please report the request, with the recording if you may share it",
                 ));
             }
         }

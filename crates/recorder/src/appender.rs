@@ -104,7 +104,7 @@ impl Appender {
     pub fn try_commit_with(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
         self.try_parts(samples)?;
         if std::mem::take(&mut self.complained) {
-            warn("there is room again; recording goes on");
+            warn("the disk has room again; recording continues");
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Appender {
         self.commit(samples).map_err(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
-                    "{error}; recording goes on, the last {} s or more wait for room, what is older is lost",
+                    "{error}; recording continues in memory, which holds at least the last {} s; older data is lost",
                     PART.as_secs()
                 ));
             }

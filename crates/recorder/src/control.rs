@@ -34,21 +34,21 @@ impl Control {
         // Ours: the directory is locked. A recorder that was killed leaves its socket behind.
         match std::fs::remove_file(&socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("{}: cannot be removed", socket.display()));
+                return Err(error).with_context(|| format!("{}: cannot remove it", socket.display()));
             }
             _ => {}
         }
         let listener = bind(&socket).with_context(|| format!("{}: cannot listen", socket.display()))?;
         // Only who may write the directory may speak; and the directory is 0700 until then.
         std::fs::set_permissions(&socket, Permissions::from_mode(0o600))
-            .with_context(|| format!("{}: cannot be closed to others", socket.display()))?;
+            .with_context(|| format!("{}: cannot restrict its permissions", socket.display()))?;
         let (sender, marks) = sync_channel(MOST_WAITING);
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ended);
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || hear_all(&listener, &sender, &is_over))
-            .context("cannot start the thread that hears marks")?;
+            .context("cannot start the thread that listens for marks")?;
         Ok(Control { socket, ended, marks })
     }
 
@@ -131,7 +131,7 @@ fn hear(stream: &UnixStream) -> anyhow::Result<Option<String>> {
 fn said(line: &str) -> anyhow::Result<String> {
     let line = line.trim();
     let text = if line.starts_with('{') {
-        let value: serde_json::Value = serde_json::from_str(line).context("the line is no JSON")?;
+        let value: serde_json::Value = serde_json::from_str(line).context("the line is not JSON")?;
         value["mark"].as_str().context(r#"expected {"mark": "TEXT"}"#)?.to_owned()
     } else {
         let text = line.strip_prefix("mark").filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
@@ -150,14 +150,14 @@ pub fn mark(directory: &Path, text: &str) -> anyhow::Result<()> {
     let mut stream = match connect(&socket) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => bail!(
-            "{}: no recorder runs here; start one: coroner record --dir {}",
+            "{}: no recorder is running here; start one: coroner record --dir {}",
             directory.display(),
             directory.display()
         ),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            bail!("{}: permission denied; run as the user of the recorder (root)", socket.display())
+            bail!("{}: permission denied; run as the recorder's user (root)", socket.display())
         }
-        Err(error) => return Err(error).with_context(|| format!("{}: cannot be reached", socket.display())),
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot connect", socket.display())),
     };
     let hangs = || format!("{}: the recorder does not answer; is it stopped?", socket.display());
     stream.set_read_timeout(Some(PATIENCE + PATIENCE))?;
@@ -168,7 +168,7 @@ pub fn mark(directory: &Path, text: &str) -> anyhow::Result<()> {
     stream.take(MOST_BYTES).read_to_string(&mut answer).with_context(hangs)?;
     match answer.trim() {
         "ok" => Ok(()),
-        "" => bail!("the recorder is ending; the mark was not heard"),
+        "" => bail!("the recorder is stopping; the mark was not taken"),
         other => bail!("{}", other.strip_prefix("error: ").unwrap_or(other)),
     }
 }
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(control.marks(), [""; 0]);
         drop(control);
         let error = mark(directory.path(), "late").unwrap_err().to_string();
-        assert!(error.contains("no recorder runs here"), "{error}");
+        assert!(error.contains("no recorder is running here"), "{error}");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         drop(UnixListener::bind(control_socket(directory.path())).unwrap());
         let error = mark(directory.path(), "x").unwrap_err().to_string();
-        assert!(error.contains("no recorder runs here"), "{error}");
+        assert!(error.contains("no recorder is running here"), "{error}");
         let control = Control::listen(directory.path()).unwrap();
         for n in 0..MOST_WAITING {
             mark(directory.path(), &n.to_string()).unwrap();

@@ -9,7 +9,7 @@ pub fn ready() {
 }
 
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("sealing the recording")]);
+    tell(&[NotifyState::Stopping, NotifyState::Status("closing the recording")]);
 }
 
 /// One line that `systemctl status` shows.

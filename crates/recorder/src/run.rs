@@ -50,7 +50,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let clocks = read_clocks();
     lock(&status).own.started_real_ns = clocks.real_ns;
     let segments = Segments::open(&own.path, config.max_size)
-        .with_context(|| format!("{}: cannot be listed", own.path.display()))?;
+        .with_context(|| format!("{}: cannot list it", own.path.display()))?;
     let incidents = IncidentThread::start(Incidents::open(&own.path, &config.incidents)?)?;
     let mut first = Evidence::default();
     // So that the first second already says which boot it is of.
@@ -126,7 +126,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
             told_status = Instant::now();
             tell_status(&status, &meter, &about_incidents);
         }
-        anyhow::ensure!(!store.has_ended(), "the thread that writes the segments has ended; see the message above");
+        anyhow::ensure!(!store.has_ended(), "the thread that writes segments has exited; see the message above");
         watchdog.beat();
         if stop.load(Ordering::Relaxed) || duration.is_some_and(|duration| began.elapsed() >= duration) {
             watch.stop();
@@ -156,7 +156,7 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Running> {
     match metrics::serve(listen, Arc::clone(status)) {
         Ok(server) => Some(server),
         Err(error) => {
-            warn(&format!("{error:#}; recording goes on without /metrics (metrics.listen, --metrics)"));
+            warn(&format!("{error:#}; recording continues without /metrics (metrics.listen, --metrics)"));
             None
         }
     }
@@ -165,9 +165,9 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Running> {
 fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Running>) {
     let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
     text.push_str(&match (rate_hz, config.rate) {
-        (Some(rate), _) => format!(", {rate} samples a second of each core)"),
+        (Some(rate), _) => format!(", {rate} samples per second and core)"),
         (None, 0) => ", no stack samples)".to_owned(),
-        (None, _) => ", no stack samples: the recording says why under what is not seen)".to_owned(),
+        (None, _) => ", no stack samples: see \"Not seen\" in a diagnosis for the reason)".to_owned(),
     });
     if let Some(server) = metrics {
         text.push_str(&format!(", metrics at http://{}/metrics", server.address));
@@ -184,7 +184,7 @@ fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Told) {
     status.incidents.clone_from(&incidents.counts);
     // A disk that hangs returns no error.
     if let Some(silent) = status.own.last_commit.map(|at| at.elapsed()).filter(|silent| *silent > STUCK) {
-        let trouble = format!("nothing could be stored for {} s: the disk does not answer", silent.as_secs());
+        let trouble = format!("nothing could be stored for {} s: the disk does not respond", silent.as_secs());
         if status.own.trouble.is_none() {
             warn(&trouble);
         }

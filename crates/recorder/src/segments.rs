@@ -116,7 +116,7 @@ fn remove(path: &Path) {
         if let Err(error) = fs::remove_file(&name)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            warn(&format!("{}: cannot be removed: {error}", Path::new(&name).display()));
+            warn(&format!("{}: cannot remove it: {error}", Path::new(&name).display()));
         }
     }
 }
@@ -143,7 +143,7 @@ fn after_a_kill(path: &Path) -> bool {
     if fs::symlink_metadata(&log).is_ok()
         && let Err(error) = recording::fold_log(path)
     {
-        warn(&format!("{error}; it stays as it is, and can be read"));
+        warn(&format!("{error}; leaving it as it is, it can be read"));
     }
     true
 }

@@ -63,7 +63,7 @@ impl Outcome {
     pub fn words(&self) -> &str {
         match self {
             Outcome::Done(done) => &done.words,
-            Outcome::Skipped => "not wanted",
+            Outcome::Skipped => "declined",
             Outcome::NotAllowed(why) | Outcome::Refused(why) | Outcome::Failed(why) => why,
             Outcome::NotReached => "a step before it failed",
         }
@@ -125,7 +125,7 @@ pub fn run(
         } else if let Some(why) =
             step.dangerous.as_ref().filter(|_| !about.allowed.iter().any(|name| step.is_named(name)))
         {
-            Outcome::NotAllowed(format!("{why}; to do it all the same, name it: --allow {}", step.id))
+            Outcome::NotAllowed(format!("{why}; to do it anyway: --allow {}", step.id))
         } else {
             match talk.consent(step) {
                 Consent::Quit => {
@@ -202,7 +202,7 @@ fn one(
         reversible: step.reversible,
     };
     if let Err(error) = writer.write(&intent) {
-        return Outcome::Failed(format!("the journal cannot be written: {error} (nothing of this step was done)"));
+        return Outcome::Failed(format!("cannot write the journal: {error} (nothing of this step was done)"));
     }
     let outcome = match step.action.act(&before, hands) {
         Ok(done) => Outcome::Done(done),
@@ -220,7 +220,7 @@ fn one(
     };
     // What was done stays done; `undo` will look for itself.
     if let Err(error) = writer.write(&line) {
-        *stopped = Some(format!("{} was done, but the journal cannot be written any more: {error}", step.id));
+        *stopped = Some(format!("{} was done, but the journal can no longer be written: {error}", step.id));
     }
     outcome
 }
@@ -248,7 +248,7 @@ pub fn verify(
         let of = |measure: &Measure| before.iter().find(|(known, _)| known == measure).map(|(_, value)| value.clone());
         let measures = step.step.measures.iter();
         step.measured = measures
-            .map(|measure| compare(measure, of(measure).unwrap_or(Err("it was not measured before".into())), after))
+            .map(|measure| compare(measure, of(measure).unwrap_or(Err("not measured before".into())), after))
             .collect();
         step.effect = Some(effect_of(step.step.kind, done, &step.measured));
     }

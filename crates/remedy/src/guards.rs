@@ -35,7 +35,7 @@ pub fn may_limit(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, StepError
 fn known(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
     let now = hands.manager()?.unit(unit)?;
     match now.load_state.as_str() {
-        "not-found" => Err(StepError::refused(format!("systemd knows no {unit}"))),
+        "not-found" => Err(StepError::refused(format!("systemd does not know {unit}"))),
         _ => Ok(now),
     }
 }
@@ -49,7 +49,7 @@ fn refuse_protected(unit: &str, now: &UnitNow, what: &str, hands: &Hands<'_>) ->
         }
         if let Some(who) = own_units().iter().find(|own| *own == name) {
             return Err(StepError::refused(format!(
-                "you are in {who} yourself: this session would end with it, and perhaps the way in"
+                "your own session runs in {who}: it would end, and perhaps your access with it"
             )));
         }
     }
@@ -103,12 +103,12 @@ pub fn irqbalance() -> Option<u32> {
 /// Whether this is the place to act on the node at all.
 pub fn may_act(here: &Node, bus: Option<&str>) -> Result<(), StepError> {
     if !rustix::process::geteuid().is_root() {
-        return Err(StepError::refused("changing the node needs root: run it again with sudo"));
+        return Err(StepError::refused("changing the node needs root; run it again with sudo"));
     }
     if let (Some(why), None) = (&here.in_container, bus) {
         return Err(StepError::refused(format!(
-            "this runs in a container ({why}): what is changed here would not be the node. Run it on the node itself, or name the \
-             node's bus with --bus and its file system with --root"
+            "running in a container ({why}): changes here would not affect the node. Run it on the node, or name the node's bus \
+             with --bus and its root directory with --root"
         )));
     }
     Ok(())
@@ -121,23 +121,23 @@ pub fn is_same_node(planned: &Node, here: &Node) -> Result<(), StepError> {
         (Some(there), Some(here_id)) if there == here_id => {}
         (Some(there), Some(here_id)) => {
             return Err(StepError::refused(format!(
-                "the recording is of {} (machine {there}), and this is {} (machine {here_id}): apply it there",
+                "the recording is from {} (machine {there}), but this is {} (machine {here_id}); apply it there",
                 name(planned),
                 name(here)
             )));
         }
         _ => {
             return Err(StepError::refused(
-                "whether the recording is of this node cannot be told: a machine id is missing",
+                "cannot tell whether the recording is from this node: a machine id is missing",
             ));
         }
     }
     match (&planned.boot_id, &here.boot_id) {
         (Some(there), Some(here)) if there == here => Ok(()),
         (Some(_), Some(_)) => {
-            Err(StepError::refused("the node was booted again since it was recorded: plan anew (`coroner fix`)"))
+            Err(StepError::refused("the node was rebooted since the recording; make a new plan (`coroner fix`)"))
         }
-        _ => Err(StepError::refused("whether the node was booted again since it was recorded cannot be told")),
+        _ => Err(StepError::refused("cannot tell whether the node was rebooted since the recording")),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         };
         assert!(is_same_node(&node("a", "1"), &node("a", "1")).is_ok());
         assert!(is_same_node(&node("a", "1"), &node("b", "1")).unwrap_err().to_string().contains("apply it there"));
-        assert!(is_same_node(&node("a", "1"), &node("a", "2")).unwrap_err().to_string().contains("booted again"));
+        assert!(is_same_node(&node("a", "1"), &node("a", "2")).unwrap_err().to_string().contains("rebooted"));
         assert!(is_same_node(&Node::default(), &node("a", "1")).is_err(), "what is not known is not the same");
     }
 

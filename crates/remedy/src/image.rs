@@ -97,7 +97,7 @@ impl ImagePlan {
     pub fn script(&self, of: &str) -> String {
         let mut lines = vec![
             "#!/bin/sh".to_owned(),
-            format!("# Takes units out that have no work in {}. Made by `coroner fix --image`.", one_line_of(of)),
+            format!("# Disables units that have no work in {}. Made by `coroner fix --image`.", one_line_of(of)),
             "# Run it as root in the image: from a provisioner, or in a chroot.".to_owned(),
             "set -eu".to_owned(),
         ];
@@ -108,7 +108,7 @@ impl ImagePlan {
         }
         if !self.remove.is_empty() {
             lines.push(String::new());
-            lines.push("# So that no upgrade and no `systemctl preset-all` enables them again.".to_owned());
+            lines.push("# Keeps upgrades and `systemctl preset-all` from enabling them again.".to_owned());
             lines.push("mkdir -p /etc/systemd/system-preset".to_owned());
             let rules: Vec<String> =
                 self.remove.iter().map(|unit| shell_word(&format!("disable {}", unit.unit))).collect();
@@ -116,7 +116,7 @@ impl ImagePlan {
         }
         if !self.decide.is_empty() {
             lines.push(String::new());
-            lines.push("# To be decided by somebody who knows what they are for:".to_owned());
+            lines.push("# Decide yourself whether these are needed:".to_owned());
             for unit in &self.decide {
                 lines.push(format!("#   {}: {}", one_line_of(&unit.unit), one_line_of(&unit.why)));
                 lines.extend(switch_off(unit).into_iter().map(|line| format!("# {line}")));
@@ -131,7 +131,7 @@ impl ImagePlan {
         }
         if self.remove.is_empty() && self.decide.is_empty() {
             lines.push(String::new());
-            lines.push("# Nothing to take out.".to_owned());
+            lines.push("# Nothing to disable.".to_owned());
         }
         lines.join("\n") + "\n"
     }
@@ -144,7 +144,7 @@ fn switch_off(unit: &ImageUnit) -> Vec<String> {
         lines.push(format!("systemctl disable {word}"));
     }
     match &unit.file_in_the_way {
-        Some(path) => lines.push(format!("# not masked: {} is where the mask would stand", one_line_of(path))),
+        Some(path) => lines.push(format!("# not masked: {} is in the way of the mask", one_line_of(path))),
         None => lines.push(format!("systemctl mask {word}")),
     }
     lines

@@ -24,7 +24,7 @@ pub enum JournalError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: {why}", .path.display())]
     Refused { path: PathBuf, why: String },
-    #[error("{}: another coroner is at it (pid {pid}): two at once would undo each other's work. Wait for it to end", .path.display())]
+    #[error("{}: another coroner (pid {pid}) is already applying changes; wait until it is done", .path.display())]
     Locked { path: PathBuf, pid: String },
 }
 
@@ -219,12 +219,14 @@ fn must_be_ours(directory: &Path) -> Result<(), JournalError> {
     let refuse = |why: String| Err(JournalError::Refused { path: directory.to_owned(), why });
     if about.uid() != us {
         return refuse(format!(
-            "belongs to the user {}, and we are {us}; choose another directory with --journal",
+            "owned by user {}, but this is user {us}; choose another directory with --journal",
             about.uid()
         ));
     }
     if about.mode() & 0o022 != 0 {
-        return refuse("others may write there; chmod go-w it, or choose another directory with --journal".to_owned());
+        return refuse(
+            "writable by others; run chmod go-w on it or choose another directory with --journal".to_owned(),
+        );
     }
     Ok(())
 }
@@ -276,18 +278,18 @@ pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
         };
         match (&mut run, entry) {
             (None, Entry::Run { run: other, .. }) if other != number => {
-                return Err(refused(&format!("says that it is run {other}: it was renamed, and is not touched")));
+                return Err(refused(&format!("says that it is run {other}: it was renamed and is left alone")));
             }
             (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, systemd_of, why, .. }) => {
                 let steps = Vec::new();
                 run =
                     Some(Run { number, at, host, machine_id, boot_id, bus, root, systemd_of, why, steps, damaged: 0 });
             }
-            (None, _) => return Err(refused("is damaged, or no journal of coroner's: it does not begin with a run")),
+            (None, _) => return Err(refused("is damaged or not a coroner journal: it does not begin with a run")),
             (Some(run), entry) => note(run, entry),
         }
     }
-    let mut run = run.ok_or_else(|| refused("is damaged, or no journal of coroner's: no line of it can be read"))?;
+    let mut run = run.ok_or_else(|| refused("is damaged or not a coroner journal: no line can be read"))?;
     run.damaged = damaged;
     Ok(run)
 }
@@ -407,7 +409,7 @@ mod tests {
         );
         drop(journal);
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Journal::open(dir.path()).unwrap_err().to_string().contains("others may write"));
+        assert!(Journal::open(dir.path()).unwrap_err().to_string().contains("writable by others"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Measure {
             Measure::Growth { cgroup } => format!("new dead cgroups below {cgroup} per hour"),
             Measure::Dead { cgroup } => format!("dead cgroups below {cgroup}"),
             Measure::EmptyCgroups { directory } => format!("empty cgroups in {}", directory.display()),
-            Measure::Wait { name, core, .. } => format!("{name} waits for core {core}, ms of each second"),
+            Measure::Wait { name, core, .. } => format!("wait of {name} for core {core}, ms per second"),
             Measure::CoreBusy { core } => format!("core {core} busy, %"),
             Measure::Drops => "packets dropped per second, all devices".to_owned(),
             Measure::Received { nic } => format!("packets received per second by {nic}"),
@@ -61,8 +61,8 @@ impl Measure {
             Measure::Growth { cgroup } => growth(evidence, cgroup),
             Measure::Dead { cgroup } => {
                 let scan =
-                    evidence.zombie_scans.iter().max_by_key(|scan| scan.at).ok_or("the dead were not looked for")?;
-                let dead = below(scan, cgroup).ok_or("the dead could not be told one by one (no BPF)")?;
+                    evidence.zombie_scans.iter().max_by_key(|scan| scan.at).ok_or("dead cgroups were not scanned")?;
+                let dead = below(scan, cgroup).ok_or("dead cgroups could not be listed one by one (no BPF)")?;
                 Ok(dead as f64)
             }
             // Counted when it is asked: the evidence has only the sum.
@@ -106,11 +106,11 @@ fn growth(evidence: &Evidence, cgroup: &str) -> Result<f64, String> {
         evidence.zombie_scans.iter().filter_map(|scan| Some((scan.at, below(scan, cgroup)?))).collect();
     scans.sort_unstable();
     let (Some(first), Some(last)) = (scans.first(), scans.last()) else {
-        return Err("the dead could not be told one by one (no BPF)".to_owned());
+        return Err("dead cgroups could not be listed one by one (no BPF)".to_owned());
     };
     let over = last.0.since(first.0);
     if over < Duration::from_millis(500) {
-        return Err("the dead were looked at only once".to_owned());
+        return Err("dead cgroups were scanned only once".to_owned());
     }
     Ok(last.1.saturating_sub(first.1) as f64 * 3600.0 / over.as_secs_f64())
 }
@@ -202,19 +202,22 @@ fn judge(measure: &Measure, before: f64, now: f64, after: &Evidence) -> (Effect,
         // How many are sent is not ours to know: that no more come proves nothing.
         return match now > before * MORE && now >= 1.0 {
             true => (Effect::Worked, None),
-            false => (Effect::CannotTell, Some("no more come; perhaps no more are sent".to_owned())),
+            false => (Effect::CannotTell, Some("none arrive; perhaps none are sent".to_owned())),
         };
     }
     if before <= 0.0 {
         return match now <= 0.0 {
-            true => (Effect::CannotTell, Some("it was nothing before, too".to_owned())),
+            true => (Effect::CannotTell, Some("it was 0 before, too".to_owned())),
             false => (Effect::None, None),
         };
     }
     let watched = after.window().map_or(0.0, |window| window.length().as_secs_f64());
     // What comes once in ten minutes does not come in five seconds anyway.
     if measure.counts_per_hour() && now <= 0.0 && before * watched / 3600.0 < 1.0 {
-        let why = format!("{} per hour are too few to be missed within {watched:.0} s", count(before.round() as u64));
+        let why = format!(
+            "{} per hour is too rare to notice its absence within {watched:.0} s",
+            count(before.round() as u64)
+        );
         return (Effect::CannotTell, Some(why));
     }
     match now / before {
@@ -254,6 +257,6 @@ mod tests {
     fn what_was_not_seen_is_no_number() {
         let measured = compare(&Measure::Dead { cgroup: "/a".into() }, Ok(3.0), &Evidence::default());
         assert_eq!((measured.after, measured.effect), (None, Effect::CannotTell));
-        assert!(measured.why.unwrap().contains("not looked for"));
+        assert!(measured.why.unwrap().contains("not scanned"));
     }
 }

@@ -110,7 +110,7 @@ impl Plan {
             if !self.all().any(|step| step.is_named(name)) {
                 let there: Vec<&str> = self.all().map(|step| step.id.as_str()).collect();
                 let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-                return Err(format!("there is no step {name} in this plan; there are: {there}"));
+                return Err(format!("no step {name} in this plan; it has: {there}"));
             }
         }
         Ok(self.all().filter(|step| names.iter().any(|name| step.is_named(name))).collect())

@@ -34,12 +34,12 @@ pub fn plan(node: &Node, why: String, first: Option<String>, risk: Option<String
         commands.push(Command {
             run_at: CLUSTER,
             command: format!("kubectl cordon {host}"),
-            why: "no new pods come here",
+            why: "no new pods are scheduled here",
         });
         commands.push(Command {
             run_at: CLUSTER,
             command: format!("kubectl drain {host} --ignore-daemonsets --delete-emptydir-data"),
-            why: "pods go elsewhere; what they keep in emptyDir is lost",
+            why: "pods move elsewhere; data in emptyDir volumes is lost",
         });
     }
     commands.push(Command { run_at: NODE, command: "systemctl reboot".to_owned(), why: "frees every dead cgroup" });

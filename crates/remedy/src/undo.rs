@@ -85,7 +85,7 @@ pub fn run(
 fn one(recorded: &Recorded, run: &Run, here: &Node, hands: &mut Hands<'_>, force: bool) -> Result<Undone, String> {
     let rebooted = matches!((&run.boot_id, &here.boot_id), (Some(then), Some(now)) if then != now);
     if rebooted && recorded.action.ends_with_boot() {
-        return Ok(Undone::AlreadySo("the node was booted again since: that took it away".to_owned()));
+        return Ok(Undone::AlreadySo("the reboot since then already undid it".to_owned()));
     }
     recorded.action.undo(&recorded.before, hands, force).map_err(|error| {
         hands.forget_manager();

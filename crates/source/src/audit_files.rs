@@ -36,7 +36,7 @@ impl Known {
             }
         }
         if let Err(error) = Catalogue::load(&added) {
-            warn(&format!("{error}; the agents in {ADDED_CATALOGUES} are not known until this is mended"));
+            warn(&format!("{error}; the agents in {ADDED_CATALOGUES} are not known until this is fixed"));
             added.clear();
         }
         for path in named {

@@ -22,7 +22,7 @@ impl OwnDirectory {
             .recursive(true)
             .mode(0o700)
             .create(incidents(&path))
-            .with_context(|| format!("{}: cannot be made", incidents(&path).display()))?;
+            .with_context(|| format!("{}: cannot create it", incidents(&path).display()))?;
         is_ours(&path)?;
         let lock_path = path.join("lock");
         let mut lock = OpenOptions::new()
@@ -33,19 +33,19 @@ impl OwnDirectory {
             .mode(0o600)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
             .open(&lock_path)
-            .with_context(|| format!("{}: cannot be opened", lock_path.display()))?;
+            .with_context(|| format!("{}: cannot open it", lock_path.display()))?;
         if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             let _ = lock.read_to_string(&mut pid);
             bail!(
-                "{}: another recorder (pid {}) writes here; stop it, or choose another directory",
+                "{}: another recorder (pid {}) is writing here; stop it or choose another directory",
                 path.display(),
                 pid.trim()
             );
         }
         lock.set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .with_context(|| format!("{}: cannot be written", lock_path.display()))?;
+            .with_context(|| format!("{}: cannot write it", lock_path.display()))?;
         Ok(OwnDirectory { path, _lock: lock })
     }
 }
@@ -56,13 +56,13 @@ fn is_ours(path: &Path) -> anyhow::Result<()> {
     let us = rustix::process::geteuid().as_raw();
     if about.uid() != us {
         bail!(
-            "{}: belongs to the user {}, and we are {us}; record as that user, or choose another directory",
+            "{}: owned by user {}, but this is user {us}; record as that user or choose another directory",
             path.display(),
             about.uid()
         );
     }
     if about.mode() & 0o022 != 0 {
-        bail!("{}: others may write there; chmod go-w it, or choose another directory", path.display());
+        bail!("{}: writable by others; run chmod go-w on it or choose another directory", path.display());
     }
     Ok(())
 }
@@ -112,14 +112,14 @@ pub fn register(directory: &Path) -> anyhow::Result<Registration> {
 fn register_in(place: &Path, directory: &Path) -> anyhow::Result<Registration> {
     let directory = std::path::absolute(directory).with_context(|| directory.display().to_string())?;
     let made = DirBuilder::new().recursive(true).mode(0o755).create(place);
-    made.with_context(|| format!("{}: cannot be made", place.display()))?;
+    made.with_context(|| format!("{}: cannot create it", place.display()))?;
     forget_the_dead(place);
     let file = place.join(std::process::id().to_string());
     // Under another name first: who looks finds all of it or nothing.
     let new = place.join(format!("{}.new", std::process::id()));
     std::fs::write(&new, directory.as_os_str().as_bytes())
         .and_then(|()| std::fs::rename(&new, &file))
-        .with_context(|| format!("{}: cannot be written", file.display()))?;
+        .with_context(|| format!("{}: cannot write it", file.display()))?;
     Ok(Registration { file })
 }
 
@@ -138,8 +138,8 @@ pub fn running() -> Vec<PathBuf> {
 /// Why there is none, for messages.
 pub fn none_runs() -> &'static str {
     match rustix::process::geteuid().is_root() {
-        true => "no recorder runs on this node",
-        false => "no recorder runs on this node that you may see (root sees all)",
+        true => "no recorder is running on this node",
+        false => "no recorder that you may see is running on this node (root sees all)",
     }
 }
 
@@ -148,7 +148,7 @@ pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
     let mut running = running();
     if running.len() > 1 {
         let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
-        bail!("several recorders run here; say which one is meant: --dir {}", listed.join(", or --dir "));
+        bail!("several recorders are running; choose one: --dir {}", listed.join(", or --dir "));
     }
     Ok(running.pop())
 }

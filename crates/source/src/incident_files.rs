@@ -45,13 +45,13 @@ pub fn read(directory: &Path, number: u64) -> anyhow::Result<Incident> {
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
     if !file.metadata().is_ok_and(|about| about.is_file()) {
-        bail!("{}: this is no regular file", path.display());
+        bail!("{}: not a regular file", path.display());
     }
     file.take(MOST_JSON).read_to_string(&mut text).with_context(|| path.display().to_string())?;
     let incident: Incident =
-        serde_json::from_str(&text).with_context(|| format!("{}: this is no incident", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{}: not an incident", path.display()))?;
     if incident.number != number {
-        bail!("{}: speaks of the incident {}; it was renamed", path.display(), incident.number);
+        bail!("{}: describes incident {}; the file was renamed", path.display(), incident.number);
     }
     Ok(incident)
 }
@@ -77,7 +77,7 @@ pub fn write(directory: &Path, incident: &Incident) -> anyhow::Result<()> {
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written.with_context(|| format!("{}: cannot be written", path.display()))
+    written.with_context(|| format!("{}: cannot write it", path.display()))
 }
 
 /// Every number that a file has.

@@ -30,7 +30,7 @@ impl Listed {
 /// Newest first.
 pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
     let sizes = files::listed(directory)
-        .with_context(|| format!("{}: cannot be listed", directory::incidents(directory).display()))?;
+        .with_context(|| format!("{}: cannot list it", directory::incidents(directory).display()))?;
     let mut listed = Vec::new();
     for number in sizes.keys().rev().copied() {
         match files::read(directory, number) {
@@ -66,7 +66,7 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Re
     let incident = find(directory, number)?;
     let listed = Listed::new(directory, incident);
     let read = match &listed.file {
-        None => Err("its minutes are not frozen yet, or could not be".to_owned()),
+        None => Err("it is not frozen yet, or could not be".to_owned()),
         Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
             kernel_work::add(file, &mut recording.evidence);
             let mut diagnosis = diagnose(&recording.evidence);

@@ -78,19 +78,19 @@ pub fn add(path: &Path, evidence: &mut Evidence) {
     // That an older coroner wrote no rows is no loss any more.
     evidence.unseen.retain(|unseen| unseen.probe != probe::KERNEL_SAMPLES);
     if sums.is_nameless() {
-        let why = "the samples have no names of the kernel's functions";
+        let why = "the samples have no kernel function names";
         return evidence.unseen(probe::KERNEL_SAMPLES, WHAT, why, "record as root, with kernel.kptr_restrict below 2");
     }
     evidence.kernel_work = sums.finish(&names, &sampled(evidence));
     if looked_at.from > window.from {
         let seconds = looked_at.from.since(window.from).as_secs();
         let what = format!("{WHAT}, in the first {seconds} s");
-        let why = format!("there are more than {MOST_SAMPLES} samples of stacks");
-        evidence.unseen(probe::KERNEL_SAMPLES, what, why, "ask for less: --last, --since, --until");
+        let why = format!("there are more than {MOST_SAMPLES} stack samples");
+        evidence.unseen(probe::KERNEL_SAMPLES, what, why, "choose a shorter time: --last, --since, --until");
     }
 }
 
-const WHAT: &str = "what the kernel was at work on";
+const WHAT: &str = "what the kernel was doing";
 
 /// The latest part of it that has not too many samples.
 fn affordable(window: Window, cores: u32) -> Window {

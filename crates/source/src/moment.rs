@@ -19,8 +19,8 @@ pub enum Moment {
 
 pub fn parse_moment(text: &str) -> Result<Moment, String> {
     let wrong = || {
-        "expected seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750) \
-         or a wall-clock time in UTC (2026-11-16T05:51:42Z, 05:51:42)"
+        "expected seconds from the first sample (12.5, 300ms, 2m), a time as printed by perf script (24915.802750) or a UTC \
+         wall-clock time (2026-11-16T05:51:42Z, 05:51:42)"
             .to_owned()
     };
     if let Some(ns) = seconds(text) {

@@ -32,7 +32,7 @@ pub struct Query {
     pub last: Option<Duration>,
     pub since: Option<Moment>,
     pub until: Option<Moment>,
-    /// Watch this node also if a recorder runs here.
+    /// Watch this node even if a recorder is running.
     pub no_recorder: bool,
 }
 
@@ -72,7 +72,7 @@ pub fn read(args: &Query, is_watch: bool) -> anyhow::Result<Option<Recorded>> {
     }
     ensure!(
         !asks,
-        "no recorder that we may read runs on this node; name a recording or a recorder's directory with --from"
+        "no readable recorder is running on this node; name a recording or a recorder's directory with --from"
     );
     Ok(None)
 }
@@ -87,29 +87,29 @@ pub fn read_path(path: &Path, args: &Query) -> anyhow::Result<Recorded> {
     };
     if !recording.about.sealed && !is_written {
         warn(&format!(
-            "{}: the recorder was stopped before it could seal {}; reading what is there",
+            "{}: the recorder was killed before it could close {} properly; reading what is there",
             path.display(),
             if is_directory { "the last segment" } else { "this file" }
         ));
     }
     ensure!(
         recording.evidence.window().is_some(),
-        "{}: the recording holds no look at the cores; nothing can be said{}",
+        "{}: the recording has no core times; no diagnosis is possible{}",
         path.display(),
-        if is_written { " yet: its recorder has just begun, try again in a second" } else { "" }
+        if is_written { " yet: its recorder has just started, try again in a second" } else { "" }
     );
     let silent = monotonic_now().since(recording.evidence.window().map_or(Time(0), |window| window.to));
     if is_directory && is_written && args.until.is_none() && silent > STUCK {
         warn(&format!(
-            "{}: its recorder runs, but has stored nothing for {:.0} s: what happens now is not in this. Is its disk full? Its log and \
-             /metrics say why",
+            "{}: its recorder is running but has stored nothing for {:.0} s, so the newest events are missing. Is its disk full? \
+             Its log and /metrics say why",
             path.display(),
             silent.as_secs_f64()
         ));
     }
     kernel_work::add(path, &mut recording.evidence);
     let line = match is_directory && is_default {
-        true => format!("from {}, its last 10 minutes; --last, --since and --until ask for others", path.display()),
+        true => format!("from the last 10 minutes of {}; use --last, --since or --until for others", path.display()),
         false => incident_line(path),
     };
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
@@ -134,12 +134,12 @@ fn or_profile(path: &Path, error: RecordingError) -> anyhow::Error {
         && matches!(profile_format(path), Ok(Format::PerfData | Format::PerfScript));
     let what = match error {
         RecordingError::OnlyProfile { .. } => "this recording holds a CPU profile only",
-        _ if is_foreign => "this is a CPU profile, no coroner recording",
+        _ if is_foreign => "this is a CPU profile, not a coroner recording",
         error => return error.into(),
     };
     anyhow::anyhow!(
-        "{0}: {what}; it tells nothing of units, memory and network. `coroner monopolies {0}` tells who had a core for \
-         itself, `coroner flame {0}` where the time went, `coroner view {0}` shows all of it",
+        "{0}: {what}; it has nothing about units, memory and network. `coroner monopolies {0}` shows which threads had a core to \
+         themselves, `coroner flame {0}` where the time went, `coroner view {0}` everything",
         path.display()
     )
 }
@@ -155,7 +155,7 @@ fn read_running(directory: &Path, args: &Query) -> anyhow::Result<Recorded> {
         }
     }
     recorded.line = format!(
-        "from the recorder in {}{}; `coroner --for 5s` watches anew",
+        "from the recorder in {}{}; use `coroner --for 5s` to watch the node now",
         directory.display(),
         if is_default { ", its last 10 minutes" } else { "" }
     );
@@ -187,7 +187,7 @@ fn span(path: &Path, args: &Query) -> anyhow::Result<(Span, bool)> {
     let until = args.until.map(|until| wall(until, newest)).transpose()?;
     let since = args.since.map(|since| wall(since, until.or(newest))).transpose()?;
     let (from_real_ns, to_real_ns) = (since.unwrap_or(0), until.unwrap_or(u64::MAX));
-    ensure!(from_real_ns < to_real_ns, "--since is not before --until: there is nothing between them");
+    ensure!(from_real_ns < to_real_ns, "--since must be before --until");
     Ok((Span::Between { from_real_ns, to_real_ns }, false))
 }
 
@@ -205,13 +205,13 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
             let yesterday = today.saturating_sub(DAY);
             ensure!(
                 newest - yesterday < DAY / 2,
-                "nothing was recorded from {} on; the newest is of {}",
+                "nothing was recorded after {}; the newest data is from {}",
                 timestamp(today),
                 timestamp(newest)
             );
             Ok(yesterday)
         }
-        (Moment::TimeOfDay(_), None) => bail!("the recording does not know the wall clock; use --last"),
+        (Moment::TimeOfDay(_), None) => bail!("the recording has no wall-clock times; use --last"),
         (Moment::Number(_) | Moment::FromStart(_) | Moment::Clock(_), _) => bail!("expected a wall-clock time"),
     }
 }
@@ -251,7 +251,7 @@ impl RecorderFound {
         let named: Vec<String> = named.collect();
         let rest = if all > NAMED { format!(" and {} more", all - NAMED) } else { String::new() };
         format!(
-            "{all} {} in the last 24 hours: {}{rest}; `coroner incidents show {}` tells of one",
+            "{all} {} in the last 24 hours: {}{rest}; show one with `coroner incidents show {}`",
             if all == 1 { "incident" } else { "incidents" },
             named.join(", "),
             last.number

@@ -45,7 +45,7 @@ async function load<T>(url: string, signal: AbortSignal): Promise<T> {
   }
   const body = await answer.json().catch(() => null);
   if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server answered ${answer.status}.`, body?.what_to_do ?? "");
-  if (body === null) throw new ApiError(answer.status, "The server's answer is no JSON.", "Reload the page; if it stays, the page and the server are of different versions.");
+  if (body === null) throw new ApiError(answer.status, "The server's answer is not JSON.", "Reload the page. If that does not help, the page and the server have different versions.");
   kept.set(url, body);
   if (kept.size > KEPT) kept.delete(kept.keys().next().value!);
   return body as T;

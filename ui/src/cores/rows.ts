@@ -143,7 +143,7 @@ export function ownerOver(row: CoreRow, from = 0, to = row.owner.length): Held |
 }
 
 export const ownerName = (owner: { comm: string; pid: number | null; tid: number | null } | undefined): string =>
-  owner ? owner.pid === null ? owner.comm : owner.tid === owner.pid || !owner.tid ? `${owner.comm}[${owner.pid}]` : `${owner.comm}[${owner.pid}/${owner.tid}]` : "nobody known";
+  owner ? owner.pid === null ? owner.comm : owner.tid === owner.pid || !owner.tid ? `${owner.comm}[${owner.pid}]` : `${owner.comm}[${owner.pid}/${owner.tid}]` : "unknown owner";
 
 export interface Holder { owner: number; cores: number; on: Map<number, number> }
 
@@ -174,5 +174,5 @@ export function summary(grid: CoreGrid, rows: Rows): string {
     const held = ownerOver(row);
     return `core ${row.core} ${Math.round(mean(row.busy) ?? 0)} % busy${held ? `, mostly ${ownerName(grid.owners[held.owner])}` : ""}${row.serves.length ? `, serves ${row.serves.join(", ")}` : ""}`;
   });
-  return `Cores over time, the worst first: ${told.join("; ")}${rows.folded.length ? `; ${rows.folded.length} quiet cores are folded` : ""}. On average ${Math.round(mean(grid.average) ?? 0)} % busy.`;
+  return `Cores over time, worst first: ${told.join("; ")}${rows.folded.length ? `; ${rows.folded.length} quiet cores are folded` : ""}. On average ${Math.round(mean(grid.average) ?? 0)} % busy.`;
 }

@@ -22,9 +22,9 @@ export function CoresView({ source, state, whole, range, generation }: Props) {
   return (
     <>
       <section class="panel" aria-label="Cores over time" aria-busy={grid.loading}>
-        <header class="bar"><h2>Cores</h2><span class="about">{grid.data ? `${grid.data.cores.length} cores, the worst first · each column ${duration(grid.data.step_ns)}${grid.data.source === "samples" ? ", told by samples" : ""}` : ""}</span><span class="grow" />
+        <header class="bar"><h2>Cores</h2><span class="about">{grid.data ? `${grid.data.cores.length} cores, the worst first · each column ${duration(grid.data.step_ns)}${grid.data.source === "samples" ? ", from samples" : ""}` : ""}</span><span class="grow" />
           <CoresLegend grid={grid.data} state={state} />
-          {(grid.data?.cores.length ?? 0) > 8 && <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Quiet cores and calm counters, too (a)">Show all</button>}
+          {(grid.data?.cores.length ?? 0) > 8 && <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Also show quiet cores and flat counters (a)">Show all</button>}
         </header>
         {grid.error ? <Failure error={grid.error} /> : grid.data ? <CoresHeatmap grid={grid.data} source={source} state={state} range={range} whole={whole} /> : <Waiting what="Reading cores" tall />}
         <OwnersNote grid={grid.data} state={state} />
@@ -40,8 +40,8 @@ export function CoresView({ source, state, whole, range, generation }: Props) {
 export function OwnersNote({ grid, state }: { grid: CoreGrid | null; state: State }) {
   const part = grid?.owner_part ?? 1;
   if (part >= 1) return null;
-  if (!grid!.owner_source) return <p class="note">Who had the cores is not read for so long a time; zoom in, or <button class="link" onClick={() => update({ coresBy: "owner" }, true)}>have 1/{Math.round(1 / part)} of the samples read</button>.</p>;
-  return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Who had the cores is"} told by 1/{Math.round(1 / part)} of the samples, read here and there: columns between have none. A shorter time names all.</p>;
+  if (!grid!.owner_source) return <p class="note">Owners are not computed for such a long time; zoom in, or <button class="link" onClick={() => update({ coresBy: "owner" }, true)}>read 1/{Math.round(1 / part)} of the samples</button>.</p>;
+  return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Owners of cores are"} based on 1/{Math.round(1 / part)} of the samples, so some columns have none. Choose a shorter time to see all.</p>;
 }
 
-export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording holds counters and events, no stacks: there is no flame graph of it. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks all the time; <code>perf record -F 999 -a -g</code> files open here as well.</p></section>;
+export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording has counters and events but no stacks, so there is no flame graph. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks continuously; <code>perf record -F 999 -a -g</code> files also open here.</p></section>;

@@ -41,20 +41,20 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         <span class="grow" />
         <label class="search">
           <output class="matched" aria-live="polite">{matches ? matches.frames === 0 ? "no match" : <><b>{percent(matches.share)}</b>{matches.baseline !== null && ` (was ${percent(matches.baseline)})`} in {matches.frames} frame{matches.frames === 1 ? "" : "s"}</> : ""}</output>
-          <input ref={box} id="search" type="search" placeholder="search functions (/)" aria-label="Search functions, an expression" value={state.search} class={search?.plain ? "bad" : ""} spellcheck={false}
-            title={search?.plain ? "This is no expression: looked for as it stands" : "An expression; small letters match both cases. Enter: next match"}
+          <input ref={box} id="search" type="search" placeholder="search functions (/)" aria-label="Search functions (regular expression)" value={state.search} class={search?.plain ? "bad" : ""} spellcheck={false}
+            title={search?.plain ? "Not a regular expression: searching for it literally" : "Regular expression; lower case matches both cases. Enter: next match"}
             onInput={event => update({ search: event.currentTarget.value }, true)} onKeyDown={event => { if (event.key === "Enter") goOn(); if (event.key === "Escape") { event.stopPropagation(); update({ search: "" }); event.currentTarget.blur(); } }} />
         </label>
       </header>
       <div class="tools">
-        <button aria-pressed={state.inverted} onClick={() => update({ inverted: !state.inverted })} title="From what costs back to who called it (i)">Inverted</button>
+        <button aria-pressed={state.inverted} onClick={() => update({ inverted: !state.inverted })} title="Invert: from the most expensive functions to their callers (i)">Inverted</button>
         <span class="choice" role="radiogroup" aria-label="Colours">
           <button role="radio" aria-checked={state.flameBy === "place"} disabled={difference} onClick={() => update({ flameBy: "place" }, true)}>Kernel / user</button>
           <button role="radio" aria-checked={state.flameBy === "language"} disabled={difference} onClick={() => update({ flameBy: "language" }, true)}>Language</button>
         </span>
         <Compare state={state} source={source} />
-        {difference && <button aria-pressed={widths === "baseline"} onClick={() => setWidths(widths === "now" ? "baseline" : "now")} title="Widths of the other side show what is gone (b)">Widths: {widths === "now" ? "selection" : "baseline"}</button>}
-        <button aria-pressed={list} onClick={() => setList(!list)} title="A table of functions by their own time">Functions</button>
+        {difference && <button aria-pressed={widths === "baseline"} onClick={() => setWidths(widths === "now" ? "baseline" : "now")} title="Use the widths of the other side, to see what is gone (b)">Widths: {widths === "now" ? "selection" : "baseline"}</button>}
+        <button aria-pressed={list} onClick={() => setList(!list)} title="Table of functions by own time">Functions</button>
         <details class="menu" onFocusOut={event => { if (!event.currentTarget.contains(event.relatedTarget as Node | null)) event.currentTarget.open = false; }}>
           <summary>Export this selection</summary>
           <ul>{FORMATS.map(([format, title, what]) => <li key={format}><a href={address("export", { format, ...selected(state), invert: state.inverted && format === "svg" ? 1 : undefined })} download>{title}</a><span>{what}</span></li>)}</ul>
@@ -70,7 +70,7 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         : <Waiting what="Reading samples" tall />}
       {difference && answer.data && "risers" in answer.data && <Risers risers={answer.data.risers} against={state.base === "rest" ? "the rest" : "the baseline"} />}
       {(answer.data?.pruned?.nodes ?? 0) > 0 && <p class="note">{answer.data!.pruned!.nodes.toLocaleString("en")} frames below {percent(answer.data!.pruned!.min_share)} are not drawn; a shorter time or a filter brings them out, exports have them.</p>}
-      {(answer.data?.part ?? 1) < 1 && <p class="note part">{inPart(answer.data!.part!)} of {difference ? "the selection's" : "its"} samples {answer.data!.baseline_part !== undefined && answer.data!.baseline_part < 1 ? <>and {inPart(answer.data!.baseline_part)} of the baseline's were</> : "was"} read, in whole pieces spread evenly over the time: what was short may be missing. <button class="link" onClick={() => setExact(url)}>Read all</button> (this may take long), or choose a shorter time.</p>}
+      {(answer.data?.part ?? 1) < 1 && <p class="note part">{inPart(answer.data!.part!)} of {difference ? "the selection's" : "its"} samples {answer.data!.baseline_part !== undefined && answer.data!.baseline_part < 1 ? <>and {inPart(answer.data!.baseline_part)} of the baseline's were</> : "was"} read, in whole pieces spread evenly over the time: what was short may be missing. <button class="link" onClick={() => setExact(url)}>Read all</button> (may take long), or choose a shorter time.</p>}
     </section>
   );
 }
@@ -90,11 +90,11 @@ function Compare({ state, source }: { state: State; source: Source }) {
   const rest = hasRest(state);
   return (
     <span class="choice" role="group" aria-label="Difference">
-      <button aria-pressed={state.base === "rest"} disabled={!rest} title={rest ? "What is more here than in the rest of the time (d)" : "Brush a range first: then it can be compared with the rest"}
-        onClick={() => update({ base: state.base === "rest" ? null : "rest" })}>Against the rest</button>
+      <button aria-pressed={state.base === "rest"} disabled={!rest} title={rest ? "What is more here than in the rest of the time (d)" : "Select a range first to compare it with the rest"}
+        onClick={() => update({ base: state.base === "rest" ? null : "rest" })}>Compare with the rest</button>
       {state.base !== null && state.base !== "rest"
         ? <button aria-pressed={true} onClick={() => update({ base: null })} title="No comparison">Against {clock(state.base.from, source.start_time, 1e8)}, {duration(state.base.to - state.base.from)} ✕</button>
-        : <button disabled={!state.selection} title={state.selection ? "Keep this selection as the baseline B, then brush A" : "Brush a range first"} onClick={() => update({ base: state.selection, selection: null })}>Set as baseline</button>}
+        : <button disabled={!state.selection} title={state.selection ? "Keep this selection as baseline B, then select A" : "Select a range first"} onClick={() => update({ base: state.selection, selection: null })}>Set as baseline</button>}
     </span>
   );
 }
@@ -120,7 +120,7 @@ function Functions({ tree, inside }: { tree: Tree; inside: number }) {
   return (
     <div class="functions">
       <table>
-        <caption>{inside > 0 ? `Below ${nameOf(tree, inside)}` : "By their own time"}</caption>
+        <caption>{inside > 0 ? `Below ${nameOf(tree, inside)}` : "By own time"}</caption>
         <thead><tr><th scope="col">function</th><th scope="col" class="number">own</th><th scope="col" class="number">with callees</th></tr></thead>
         <tbody>{all.slice(0, 60).map(one => <tr key={one.name}>
           <td><button class="link mono" onClick={() => update({ search: `^${one.name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$` })} title={one.name}>{one.name}</button></td>

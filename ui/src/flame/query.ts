@@ -21,8 +21,8 @@ export const hasRest = (state: State): boolean => !!(state.selection ?? state.ra
 
 export const FORMATS = [
   ["svg", "SVG", "one file for any browser, with zoom and search"],
-  ["folded", "folded stacks", "a line for each stack: for flamegraph.pl, inferno, diff"],
+  ["folded", "folded stacks", "one line per stack: for flamegraph.pl, inferno, diff"],
   ["pprof", "pprof", "for go tool pprof and Pyroscope"],
   ["speedscope", "speedscope", "for speedscope.app"],
-  ["coroner", "recording", "small, opens with every command of coroner"],
+  ["coroner", "recording", "small; every coroner command opens it"],
 ] as const;

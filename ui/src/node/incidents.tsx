@@ -18,7 +18,7 @@ export function IncidentsView({ incidents, source, state, generation }: { incide
     <div class="sides">
       <section class="panel" aria-label="Incidents"><header class="bar"><h2>Incidents</h2><span class="about">newest first</span></header>
         <ul class="plain incidents">{incidents.map(incident => <li key={incident.number}><button class="row" aria-current={incident.number === open} onClick={() => update({ incident: incident.number })}>
-          <span class="amount">{incident.number}</span><span class="text">{incident.text}<br /><span class="muted">{when(incident.triggered)} · {incident.state}{incident.repeats ? ` · ${incident.repeats} more of it` : ""}{incident.bytes ? ` · ${bytes(incident.bytes)}` : ""}</span></span><span class="code">{incident.code}</span></button></li>)}</ul>
+          <span class="amount">{incident.number}</span><span class="text">{incident.text}<br /><span class="muted">{when(incident.triggered)} · {incident.state}{incident.repeats ? ` · ${incident.repeats} repeats` : ""}{incident.bytes ? ` · ${bytes(incident.bytes)}` : ""}</span></span><span class="code">{incident.code}</span></button></li>)}</ul>
       </section>
       <Report key={open} number={open} source={source} state={state} generation={generation} known={incidents.find(one => one.number === open) ?? null} />
     </div>
@@ -39,7 +39,7 @@ function Report({ number, source, state, generation, known }: { number: number; 
         {data.diagnosis?.verdicts.map((verdict, index) => <VerdictView key={keyOf(verdict.root_cause)} verdict={verdict} diagnosis={data.diagnosis!} number={index + 1} shown={state.shown} onShow={key => update({ shown: key }, true)} />)}
         {data.diagnosis && !data.diagnosis.verdicts.length && <section class="panel calm"><h2>{data.diagnosis.conclusion === "nothing wrong" ? "Nothing wrong in what was seen." : "Its cause was not found."}</h2><ul class="plain">{data.diagnosis.findings.map((finding, index) => <li key={index}>{finding.title}</li>)}</ul></section>}
         <section class="panel"><Risers risers={data.risers} against="the hour before" />
-          {data.missing_samples.length > 0 && <p class="note">Samples are missing: {data.missing_samples.map(one => `core ${one.core} ${one.lost} lost${one.throttled_ms ? `, held back for ${one.throttled_ms} ms` : ""}`).join("; ")}.</p>}</section>
+          {data.missing_samples.length > 0 && <p class="note">Samples are missing: {data.missing_samples.map(one => `core ${one.core} ${one.lost} lost${one.throttled_ms ? `, throttled for ${one.throttled_ms} ms` : ""}`).join("; ")}.</p>}</section>
       </>}
     </div>
   );

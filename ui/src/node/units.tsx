@@ -39,7 +39,7 @@ export function UnitsView({ state, generation }: { state: State; generation: num
       <section class="panel" aria-label="Units">
         <header class="bar"><h2>Units</h2><span class="about">{rows.length} of {data.units.length}{!data.systemd ? " · systemd could not be asked" : ""}</span><span class="grow" />
           <label class="search"><input type="search" placeholder="unit" aria-label="Find a unit" value={text} onInput={event => setText(event.currentTarget.value)} /></label>
-          <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Units that cost nothing and do nothing wrong, too (a)">Show all</button></header>
+          <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Also show units without cost or problems (a)">Show all</button></header>
         {rows.length === 0 ? <p class="muted">{data.units.length ? "None that costs anything or does anything wrong." : "No unit was seen."}</p> : <div class="wide"><table class="units">
           <thead><tr>{head("name", "unit")}{head("cost", "CPU")}{head("memory", "memory")}{head("restarts", "restarts")}{head("zombies", "dead cgroups")}<th scope="col">state</th><th scope="col">enabled</th><th scope="col">package</th><th scope="col">judged</th></tr></thead>
           <tbody>{rows.slice(0, 400).map(unit => <UnitRow key={unit.name} unit={unit} judgement={judged.get(unit.name)} marked={state.shown === `u:${unit.name}`} />)}</tbody>
@@ -65,7 +65,7 @@ function UnitRow({ unit, judgement, marked }: { unit: Unit; judgement: Judgement
 function JudgementView({ judgement }: { judgement: Judgement }) {
   return (
     <div class="judgement">
-      <p><b class="mono">{judgement.unit}</b> · {judgement.what} · <span class={`certainty ${judgement.certainty === "sure" ? "proven" : judgement.certainty}`}>{judgement.verdict}, {judgement.certainty}</span>{judgement.harm === "seen" && <span class="muted"> · its harm was seen</span>}</p>
+      <p><b class="mono">{judgement.unit}</b> · {judgement.what} · <span class={`certainty ${judgement.certainty === "sure" ? "proven" : judgement.certainty}`}>{judgement.verdict}, {judgement.certainty}</span>{judgement.harm === "seen" && <span class="muted"> · harm was seen</span>}</p>
       <ul class="plain">{judgement.why.map((reason, at) => <li key={at}><Words text={reason.text} />{reason.source && <span class="mono muted"> {reason.source}</span>}</li>)}</ul>
       {judgement.safe_step && <p>{judgement.report_only ? <Words text={judgement.safe_step} /> : <Command text={judgement.safe_step} />}{judgement.does_not_fix && <span class="muted"> It does not fix: {judgement.does_not_fix}</span>}</p>}
     </div>

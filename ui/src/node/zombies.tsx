@@ -12,7 +12,7 @@ import { duration, place } from "../time/axis.ts";
 import { axisOf } from "../time/gestures.ts";
 import { AXIS_HEIGHT, drawAxis } from "../time/paint.ts";
 
-const FROM: Record<string, string> = { births: "by births in the last hour", watched: "while it was watched", "since-boot": "on average since boot" };
+const FROM: Record<string, string> = { births: "created in the last hour", watched: "while it was watched", "since-boot": "on average since boot" };
 
 export function ZombiesView({ source, whole, generation }: { source: Source; whole: Range; generation: number }) {
   const { data, error } = useApi<Zombies>(address("zombies"), 0, generation);
@@ -24,21 +24,21 @@ export function ZombiesView({ source, whole, generation }: { source: Source; who
       <section class="panel" aria-label="Dead memory cgroups">
         <header class="bar"><h2>Dead memory cgroups</h2><span class="about">told by {data.method} · {when(data.at)}</span></header>
         <ul class="numbers">
-          <li><b>{count(data.dead)}</b><span>dead</span></li><li><b>{count(data.live)}</b><span>live</span></li><li><b>{data.bytes ? bytes(data.bytes.total) : "?"}</b><span>held by the dead</span></li>
+          <li><b>{count(data.dead)}</b><span>dead</span></li><li><b>{count(data.live)}</b><span>live</span></li><li><b>{data.bytes ? bytes(data.bytes.total) : "?"}</b><span>held by dead cgroups</span></li>
           {grown && <li><b>{count(grown.more)}</b><span>more in {duration(Math.round(grown.ns / 1e9) * 1e9)}, while it was watched</span></li>}
-          {data.per_hour_from === "births" ? <li><b>{count(data.per_hour)}</b><span>of the dead were born within the last hour</span></li>
+          {data.per_hour_from === "births" ? <li><b>{count(data.per_hour)}</b><span>of them were created within the last hour</span></li>
             : !grown && <li><b>{rate(data.per_hour)}</b><span>more{data.per_hour_from ? `, ${FROM[data.per_hour_from] ?? data.per_hour_from}` : ""}</span></li>}
           {data.churn && <li><b>{count(data.churn.born)}</b><span>born while watched, {count(data.churn.removed)} removed, {count(data.churn.freed)} freed</span></li>}
         </ul>
         {data.growth && data.growth.at.length > 1 && <Growth growth={data.growth} source={source} whole={whole} />}
-        {data.cost && data.cost.lines.length > 0 && <><h3>What they cost here</h3><ul class="plain">{data.cost.lines.map((line, at) => <li key={at}>{line.text}{!line.measured && <span class="muted"> (not measured{line.how_to_measure ? <>: <Words text={line.how_to_measure} /></> : ""})</span>}</li>)}</ul></>}
+        {data.cost && data.cost.lines.length > 0 && <><h3>Their cost on this node</h3><ul class="plain">{data.cost.lines.map((line, at) => <li key={at}>{line.text}{!line.measured && <span class="muted"> (not measured{line.how_to_measure ? <>: <Words text={line.how_to_measure} /></> : ""})</span>}</li>)}</ul></>}
         <NotSeen of={data.unseen} />
       </section>
       <section class="panel" aria-label="Groups">
-        <header class="bar"><h2>Groups</h2><span class="about">the most dead first</span></header>
+        <header class="bar"><h2>Groups</h2><span class="about">largest first</span></header>
         {data.groups.length === 0 ? <p class="muted">None.</p> : <ul class="plain groups">{data.groups.slice(0, 200).map((group, at) => <li key={at}><Group group={group} most={data.groups[0]?.dead ?? 1} first={at === 0} /></li>)}</ul>}
       </section>
-      {data.makers.length > 0 && <section class="panel" aria-label="Who makes and removes cgroups"><header class="bar"><h2>Who makes and removes cgroups</h2></header>
+      {data.makers.length > 0 && <section class="panel" aria-label="What creates and removes cgroups"><header class="bar"><h2>What creates and removes cgroups</h2></header>
         <table><thead><tr><th scope="col">process</th><th scope="col">through</th><th scope="col">below, as</th><th scope="col" class="number">born</th><th scope="col" class="number">removed</th><th scope="col" class="number">a minute</th><th scope="col">unit</th></tr></thead>
           <tbody>{data.makers.slice(0, 30).map((maker, at) => <tr key={at}><td class="mono">{maker.comm}[{maker.pid}]{maker.parent_comm ? ` of ${maker.parent_comm}` : ""}</td><td class="mono">{maker.via ?? ""}{maker.processes > 1 ? ` (${count(maker.processes)} processes)` : ""}</td><td class="mono">{maker.parent} {maker.pattern}</td><td class="number">{count(maker.born)}</td><td class="number">{count(maker.removed)}</td><td class="number">{count(Math.round(maker.per_minute))}</td><td>{maker.made_unit ?? maker.unit ?? ""}</td></tr>)}</tbody></table>
       </section>}

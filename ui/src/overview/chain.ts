@@ -58,11 +58,11 @@ export function stepsOf(verdict: Verdict): Step[] {
 
 export const PROOFS = [["identity", "same thing"], ["order", "order in time"], ["size", "size"]] as const;
 
-// "1 of 6 steps is less sure", as the command says it.
+// "5 of 6 links proven", as the command says it.
 export function lessSure(verdict: Verdict): string {
   const rank = { proven: 2, likely: 1, possible: 0 };
   const weak = verdict.chain.filter(link => rank[link.certainty] < rank[verdict.certainty]).length;
-  return weak ? `${weak} of its ${verdict.chain.length} steps ${weak === 1 ? "is" : "are"} less sure` : "";
+  return weak ? `${verdict.chain.length - weak} of ${verdict.chain.length} links ${verdict.certainty === "proven" ? "" : "at least "}${verdict.certainty}` : "";
 }
 
 // The core that a verdict is about, to point at it.

@@ -7,7 +7,7 @@ import { Badge, Evidences, Words } from "../shell/parts.tsx";
 import { now, update } from "../state.ts";
 import { keyOf, lessSure, PROOFS, stepsOf, type Step } from "./chain.ts";
 
-const CERTAIN = { proven: "Proven: each step is shown to be the same thing, in the right order, and large enough.", likely: "Likely: one of the three proofs of a step could not be seen.", possible: "A suspicion: what would prove it was not seen." };
+const CERTAIN = { proven: "Proven: for each link, both ends are about the same thing, the cause came first, and it is large enough.", likely: "Likely: one of the three proofs of a link could not be seen.", possible: "Possible: a suspicion; its proof could not be seen." };
 
 interface Props { verdict: Verdict; diagnosis: Diagnosis; number: number; shown: string; onShow: (key: string) => void; children?: ComponentChildren }
 
@@ -23,7 +23,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
       <header>
         <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{verdict.over && <span class="over">over since {verdict.over.slice(11, 19)}Z</span>}{sure && <span class="muted">{sure}</span>}</p>
         <h2><Words text={verdict.root_cause.title} /></h2>
-        {steps.length > 1 && worstOf(steps, findings) !== verdict.root_cause && <p class="story">What hurts most: <Words text={worstOf(steps, findings).title} /></p>}
+        {steps.length > 1 && worstOf(steps, findings) !== verdict.root_cause && <p class="story">Worst effect: <Words text={worstOf(steps, findings).title} /></p>}
       </header>
       {children}
       {verdict.remedy && <div class="remedy">
@@ -33,7 +33,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
         {verdict.risk && <p class="muted"><b>If nothing is done:</b> <Words text={verdict.risk} /></p>}
       </div>}
       <div class="why">
-        <ol class="chain" aria-label="From the cause to what hurts">
+        <ol class="chain" aria-label="From cause to effect">
           {steps.map(step => <StepView key={keyOf(step.finding)} step={step} finding={findings.get(keyOf(step.finding))} open={open} onShow={key => onShow(prefix + key)} context={step.link ? [] : verdict.context} />)}
         </ol>
         <Shown verdict={verdict} steps={steps} findings={findings} open={open} />
@@ -71,7 +71,7 @@ function Shown({ verdict, steps, findings, open }: { verdict: Verdict; steps: St
   const link = steps.flatMap(step => step.link ? [step.link, ...step.also] : []).find(link => linkKey(link) === open);
   if (link) return (
     <aside class="shown" id="shown" aria-live="polite">
-      <p class="kicker">Why one leads to the other</p>
+      <p class="kicker">Why one causes the other</p>
       <p class="from"><Words text={link.from.title} /></p>
       <p class="to">→ <Words text={link.to.title} /></p>
       <ProofTable proofs={link.proofs} />

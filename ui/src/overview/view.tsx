@@ -36,7 +36,7 @@ export function Overview({ source, state, whole, range, generation, incidents }:
       {answer.error ? <section class="panel"><Failure error={answer.error} /></section>
         : answer.data ? <Told diagnosis={answer.data} state={state}>{cores}</Told>
         : source.has.diagnosis ? <section class="panel"><Waiting what="Looking for the cause" tall /></section>
-        : <section class="panel calm"><h2>A CPU profile</h2><p>A profile alone has no verdict: there is no evidence about units, memory and network in it. What it tells is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
+        : <section class="panel calm"><h2>A CPU profile</h2><p>A CPU profile has no verdict: it has no data about units, memory and network. What it shows is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
       {!source.has.diagnosis && source.has.samples && <MonopoliesView source={source} range={range} whole={whole} generation={generation} />}
       {answer.data && <Rest diagnosis={answer.data} />}
       {incidents && incidents.length > 0 && <section class="panel"><header class="bar"><h2>Incidents</h2></header><ul class="plain">{incidents.slice(0, 8).map(incident => <li key={incident.number}>
@@ -50,9 +50,9 @@ function Told({ diagnosis, state, children }: { diagnosis: Diagnosis; state: Sta
   const show = (key: string) => update({ shown: key }, true);
   if (diagnosis.verdicts.length) return <>{diagnosis.verdicts.map((verdict, at) => <VerdictView key={keyOf(verdict.root_cause)} verdict={verdict} diagnosis={diagnosis} number={at + 1} shown={state.shown} onShow={show}>{at === 0 && children}</VerdictView>)}</>;
   const says = {
-    "nothing wrong": ["good", "Nothing wrong in what was seen.", "Busy cores alone are no trouble: nobody waited long for one."],
-    "too little seen": ["calm", "Too little was seen to tell.", "Cores were full or watched too briefly, and whether anybody waited for them could not be told."],
-    "no cause found": ["calm", "Something hurts; its cause was not found.", "What is missing to name it stands below."],
+    "nothing wrong": ["good", "Nothing wrong in what was seen.", "Busy cores alone are not a problem: no thread waited long for one."],
+    "too little seen": ["calm", "Too little was seen to tell.", "Cores were full or watched too briefly, and whether threads waited for them could not be seen."],
+    "no cause found": ["calm", "Problems found, but not their cause.", "See below for what is needed to find it."],
   }[diagnosis.conclusion] ?? ["calm", diagnosis.conclusion, ""];
   return <section class={`panel conclusion ${says[0]}`}><h2>{says[1]}</h2><p>{says[2]}</p>{children}</section>;
 }
@@ -64,7 +64,7 @@ function Rest({ diagnosis }: { diagnosis: Diagnosis }) {
   return (
     <>
       {others.length > 0 && <section class="panel"><header class="bar"><h2>{diagnosis.verdicts.length ? "Also found" : "Found"}</h2></header>
-        <ul class="plain findings">{others.map(finding => <li key={keyOf(finding)}><FindingView finding={finding} />{unexplained.has(keyOf(finding)) && <p class="muted">Its cause is not known. <Words text={unexplained.get(keyOf(finding))!.needs} /> <Command text={unexplained.get(keyOf(finding))!.command} /> <Words text={unexplained.get(keyOf(finding))!.then} /></p>}</li>)}</ul></section>}
+        <ul class="plain findings">{others.map(finding => <li key={keyOf(finding)}><FindingView finding={finding} />{unexplained.has(keyOf(finding)) && <p class="muted">Its cause is unknown. <Words text={unexplained.get(keyOf(finding))!.needs} /> <Command text={unexplained.get(keyOf(finding))!.command} /> <Words text={unexplained.get(keyOf(finding))!.then} /></p>}</li>)}</ul></section>}
       {(diagnosis.ruled_out.length > 0 || diagnosis.unseen.length > 0) && <section class="panel small">
         {diagnosis.ruled_out.length > 0 && <details class="fold"><summary>Ruled out <span class="count">{diagnosis.ruled_out.length}</span></summary><ul class="plain">{diagnosis.ruled_out.map((one, at) => <li key={at}><b>{one.code}</b>: <Words text={one.why} /></li>)}</ul></details>}
         <NotSeen of={diagnosis.unseen} />
@@ -97,7 +97,7 @@ function About({ source, diagnosis }: { source: Source; diagnosis: Diagnosis | n
   put("diagnosed", diagnosis ? `${when(diagnosis.window.from)} … ${when(diagnosis.window.to)}` : null);
   put("samples", source.samples === null || source.samples === undefined ? null : `${source.samples.toLocaleString("en")}${source.lost ? `, ${source.lost.toLocaleString("en")} lost` : ""}`);
   return (
-    <section class="panel small" aria-label="What this is">
+    <section class="panel small" aria-label="About this recording">
       <dl class="about-node">{rows.map(([name, value]) => <div key={name}><dt>{name}</dt><dd class={/id$|source/.test(name) ? "mono" : ""}>{value}</dd></div>)}</dl>
       {(source.unused?.length ?? 0) > 0 && <details class="fold"><summary>Could not be used <span class="count">{source.unused!.length}</span></summary><ul class="plain">{source.unused!.map((one, at) => <li key={at}>{one.kind.replace(/_/g, " ")}: {one.count} <span class="mono muted">{one.example}</span></li>)}</ul></details>}
       {(source.unnamed?.length ?? 0) > 0 && <details class="fold"><summary>Functions without names <span class="count">{source.unnamed!.length}</span></summary><ul class="plain">{source.unnamed!.map((one, at) => <li key={at}>{one}</li>)}</ul></details>}

@@ -72,11 +72,11 @@ export function ScopeView({ map, source, state, whole }: Props) {
   return (
     <div class="scope">
       <div class="tools">
-        <span class="choice" role="radiogroup" aria-label="What dragging selects">
-          <button role="radio" aria-checked={!bands} onClick={() => setBands(false)} title="From one moment to another">Range</button>
+        <span class="choice" role="radiogroup" aria-label="Drag to select">
+          <button role="radio" aria-checked={!bands} onClick={() => setBands(false)} title="A time range">Range</button>
           <button role="radio" aria-checked={bands} onClick={() => setBands(true)} title="The same part of each second (or hold Alt)">Band</button>
         </span>
-        <span class="note">{bands ? "Drag over the same part of several seconds." : "Drag from one moment to another, up and to the right is later."} Each cell is {duration(SECOND / map.rows)}.</span>
+        <span class="note">{bands ? "Drag over the same part of several seconds." : "Drag to select a time range; time runs up and to the right."} Each cell is {duration(SECOND / map.rows)}.</span>
         <span class="legend">fewer samples {[0, 0.2, 0.4, 0.6, 0.8, 1].map(share => <i key={share} style={{ background: css(ramp(palette.ramp, share)) }} />)} more (at most {map.largest})</span>
       </div>
       <canvas ref={ref} tabIndex={0} role="img" style={{ height: HEIGHT + AXIS }} aria-describedby="keys-time" data-columns={columns} data-scope-rows={map.rows}

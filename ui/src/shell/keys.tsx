@@ -9,19 +9,19 @@ import { show } from "../time/gestures.ts";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "Overview, Cores, Profile, Zombies, Units, Incidents"],
-  ["drag", "select a time; on cores also which cores; in Profile with Alt the same part of each second"],
+  ["drag", "select a time range; on Cores also cores; in Profile with Alt: the same part of each second"],
   ["z", "zoom the axis to the selection (or a double click)"],
   ["Ctrl + wheel, + −", "zoom in and out"],
   ["Shift + wheel, ← →", "move in time"],
   ["0", "the whole recording"],
   ["Esc", "clear the selection"],
   ["o", "cores by kind or by owner"],
-  ["a", "show all: quiet cores, calm counters, plain units"],
+  ["a", "show all: quiet cores, flat counters, unremarkable units"],
   ["/", "search the flame graph; Enter: next match"],
   ["i", "invert the flame graph"],
-  ["d", "difference of the selection against the rest"],
+  ["d", "compare the selection with the rest"],
   ["click, Enter", "in the flame graph: zoom into a frame; Backspace: out"],
-  ["↑ ↓ ← →, w a s d", "in the flame graph: from frame to frame; zoom and move"],
+  ["↑ ↓ ← →, w a s d", "in the flame graph: move between frames; zoom and pan"],
   ["t", "dark or light"],
   ["?", "this list"],
 ];
@@ -64,7 +64,7 @@ export function Help({ open, onClose }: { open: boolean; onClose: () => void }) 
     <dialog ref={ref} class="help" aria-labelledby="help-title" onClose={onClose} onClick={event => { if (event.target === ref.current) onClose(); }}>
       <h2 id="help-title">Keys</h2>
       <dl>{KEYS.map(([key, what]) => <div key={key}><dt>{key.split(/(, | … | \+ )/).map((part, at) => /^(, | … | \+ )$/.test(part) ? part : <kbd key={at}>{part}</kbd>)}</dt><dd>{what}</dd></div>)}</dl>
-      <p class="muted">The address bar holds everything that is selected: send it to a colleague who has the same file open. Nothing on this page changes the node.</p>
+      <p class="muted">The address bar contains the whole selection: send it to a colleague who has the same file open. Nothing on this page changes the node.</p>
       <button autofocus onClick={onClose}>Close</button>
     </dialog>
   );

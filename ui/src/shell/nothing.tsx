@@ -1,4 +1,4 @@
-// A view of which the source has nothing: why, and what to do to have it the next time.
+// A view for which the source has no data: why, and how to get it.
 import { NoSamples } from "../cores/view.tsx";
 import type { Source } from "../api/types.ts";
 import type { View } from "../state.ts";
@@ -9,14 +9,14 @@ export function Nothing({ view, source }: { view: View; source: Source }) {
   if (view === "incidents") return <NoIncident source={source} />;
   return (
     <section class="panel calm"><h2>{view === "units" ? "No units" : "No dead cgroups"} in a CPU profile</h2>
-      <p>A profile has stacks and nothing else of the node. On the node, {view === "units" ? <Command text="coroner units" /> : <Command text="coroner zombies" />} tells now; <Command text="coroner record --for 30s -o node.coroner" /> takes it along, and <Command text="coroner view node.coroner" /> shows it here.</p></section>
+      <p>A profile has stacks but nothing else about the node. On the node, {view === "units" ? <Command text="coroner units" /> : <Command text="coroner zombies" />} shows them now; <Command text="coroner record --for 30s -o node.coroner" /> records them, and <Command text="coroner view node.coroner" /> shows them here.</p></section>
   );
 }
 
 export const NoIncident = ({ source }: { source: Source }) => (
   <section class="panel calm"><h2>No incident</h2>
     {source.kind === "recorder" || source.kind === "directory"
-      ? <p>The flight recorder freezes one when a NIC is reset, a core is full in the kernel, packets are dropped, something is killed or begins to crashloop; none of this was seen. By hand: <Command text={'coroner mark "what happened"'} /></p>
-      : <p>Incidents are kept by the flight recorder, in its directory; this is {source.kind === "profile" ? "a CPU profile" : "one recording"}. Start it with <Command text="coroner record --dir DIR" /> (it freezes one when a NIC is reset, a core is full in the kernel, something is killed or begins to crashloop), and open <Command text="coroner view DIR" /></p>}
+      ? <p>The flight recorder freezes one when a NIC is reset, a core is stuck in the kernel, packets are dropped, a process is OOM-killed or a unit begins to crashloop; none of these happened. By hand: <Command text={'coroner mark "what happened"'} /></p>
+      : <p>Incidents are kept by the flight recorder, in its directory; this is {source.kind === "profile" ? "a CPU profile" : "one recording"}. Start it with <Command text="coroner record --dir DIR" /> (it freezes one when a NIC is reset, a core is stuck in the kernel, a process is OOM-killed or a unit begins to crashloop), and open <Command text="coroner view DIR" /></p>}
   </section>
 );

@@ -63,20 +63,20 @@ export function Page() {
   const list = source && source.has.incidents > 0 ? incidents.data?.incidents ?? null : [];
 
   if (first.error && !source) return <main><section class="panel"><Failure error={first.error}><button onClick={() => location.reload()}>Try again</button></Failure></section></main>;
-  if (loading) return <main><section class="panel loading"><h2>Reading {basename(answered!.name)}</h2><progress max={loading.total_bytes} value={loading.read_bytes} aria-label="How much is read" /><p class="muted">{bytes(loading.read_bytes)} of {bytes(loading.total_bytes)}</p></section></main>;
+  if (loading) return <main><section class="panel loading"><h2>Reading {basename(answered!.name)}</h2><progress max={loading.total_bytes} value={loading.read_bytes} aria-label="Progress" /><p class="muted">{bytes(loading.read_bytes)} of {bytes(loading.total_bytes)}</p></section></main>;
   if (!source) return <main><section class="panel"><Waiting what="Opening" tall /></section></main>;
   const name = basename(source.name);
   const has: Record<View, boolean> = { overview: true, cores: true, profile: source.has.samples, zombies: source.has.evidence, units: source.has.evidence, incidents: source.has.incidents > 0 };
   const props = { source, state, whole, range, generation };
   return (
     <>
-      <a class="skip" href="#main" onClick={event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>To the content</a>
+      <a class="skip" href="#main" onClick={event => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>
       <header class="head">
         <div class="who"><span class="logo" aria-hidden="true"><i /><i /><i /></span><h1>{source.node?.host ?? name}</h1>
           <span class="muted">{[source.node?.host ? name : null, source.node?.kernel ? `Linux ${source.node.kernel}` : null, `${source.cores.length} cores`, duration(source.length_ns)].filter(Boolean).join(" · ")}</span>
           {source.live && <span class="live">live</span>}</div>
         <nav role="tablist" aria-label="Views">{VIEWS.map((view, at) => <button key={view} role="tab" id={`tab-${view}`} aria-selected={state.view === view} aria-controls="main" class={has[view] ? "" : "nothing"} tabIndex={state.view === view ? 0 : -1}
-          title={has[view] ? `${TITLES[view]} (${at + 1})` : `Nothing of it here; says how to get it (${at + 1})`} onClick={() => update({ view })}
+          title={has[view] ? `${TITLES[view]} (${at + 1})` : `No data; shows how to get it (${at + 1})`} onClick={() => update({ view })}
           onKeyDown={event => {
             if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
             const next = VIEWS[(at + (event.key === "ArrowRight" ? 1 : VIEWS.length - 1)) % VIEWS.length]!;
@@ -101,7 +101,7 @@ export function Page() {
           : <IncidentsView incidents={list} source={source} state={state} generation={generation} />}
       </main>
       <p class="sr" id="keys-time">Keys: left and right move in time, plus and minus zoom, z zooms to the selection, Escape clears it.</p>
-      <p class="sr" id="keys-flame">Keys: arrows go from frame to frame, Enter zooms into one, Backspace out, slash searches. The button Functions shows a table.</p>
+      <p class="sr" id="keys-flame">Keys: arrows move between frames, Enter zooms in, Backspace zooms out, slash searches. The Functions button shows a table.</p>
       <Help open={help} onClose={() => setHelp(false)} />
       <Tip />
     </>

@@ -31,7 +31,7 @@ export function Evidences({ of }: { of: Evidence[] }) {
   if (!of.length) return null;
   return (
     <table class="evidence">
-      <thead><tr><th scope="col">what was seen</th><th scope="col">value</th><th scope="col">where</th></tr></thead>
+      <thead><tr><th scope="col">what</th><th scope="col">value</th><th scope="col">where</th></tr></thead>
       <tbody>{of.map((row, at) => <tr key={at}><td>{row.what}</td><td class="value">{value(row)}</td><td class="mono source">{row.source}</td></tr>)}</tbody>
     </table>
   );

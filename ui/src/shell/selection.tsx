@@ -15,15 +15,15 @@ export function SelectionBar({ source, state }: { source: Source; state: State }
   const without = (name: typeof FILTERS[number]) => { const { [name]: _, ...others } = now().filters; return others; };
   return (
     <div class="selection" role="group" aria-label="Selection">
-      {state.range && <Chip title="The axis shows this" onClose={() => update({ range: null })}>axis {clock(state.range.from, source.start_time, 1e6)} – {clock(state.range.to, source.start_time, 1e6)}</Chip>}
-      {state.selection && <Chip strong title="Flame graph and lists are of this" onClose={() => update({ selection: null, band: null })}>{clock(state.selection.from, source.start_time, 1e6)} – {clock(state.selection.to, source.start_time, 1e6)} · {duration(state.selection.to - state.selection.from)}</Chip>}
+      {state.range && <Chip title="Visible range" onClose={() => update({ range: null })}>axis {clock(state.range.from, source.start_time, 1e6)} – {clock(state.range.to, source.start_time, 1e6)}</Chip>}
+      {state.selection && <Chip strong title="The flame graph and lists show this selection" onClose={() => update({ selection: null, band: null })}>{clock(state.selection.from, source.start_time, 1e6)} – {clock(state.selection.to, source.start_time, 1e6)} · {duration(state.selection.to - state.selection.from)}</Chip>}
       {state.band && <Chip strong title="This part of each second" onClose={() => update({ band: null })}>{bandText(state.band)} of each second</Chip>}
       {filters.map(name => <Chip key={name} strong title="Only these samples" onClose={() => update({ filters: without(name) })}>{TITLES[name] ?? name} {state.filters[name]}</Chip>)}
       {state.base && <Chip title="Compared with" onClose={() => update({ base: null })}>against {state.base === "rest" ? "the rest" : `${clock(state.base.from, source.start_time, 1e6)} · ${duration(state.base.to - state.base.from)}`}</Chip>}
       <span class="grow" />
       {state.selection && <button onClick={() => update({ range: state.selection })} title="z">Zoom in</button>}
-      {state.selection && state.view !== "overview" && source.has.diagnosis && <button onClick={() => update({ view: "overview" })} title="The verdict of this range alone">Verdict of this</button>}
-      <button onClick={() => navigator.clipboard?.writeText(location.href).then(() => { setCopied(true); setTimeout(() => setCopied(false), 1500); }, () => undefined)} title="The address has everything that is selected">{copied ? "Copied" : "Copy link"}</button>
+      {state.selection && state.view !== "overview" && source.has.diagnosis && <button onClick={() => update({ view: "overview" })} title="Diagnose only this range">Diagnose this</button>}
+      <button onClick={() => navigator.clipboard?.writeText(location.href).then(() => { setCopied(true); setTimeout(() => setCopied(false), 1500); }, () => undefined)} title="The address contains the whole selection">{copied ? "Copied" : "Copy link"}</button>
       <button onClick={() => update({ selection: null, range: null, band: null, base: null, filters: {} })} title="Esc">Clear</button>
     </div>
   );

@@ -83,5 +83,5 @@ export function near(lane: EventLane, at: number, reach: number): TimelineEvent[
 export function summary(lanes: EventLane[], shown: Series[]): string {
   const events = lanes.map(lane => `${lane.events.length} ${lane.title}`).join(", ") || "no events";
   const series = shown.map(one => `${one.title} at most ${told(top(one.values), one.unit)}`).join("; ");
-  return `Time line: ${events}.${series ? ` ${series}.` : ""}`;
+  return `Timeline: ${events}.${series ? ` ${series}.` : ""}`;
 }

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 /// Tells why this Linux node starves or kills its jobs: in seconds, with evidence, naming the culprit and the safe fix.
 ///
-/// Without a command it does what `coroner diagnose` does: it watches this node for five seconds, or reads the last ten minutes of
-/// the recorder that runs here, and prints its verdict: the root cause, what follows from it and how that was shown, what to do, what
-/// was ruled out, and what could not be seen. It changes nothing. Best run as root.
+/// Without a command it runs `coroner diagnose`: it watches this node for five seconds (or reads the last ten minutes of a running
+/// recorder) and prints a verdict: the root cause, its effects with proof, what to do, what was ruled out, and what could not be
+/// seen. It changes nothing. Best run as root.
 ///
-/// Exit codes: 0 nothing wrong in what was seen, 1 a finding of severity warning or worse, 2 could not examine.
+/// Exit codes: 0 nothing wrong in what was seen, 1 a finding of severity warning or critical, 2 could not examine the node.
 #[derive(Debug, Parser)]
 #[command(name = "coroner", version, args_conflicts_with_subcommands = true, max_term_width = 110)]
 pub struct Args {
@@ -50,35 +50,35 @@ pub enum Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watch this node for some seconds, or read a recording, and tell what is wrong.
+    /// Watch this node for a few seconds, or read a recording, and say what is wrong.
     Diagnose(DiagnoseArgs),
-    /// Show every core at sub-second resolution, who owns it and which NIC queues it serves.
+    /// Show every core at sub-second resolution, with its owner and the NIC queues it serves.
     Cores(CoresArgs),
-    /// Name the dead memory cgroups that this node's kernel cannot free: who left them, what keeps them, what they cost.
+    /// Name the dead memory cgroups that the kernel cannot free: what left them, what keeps them, what they cost.
     Zombies(ZombiesArgs),
     /// Audit the agents of this node, or of an image on disk: what crashloops, what nobody uses, what each costs.
     Units(UnitsArgs),
-    /// Write what is seen of this node into one file that can be diagnosed elsewhere; with --dir, be its flight recorder.
+    /// Record this node into one file that can be diagnosed elsewhere; with --dir, run as its flight recorder.
     Record(RecordArgs),
-    /// Show a CPU profile as a flame graph: in the terminal, or as a picture or file for other tools.
+    /// Show a CPU profile as a flame graph: in the terminal, as an SVG, or as a file for other tools.
     Flame(FlameArgs),
-    /// Show when a CPU profile was busy: each core with its owner, or second by second as FlameScope does.
+    /// Show a CPU profile over time: each core with its owner, or second by second like FlameScope.
     Heatmap(HeatmapArgs),
-    /// List the runs of one thread on one core that starve whoever else is bound to it.
+    /// List the times when one thread had a core to itself and could starve others.
     Monopolies(MonopoliesArgs),
-    /// Turn a CPU profile of another tool into a recording.
+    /// Convert a CPU profile of another tool into a recording.
     Import(ImportArgs),
-    /// Write a CPU profile, or a part of it, in the format of another tool; or copy an incident's file out.
+    /// Write a CPU profile, or part of it, in the format of another tool; or copy out an incident.
     Export(ExportArgs),
-    /// Open a page in the browser: cores, time line, flame graphs and verdict of a recorder, a recording or a profile.
+    /// Open a page in the browser: verdict, cores, timeline and flame graphs of a recorder, a recording or a profile.
     View(ViewArgs),
-    /// List what the recorder froze, or tell of one incident.
+    /// List the recorder's incidents, or show one.
     Incidents(IncidentsArgs),
-    /// Make the running recorder freeze the minutes around this moment.
+    /// Make the running recorder freeze an incident now.
     Mark(MarkArgs),
-    /// Plan the smallest step that removes the cause; with --apply do it, measure again, and say whether it worked.
+    /// Plan the smallest step that removes the cause; with --apply, do it, measure again, and say whether it worked.
     Fix(Box<FixArgs>),
-    /// Take back what `coroner fix --apply` did.
+    /// Undo what `coroner fix --apply` did.
     Undo(UndoArgs),
     /// Freeze an incident; started by the recorder.
     #[command(hide = true)]
@@ -87,7 +87,7 @@ pub enum Command {
 
 #[derive(Debug, ClapArgs)]
 pub struct DiagnoseArgs {
-    /// How long to watch: 5s, 500ms, 2m. [default: 5s, unless a recorder runs here: then its last ten minutes are read]
+    /// How long to watch: 5s, 500ms, 2m. [default: 5s, or the last ten minutes of a running recorder]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
     pub duration: Option<Duration>,
 
@@ -98,15 +98,15 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show the findings that the verdict rests on, with their evidence, and why everything else was ruled out (JSON and reports
-    /// always have all of it).
+    /// Also show the findings behind the verdict with their evidence, and why everything else was ruled out (always in JSON and
+    /// reports).
     #[arg(long, short)]
     pub verbose: bool,
 
     #[command(flatten)]
     pub report: ReportArgs,
 
-    /// Print the page about a finding, e.g. core-saturated, and exit.
+    /// Explain a finding, e.g. core-saturated, and exit.
     #[arg(long, value_name = "CODE", value_parser = parse_code, conflicts_with_all = ["from", "json", "report", "strict", "verbose"])]
     pub explain: Option<Code>,
 
@@ -114,13 +114,13 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Use no BPF: dead cgroups are counted and added up from the cgroup files, without names; whose children fail is not seen.
-    /// The kernel is sampled all the same.
+    /// Do not use BPF. Dead cgroups are counted from the cgroup files, without names, and failing child processes are not seen. The
+    /// kernel is still sampled.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_bpf: bool,
 
-    /// Compare the units on disk with those that `coroner units --baseline FILE` stored.
-    /// [default: /etc/coroner/baseline.json if it exists]
+    /// Compare the units on disk with this baseline, stored by `coroner units --baseline FILE`. [default:
+    /// /etc/coroner/baseline.json if it exists]
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
 
@@ -133,7 +133,7 @@ pub struct DiagnoseArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct CoresArgs {
-    /// How long to watch: 5s, 500ms, 2m. [default: 5s, unless a recorder runs here: then its last ten minutes are read]
+    /// How long to watch: 5s, 500ms, 2m. [default: 5s, or the last ten minutes of a running recorder]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
     pub duration: Option<Duration>,
 
@@ -144,7 +144,7 @@ pub struct CoresArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show every core, quiet ones too.
+    /// Show every core, including quiet ones.
     #[arg(long, short)]
     pub all: bool,
 
@@ -154,12 +154,12 @@ pub struct CoresArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct ZombiesArgs {
-    /// Also watch who makes and removes cgroups, and what the kernel spends on them, for this long (10s unless said otherwise;
-    /// Ctrl-C ends it early and tells what was seen).
+    /// Also watch, for this long, what creates and removes cgroups and what the kernel spends on them. [without a value: 10s]
+    /// Ctrl-C stops early and prints what was seen.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, num_args = 0..=1, default_missing_value = "10s", conflicts_with_all = ["from", "last", "since", "until"])]
     pub watch: Option<Duration>,
 
-    /// The same as --watch DURATION.
+    /// Same as --watch DURATION.
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
     pub duration: Option<Duration>,
 
@@ -170,7 +170,7 @@ pub struct ZombiesArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// List every dead cgroup, oldest first (with --json in the field `zombies`).
+    /// List every dead cgroup, oldest first (with --json, in the field `zombies`).
     #[arg(long, short)]
     pub list: bool,
 
@@ -178,15 +178,15 @@ pub struct ZombiesArgs {
     #[arg(long, short)]
     pub all: bool,
 
-    /// Use no BPF: count and add up what the cgroup files say. Names and files are then unknown.
+    /// Do not use BPF: only count what the cgroup files say, without names or files.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_bpf: bool,
 
-    /// Run the BPF walk in this way only. [default: test-run, else page-faults]
+    /// How to run the BPF walk. [default: test-run, otherwise page-faults]
     #[arg(long, value_enum, value_name = "WAY", conflicts_with_all = ["no_bpf", "from", "last", "since", "until"])]
     pub method: Option<WalkMethod>,
 
-    /// Examine the files below this directory instead of the live node. For tests.
+    /// Examine the files in this directory instead of the live node. For tests.
     #[arg(long, hide = true, value_name = "DIR", conflicts_with_all = ["from", "last", "since", "until"])]
     pub root: Option<PathBuf>,
 }
@@ -201,15 +201,14 @@ pub enum WalkMethod {
 
 #[derive(Debug, ClapArgs)]
 pub struct UnitsArgs {
-    /// How long to watch: 5s, 500ms, 2m. Loops and churn show only while somebody looks. [default: 5s, unless a recorder runs
-    /// here: then its last ten minutes are read]
+    /// How long to watch for crashloops and churn: 5s, 500ms, 2m. [default: 5s, or the last ten minutes of a running recorder]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
     pub duration: Option<Duration>,
 
     #[command(flatten)]
     pub recorded: RecordedArgs,
 
-    /// Audit the image whose file system lies below this directory, without booting it.
+    /// Audit the image whose root file system is in this directory, without booting it.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["duration", "bus", "from", "last", "since", "until"])]
     pub root: Option<PathBuf>,
 
@@ -217,19 +216,19 @@ pub struct UnitsArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["from", "last", "since", "until"])]
     pub bus: Option<String>,
 
-    /// Store the units of a good node or image in this file if it does not exist yet; else tell what is new, gone or changed
-    /// since then, and exit with 1 if something is not in it.
+    /// Compare with this baseline: report units that are new, gone or changed, and exit with 1 if something is new or changed. If
+    /// the file does not exist, store the units in it.
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
 
-    /// Tell the difference to the baseline, then store the units as they are now in its place.
+    /// Report the difference to the baseline, then replace it with the current units.
     #[arg(long, requires = "baseline")]
     pub update_baseline: bool,
 
     #[command(flatten)]
     pub catalogue: CatalogueArgs,
 
-    /// Show every unit and every judgement (JSON always has them).
+    /// Show every unit and every judgement (always in JSON).
     #[arg(long, short)]
     pub all: bool,
 
@@ -245,25 +244,24 @@ pub struct UnitsArgs {
 /// What was recorded, instead of watching this node.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct RecordedArgs {
-    /// Read a recording, or the directory of a recorder (also while it writes), instead of watching this node.
+    /// Read a recording or a recorder's directory (even while it is being written) instead of watching this node.
     #[arg(long, value_name = "FILE|DIR")]
     pub from: Option<PathBuf>,
 
-    /// Of the recording only the last 10m, 2h …, counted from its newest look at the cores. Without --from it is of the recorder
-    /// that runs here. [default: all of a file, 10m of a directory]
+    /// Only the last 10m, 2h … of the recording. Without --from, of the running recorder. [default: all of a file, 10m of a
+    /// directory]
     #[arg(long, value_name = "DURATION", value_parser = parse_last, conflicts_with_all = ["since", "until"])]
     pub last: Option<Duration>,
 
-    /// Of the recording only what is from this wall-clock time on, in UTC: 2026-11-16T05:51:42Z, or 05:51:42 for the last such time
-    /// in it.
+    /// Only from this time on, in UTC: 2026-11-16T05:51:42Z, or 05:51:42 for the last such time in the recording.
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub since: Option<Moment>,
 
-    /// Of the recording only what is until this time, written as for --since.
+    /// Only until this time, same format as --since.
     #[arg(long, value_name = "TIME", value_parser = parse_wall)]
     pub until: Option<Moment>,
 
-    /// Watch this node also if a recorder runs here.
+    /// Watch this node even if a recorder is running.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_recorder: bool,
 }
@@ -278,8 +276,8 @@ impl RecordedArgs {
 /// A copy for others.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReportArgs {
-    /// Also write a report in Markdown to this file, to paste into a ticket: the verdict with its proofs, what was ruled out, all
-    /// evidence. `-` prints it instead.
+    /// Also write a Markdown report to this file, for a ticket: the verdict with its proofs, what was ruled out, all evidence. `-`
+    /// prints it instead.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
@@ -287,29 +285,29 @@ pub struct ReportArgs {
 /// Which agents are known.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct CatalogueArgs {
-    /// Know also the agents of this TOML file, or of each *.toml in this directory (docs/catalogue.md). May be given several
-    /// times. /etc/coroner/catalogue.d is read anyway.
+    /// Also read agents from this TOML file, or from each *.toml in this directory (docs/catalogue.md). Repeatable.
+    /// /etc/coroner/catalogue.d is always read.
     #[arg(long, value_name = "FILE|DIR")]
     pub catalogue: Vec<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct RecordArgs {
-    /// Record all the time into this directory: segments of ten minutes, the oldest let go when it is full, and the minutes
-    /// around each incident kept. SIGTERM, SIGHUP or Ctrl-C seals the last one and ends it.
+    /// Record continuously into this directory: segments of ten minutes, of which the oldest are removed when it is full, and the
+    /// minutes around each incident. SIGTERM, SIGHUP or Ctrl-C stops it cleanly.
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     pub dir: Option<PathBuf>,
 
-    /// Take the recorder's settings from this TOML file; arguments take precedence. Implies --dir as it says there.
+    /// Read the recorder's settings, including its directory, from this TOML file. Command-line arguments take precedence.
     /// [default: with --dir, /etc/coroner/coroner.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     pub config: Option<PathBuf>,
 
-    /// With --dir: how large all segments together may become: 2GiB, 500MB. [default: 2GiB]
+    /// With --dir: total size limit for all segments: 2GiB, 500MB. [default: 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "output")]
     pub max_size: Option<u64>,
 
-    /// With --dir: stack samples a second of each core, up to 999; 0 takes none. [default: 49]
+    /// With --dir: stack samples per second and core, up to 999; 0 turns sampling off. [default: 49]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999), conflicts_with = "output")]
     pub rate: Option<u32>,
 
@@ -317,7 +315,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "output")]
     pub metrics: Option<String>,
 
-    /// How long to record: 30s, 10m. Ctrl-C ends it early and keeps what was seen. [default: 30s; with --dir without end]
+    /// How long to record: 30s, 10m. Ctrl-C stops early and keeps what was recorded. [default: 30s; with --dir, until stopped]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_recorded)]
     pub duration: Option<Duration>,
 
@@ -340,11 +338,11 @@ pub struct NodeArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub bus: Option<String>,
 
-    /// Take kernel log lines written by user space for the kernel's own. For tests: anyone who is root can write such lines.
+    /// Trust kernel log lines that user space wrote. For tests: any root process can write such lines.
     #[arg(long, hide = true)]
     pub trust_user_log: bool,
 
-    /// Examine the files below this directory instead of the live node. For tests.
+    /// Examine the files in this directory instead of the live node. For tests.
     #[arg(long, hide = true, value_name = "DIR")]
     pub root: Option<PathBuf>,
 }
@@ -356,7 +354,7 @@ impl NodeArgs {
     }
 
     pub fn must_not_be_asked(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(self.bus.is_none(), "--bus is for watching this node; a recording has its own units");
+        anyhow::ensure!(self.bus.is_none(), "--bus is only for watching this node; a recording has its own units");
         Ok(())
     }
 

@@ -33,7 +33,7 @@ pub struct FlameArgs {
     #[command(flatten)]
     pub diff: DiffArgs,
 
-    /// Leaves at the bottom: which functions cost most, and who calls them.
+    /// Put leaf functions at the bottom: which functions cost most, and what calls them.
     #[arg(long)]
     pub invert: bool,
 
@@ -56,11 +56,11 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Copy the file of this incident out, for a colleague: `coroner diagnose --from`, `cores --from` and `flame` read it anywhere.
+    /// Copy out the file of this incident, for a colleague: `coroner diagnose --from`, `cores --from` and `flame` read it anywhere.
     #[arg(long, value_name = "N")]
     pub incident: Option<u64>,
 
-    /// The recorder's directory that has the incident. [default: that of the running recorder, else /var/lib/coroner]
+    /// The recorder's directory. [default: that of the running recorder, otherwise /var/lib/coroner]
     #[arg(long, value_name = "DIR", requires = "incident")]
     pub dir: Option<PathBuf>,
 
@@ -83,11 +83,11 @@ pub struct HeatmapArgs {
     #[command(flatten)]
     pub selection: SelectionArgs,
 
-    /// Rows: each core with its owner, or each part of a second as FlameScope has it.
+    /// Rows: each core with its owner, or parts of a second like FlameScope.
     #[arg(long, value_enum, default_value_t = By::Core, value_name = "WHAT")]
     pub by: By,
 
-    /// Width of a column of the per-core heatmap: 100ms, 1s. [default: by the length of the profile, at least 50ms]
+    /// Width of a column of the per-core heatmap: 100ms, 1s. [default: depends on the length of the profile, at least 50ms]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with = "rows")]
     pub step: Option<Duration>,
 
@@ -102,7 +102,7 @@ pub struct HeatmapArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// Time × core: what each core did and who had it.
+    /// Time × core: what each core did, and its owner.
     Core,
     /// Second × part of the second, all selected cores together.
     Offset,
@@ -116,11 +116,11 @@ pub struct MonopoliesArgs {
     #[command(flatten)]
     pub selection: SelectionArgs,
 
-    /// The shortest run to tell of: 100ms, 1s.
+    /// Shortest run to list: 100ms, 1s.
     #[arg(long, value_name = "DURATION", value_parser = parse_span, default_value = "100ms")]
     pub threshold: Duration,
 
-    /// Show every run, not only the longest 20 (JSON always has them).
+    /// Show every run, not only the longest 20 (always in JSON).
     #[arg(long, short)]
     pub all: bool,
 
@@ -132,8 +132,8 @@ pub struct MonopoliesArgs {
 /// What to read.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct SourceArgs {
-    /// A CPU profile: perf.data, the text of `perf script` or folded stacks (each also compressed by gzip), a recording of
-    /// coroner or the directory of a recorder, also while it writes. `-` is the standard input.
+    /// A CPU profile: perf.data, `perf script` text or folded stacks (also gzipped), a recording, or a recorder's directory (even
+    /// while it is being written). `-` is standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -150,16 +150,15 @@ impl SourceArgs {
 /// How FILE is read.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReadingArgs {
-    /// What FILE is, where it is not found out by itself.
+    /// Input format. [default: detect]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub input: Option<InputFormat>,
 
-    /// Take the names of functions from the files below this directory: a copy of the recorded machine's root.
-    /// [default: /, this machine's]
+    /// Take function names from the files in this directory, a copy of the recorded machine's root. [default: /]
     #[arg(long, value_name = "DIR", conflicts_with = "no_symbols")]
     pub symbols: Option<PathBuf>,
 
-    /// Look up no names of functions: addresses in perf.data stay `[module]`.
+    /// Do not look up function names: addresses in perf.data stay `[module]`.
     #[arg(long)]
     pub no_symbols: bool,
 }
@@ -187,20 +186,20 @@ pub enum InputFormat {
 /// Which samples.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct SelectionArgs {
-    /// Only the last 2m, 500ms …, counted from the newest sample. [default: everything; of a recorder's directory 10m]
+    /// Only the last 2m, 500ms …, up to the newest sample. [default: everything; for a recorder's directory, 10m]
     #[arg(long, value_name = "DURATION", value_parser = parse_span, conflicts_with_all = ["since", "until", "range"], help_heading = "Which samples")]
     pub last: Option<Duration>,
 
-    /// From here on: seconds from the first sample (12.5, 300ms, 2m), a time as perf script prints it (24915.802750), or wall-clock
-    /// time in UTC (2026-11-16T05:51:42Z, 05:51:42) where the file knows it (perf record -k CLOCK_MONOTONIC).
+    /// Start here: seconds from the first sample (12.5, 300ms, 2m), a time as printed by perf script (24915.802750), or a UTC
+    /// wall-clock time (2026-11-16T05:51:42Z, 05:51:42) if the file has one (perf record -k CLOCK_MONOTONIC).
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Which samples")]
     pub since: Option<Moment>,
 
-    /// Up to here, written as for --since.
+    /// End here, same format as --since.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Which samples")]
     pub until: Option<Moment>,
 
-    /// One of several stretches of time, e.g. 10..12.5; may be given several times. Ends as for --since.
+    /// A time range, e.g. 10..12.5. Repeatable. Both ends have the same format as --since.
     #[arg(long, value_name = "FROM..TO", value_parser = parse_moments, conflicts_with_all = ["since", "until"], help_heading = "Which samples")]
     pub range: Vec<(Moment, Moment)>,
 
@@ -208,23 +207,23 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "FROM..TO", value_parser = parse_band, help_heading = "Which samples")]
     pub band: Option<(u64, u64)>,
 
-    /// These cores: 1, or 0-3,7. May be given several times.
+    /// These cores: 1, or 0-3,7. Repeatable.
     #[arg(long, value_name = "CORES", value_parser = parse_cores, help_heading = "Which samples")]
     pub core: Vec<Cores>,
 
-    /// The process with this id; may be given several times.
+    /// The process with this id. Repeatable.
     #[arg(long, value_name = "PID", help_heading = "Which samples")]
     pub pid: Vec<u32>,
 
-    /// The thread with this id; may be given several times.
+    /// The thread with this id. Repeatable.
     #[arg(long, value_name = "TID", help_heading = "Which samples")]
     pub tid: Vec<u32>,
 
-    /// Threads with this whole name; may be given several times.
+    /// Threads with exactly this name. Repeatable.
     #[arg(long, value_name = "NAME", help_heading = "Which samples")]
     pub comm: Vec<String>,
 
-    /// The cgroup with this path, or those below it (perf record --all-cgroups).
+    /// The cgroup with this path, and those below it (needs perf record --all-cgroups).
     #[arg(long, value_name = "PATH", help_heading = "Which samples")]
     pub cgroup: Option<String>,
 
@@ -232,7 +231,7 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "TEXT", help_heading = "Which samples")]
     pub symbol: Option<String>,
 
-    /// The event with this name, where the file has several. [default: for flame the clock or cycles, else all]
+    /// The event with this name, if the file has several. [default: for flame the clock or cycles, otherwise all]
     #[arg(long, value_name = "NAME", help_heading = "Which samples")]
     pub event: Option<String>,
 }
@@ -252,15 +251,15 @@ impl SelectionArgs {
 /// What to compare with.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct DiffArgs {
-    /// Show the difference to this profile, the baseline: red grew since then, blue shrank. Shares are of each side's total.
+    /// Show the difference to this baseline profile: red grew, blue shrank. Shares are of each side's total.
     #[arg(long, value_name = "FILE2", help_heading = "Difference")]
     pub diff: Option<PathBuf>,
 
-    /// The baseline begins here (written as for --since). Without --diff the baseline is this stretch of FILE itself.
+    /// Start of the baseline (same format as --since). Without --diff, the baseline is a part of FILE itself.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Difference")]
     pub diff_since: Option<Moment>,
 
-    /// The baseline ends here.
+    /// End of the baseline.
     #[arg(long, value_name = "TIME", value_parser = parse_moment, help_heading = "Difference")]
     pub diff_until: Option<Moment>,
 }
@@ -268,15 +267,15 @@ pub struct DiffArgs {
 /// Where to.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct OutputArgs {
-    /// The file to write: .svg, .folded, .pb.gz (pprof), .speedscope.json, or .coroner (export only). `-` is the standard output.
+    /// The file to write: .svg, .folded, .pb.gz (pprof), .speedscope.json, or .coroner (export only). `-` is standard output.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// What to write, where the name of the file does not say it.
+    /// Output format. [default: from the file name]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub to: Option<OutputFormat>,
 
-    /// How many threads read the text of perf script where whole files are folded.
+    /// Number of threads that read perf script text when a whole file is folded.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), default_value = "1")]
     pub threads: u16,
 }

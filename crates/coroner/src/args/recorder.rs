@@ -24,7 +24,7 @@ pub struct IncidentsArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum IncidentsCommand {
-    /// Tell of one incident: what triggered it, what was wrong, who rose, and how to look further.
+    /// Show one incident: what triggered it, what was wrong, what rose, and where to look next.
     Show(ShowIncidentArgs),
 }
 
@@ -34,8 +34,8 @@ pub struct ShowIncidentArgs {
     #[arg(value_name = "N")]
     pub number: u64,
 
-    /// Show the findings that the verdict rests on, with their evidence, and why everything else was ruled out (JSON and reports
-    /// always have all of it).
+    /// Also show the findings behind the verdict with their evidence, and why everything else was ruled out (always in JSON and
+    /// reports).
     #[arg(long, short)]
     pub verbose: bool,
 
@@ -45,7 +45,7 @@ pub struct ShowIncidentArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct MarkArgs {
-    /// What happens now, in your words: "deploy 7 begins".
+    /// What is happening, in your words: "deploy 7 begins".
     #[arg(value_name = "TEXT")]
     pub text: String,
 
@@ -56,7 +56,7 @@ pub struct MarkArgs {
 /// Where the recorder keeps its files.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct DirectoryArgs {
-    /// The recorder's directory. [default: that of the running recorder, else /var/lib/coroner]
+    /// The recorder's directory. [default: that of the running recorder, otherwise /var/lib/coroner]
     #[arg(long, value_name = "DIR", global = true)]
     pub dir: Option<PathBuf>,
 }

@@ -7,25 +7,25 @@ use std::path::PathBuf;
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "On another machine's node: run it there, then on yours `ssh -L 9479:127.0.0.1:9479 NODE` (coroner \
-    prints the line), and open http://localhost:9479/. The page changes nothing; only you and root are served on loopback."
+    after_help = "For a remote node: run it there, then run `ssh -L 9479:127.0.0.1:9479 NODE` on your machine (coroner prints \
+    the command) and open http://localhost:9479/. The page changes nothing; on loopback, only you and root can see it."
 )]
 pub struct ViewArgs {
-    /// A recording, an incident's file, the directory of a recorder (also while it writes), or a CPU profile: perf.data, the text
-    /// of `perf script`, folded stacks, each also compressed by gzip. [default: the recorder that runs on this node]
+    /// A recording, an incident, a recorder's directory (even while it is being written), or a CPU profile: perf.data, `perf
+    /// script` text, folded stacks (also gzipped). [default: the recorder running on this node]
     #[arg(value_name = "FILE|DIR")]
     pub file: Option<PathBuf>,
 
-    /// Where to serve the page. Beyond loopback whoever asks must know a token.
-    /// [default: 127.0.0.1:9479, or another port if that is taken]
+    /// Address to serve the page on. Any address other than loopback needs a token. [default: 127.0.0.1:9479, or another port if
+    /// that is taken]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen)]
     pub listen: Option<SocketAddr>,
 
-    /// Open no browser.
+    /// Do not open a browser.
     #[arg(long)]
     pub no_open: bool,
 
-    /// Demand the token in this file, also on loopback. [default: a new one each time, beyond loopback only]
+    /// Require the token in this file, even on loopback. [default: a new token each time, not on loopback]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 

@@ -34,12 +34,12 @@ pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
     };
     let cores = Cores::of(&evidence);
     let parts = if args.json {
-        let length = evidence.window().context("the cores could not be seen")?.length().as_nanos();
+        let length = evidence.window().context("the cores could not be read")?.length().as_nanos();
         (length.div_ceil(STEP_NS)).clamp(1, MOST_STEPS) as usize
     } else {
         cores_text::strip_columns()
     };
-    let summary = cores.summary(parts).context("the cores could not be seen")?;
+    let summary = cores.summary(parts).context("the cores could not be read")?;
     let text = if args.json {
         format!("{:#}\n", with_recorder(document(&summary, &evidence), recorded.as_ref()))
     } else {

@@ -95,9 +95,7 @@ fn resolve_incident(args: &mut FixArgs) -> anyhow::Result<()> {
     let running = directory::running();
     let file = running.iter().map(|directory| files::recording(directory, number)).find(|file| file.exists());
     let file = file.with_context(|| {
-        format!(
-            "{number}: neither a file nor an incident of a recorder that runs here (`coroner incidents` lists them)"
-        )
+        format!("{number}: neither a file nor an incident of a running recorder (`coroner incidents` lists them)")
     })?;
     args.recorded.from = Some(file);
     Ok(())
@@ -112,7 +110,7 @@ fn this_node() -> Node {
 fn somebody_consents(args: &FixArgs) -> anyhow::Result<()> {
     ensure!(
         args.yes || std::io::stdin().is_terminal(),
-        "refused: nobody can be asked, as standard input is no terminal; --yes does it without asking. Nothing was changed"
+        "refused: cannot ask, because standard input is not a terminal; --yes applies the plan without asking. Nothing was changed"
     );
     Ok(())
 }
@@ -205,10 +203,7 @@ fn do_it(
 ) -> anyhow::Result<Exit> {
     let chosen = plan.chosen(&args.step).map_err(|why| anyhow::anyhow!(why))?;
     for name in &args.allow {
-        ensure!(
-            chosen.iter().any(|step| step.is_named(name)),
-            "--allow {name}: there is no such step among those to be done"
-        );
+        ensure!(chosen.iter().any(|step| step.is_named(name)), "--allow {name}: no such step in the plan");
     }
     let shown = fix_text::Shown { chosen: &chosen, evidence: before.evidence, diagnosis, source: "", is_here: true };
     if !args.json {
@@ -240,11 +235,11 @@ fn do_it(
     if report.did_something() {
         // What was done is told, whatever becomes of the measurement.
         let after = watch_node(args, before.known, args.verify_for).unwrap_or_else(|error| {
-            warn(&format!("it could not be measured again: {error:#}"));
+            warn(&format!("could not measure the effect: {error:#}"));
             Evidence::default()
         });
         if let Err(error) = apply::verify(&mut report, &values, &after, &journal) {
-            warn(&format!("what was measured could not be written down: {error}"));
+            warn(&format!("could not write the measurements to the journal: {error}"));
         }
     }
     print(&match args.json {
@@ -328,7 +323,7 @@ impl Terminal<'_> {
 fn for_image(args: &FixArgs, known: &Known) -> anyhow::Result<Exit> {
     ensure!(
         args.root.is_none() || args.recorded.from.is_none(),
-        "--image takes the units of an image (--root) or of a recorded node (--from), not of both"
+        "--image takes the units of an image (--root) or of a recorded node (--from), not both"
     );
     let (mut evidence, of) = match &args.root {
         Some(dir) => (units::read_image(dir, known)?, dir.display().to_string()),
@@ -344,7 +339,7 @@ fn for_image(args: &FixArgs, known: &Known) -> anyhow::Result<Exit> {
     if let Err(error) = &audit.judgements {
         bail!("{error}");
     }
-    ensure!(!audit.units.is_empty(), "no units were seen: nothing can be said of the image");
+    ensure!(!audit.units.is_empty(), "no units were seen: cannot say anything about the image");
     let catalogue = Catalogue::load(&evidence.catalogues)?;
     let plan = image::plan(&audit, &catalogue);
     let host = evidence.node.as_ref().and_then(|node| node.os.clone());

@@ -36,7 +36,7 @@ fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     if !directory.is_dir() {
         let because = if args.dir.is_some() { String::new() } else { format!("{}, and ", none_runs()) };
         bail!(
-            "{because}there is no directory {}; start a recorder (coroner record --dir DIR), or name its directory: --dir DIR",
+            "{because}there is no directory {}; start a recorder (coroner record --dir DIR) or name its directory with --dir DIR",
             directory.display()
         );
     }
@@ -48,13 +48,13 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     let running = match &args.dir {
         Some(dir) if directory::is_live(dir) => Some(dir.clone()),
         Some(dir) if directory::is_closed(dir) => {
-            bail!("{}: permission denied; run as the user of its recorder (root)", dir.display())
+            bail!("{}: permission denied; run as the recorder's user (root)", dir.display())
         }
-        Some(dir) => bail!("{}: no recorder runs here; start one: coroner record --dir {0}", dir.display()),
+        Some(dir) => bail!("{}: no recorder is running here; start one: coroner record --dir {0}", dir.display()),
         None => the_running_one()?,
     };
     running.with_context(|| {
-        format!("{}; start one (coroner record --dir DIR), or name its directory: --dir DIR", none_runs())
+        format!("{}; start one (coroner record --dir DIR) or name its directory with --dir DIR", none_runs())
     })
 }
 
@@ -101,14 +101,14 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     let directory = directory_of(&DirectoryArgs { dir: args.dir.clone() })?;
     if !args.selection.selection().is_everything() || args.output.to.is_some() {
         bail!(
-            "an incident is copied whole; to write a part of its profile: coroner export {} …",
+            "an incident is copied as a whole; to write part of its profile: coroner export {} …",
             files::recording(&directory, number).display()
         );
     }
-    let output = args.output.output.as_deref().context("say where to: -o incident.coroner")?;
+    let output = args.output.output.as_deref().context("name the output file: -o incident.coroner")?;
     if output != Path::new("-") && output.extension().is_none_or(|extension| extension != "coroner") {
         bail!(
-            "{}: an incident is written as a recording, X.coroner; for a picture of it: coroner flame {} -o x.svg",
+            "{}: an incident is written as a recording, X.coroner; for a flame graph: coroner flame {} -o x.svg",
             output.display(),
             files::recording(&directory, number).display()
         );
@@ -119,13 +119,13 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let why = match (incident.state, &incident.error) {
-                (State::Open, _) => "its minutes are not frozen yet; try again in a second".to_owned(),
+                (State::Open, _) => "it is not frozen yet; try again in a second".to_owned(),
                 (_, Some(error)) => error.clone(),
                 (_, None) => "its file was removed".to_owned(),
             };
             bail!("incident {number} has no file: {why}");
         }
-        Err(error) => return Err(error).with_context(|| format!("{}: cannot be opened", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot open it", path.display())),
     };
     if output != Path::new("-") && output.exists() {
         bail!(
@@ -141,7 +141,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     }
     if incident.state == State::Open {
         warn(&format!(
-            "incident {number} is still open: this file ends before its window does; export it again in a minute"
+            "incident {number} is still open: this file ends before its window; export it again in a minute"
         ));
     }
     if output != Path::new("-") {

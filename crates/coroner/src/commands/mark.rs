@@ -9,6 +9,6 @@ use coroner_recorder::control;
 pub fn run(args: MarkArgs) -> anyhow::Result<Exit> {
     let directory = running_directory(&args.directory)?;
     control::mark(&directory, &args.text)?;
-    print(&format!("marked; the minutes around are being frozen: coroner incidents --dir {}\n", directory.display()))?;
+    print(&format!("marked; freezing the minutes around it: coroner incidents --dir {}\n", directory.display()))?;
     Ok(Exit::NothingWrong)
 }

@@ -55,6 +55,6 @@ fn watch(root: Root, options: Options, duration: Duration) -> anyhow::Result<Evi
         progress.show(watch.elapsed(), duration, &fragment);
         evidence.append(fragment);
     }
-    evidence.window().context("the cores could not be seen; nothing can be said")?;
+    evidence.window().context("the cores could not be read; no diagnosis is possible")?;
     Ok(evidence)
 }

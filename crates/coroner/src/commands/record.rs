@@ -35,7 +35,7 @@ pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
     if args.dir.is_some() || args.config.is_some() {
         return into_directory(&args);
     }
-    anyhow::ensure!(!settings, "--max-size, --rate and --metrics are for the recorder of a directory; say --dir DIR");
+    anyhow::ensure!(!settings, "--max-size, --rate and --metrics need --dir DIR");
     into_file(args)
 }
 
@@ -90,7 +90,7 @@ fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
         text.push_str(&format!("{lost} samples were lost (by core: {:?})\n", own.lost_samples));
     }
     if own.lost_seconds > 0.0 {
-        text.push_str(&format!("{:.0} seconds could not be written and are missing\n", own.lost_seconds));
+        text.push_str(&format!("{:.0} seconds are missing: they could not be written\n", own.lost_seconds));
     }
     for (code, count) in &status.incidents {
         text.push_str(&format!("{count} × {code}: coroner incidents --dir {}\n", directory.display()));
@@ -101,7 +101,7 @@ fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
 
 fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let duration = args.duration.unwrap_or(FILE_DURATION);
-    anyhow::ensure!(duration <= LONGEST_FILE, "--for: one file holds a day at most; record longer with --dir DIR");
+    anyhow::ensure!(duration <= LONGEST_FILE, "--for: one file holds at most a day; to record longer, use --dir DIR");
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 
@@ -132,7 +132,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let sealed = recorder.finish(&rows);
     if looks == 0 {
         sealed?;
-        anyhow::bail!("{}: no look at the cores was recorded; nothing can be said from it", path.display());
+        anyhow::bail!("{}: no core times were recorded; no diagnosis is possible", path.display());
     }
 
     let bytes = std::fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
@@ -155,7 +155,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     sealed?;
     told?;
     if lost_seconds > 0 {
-        anyhow::bail!("{}: {lost_seconds} seconds could not be written and are missing from the file", path.display());
+        anyhow::bail!("{}: {lost_seconds} seconds are missing: they could not be written", path.display());
     }
     Ok(Exit::NothingWrong)
 }
@@ -165,7 +165,7 @@ fn diagnosis_of(path: &Path) -> Option<Diagnosis> {
     match recording::read(path) {
         Ok(recording) => Some(diagnose(&recording.evidence)),
         Err(error) => {
-            warn(&format!("{error}; the recording gets no findings, `coroner diagnose --from` derives them"));
+            warn(&format!("{error}; the recording has no findings, but `coroner diagnose --from` derives them"));
             None
         }
     }

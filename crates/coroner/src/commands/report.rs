@@ -10,11 +10,11 @@ impl ReportArgs {
     pub fn check(&self, json: bool, from: Option<&Path>) -> anyhow::Result<()> {
         let Some(path) = self.report.as_deref() else { return Ok(()) };
         if self.is_stdout() {
-            ensure!(!json, "--json and --report - would both write to the standard output; name a file: --report x.md");
+            ensure!(!json, "--json and --report - would both write to standard output; name a file: --report x.md");
             return Ok(());
         }
         ensure!(!path.is_dir(), "{}: this is a directory; name a file: --report x.md", path.display());
-        let to = out::destination(path).with_context(|| format!("{}: cannot be written", path.display()))?;
+        let to = out::destination(path).with_context(|| format!("{}: cannot write it", path.display()))?;
         let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
             bail!("{}: there is no directory {} to write it to", path.display(), directory.display());

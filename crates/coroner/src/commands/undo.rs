@@ -24,7 +24,7 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     let here = evidence.node.unwrap_or_default();
     ensure!(
         args.dry_run || rustix::process::geteuid().is_root(),
-        "refused: changing the node needs root: run it again with sudo"
+        "refused: changing the node needs root; run it again with sudo"
     );
     let Some(found) = find(&args)? else {
         print(&match args.json {
@@ -43,7 +43,7 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     if let (Some(then), Some(now)) = (&found.machine_id, &here.machine_id) {
         ensure!(
             then == now,
-            "refused: run {} was made on machine {then}, and this is {now}: undo it there. Nothing was changed",
+            "refused: run {} was made on machine {then}, but this is {now}; undo it there. Nothing was changed",
             found.number
         );
     }
@@ -54,7 +54,7 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     let found = journal::read(journal.directory(), found.number)?;
     if found.damaged > 0 {
         warn(&format!(
-            "{} of {} cannot be read (cut off by a crash, or changed since); undoing what the others tell",
+            "{} of {} cannot be read (truncated by a crash, or edited); undoing from the others",
             plural(found.damaged as u64, "line", "lines"),
             journal::file_of(journal.directory(), found.number).display()
         ));
@@ -78,8 +78,8 @@ fn find(args: &UndoArgs) -> anyhow::Result<Option<Run>> {
     ensure!(there.contains(&number), no_such_run(number, &there, &args.journal));
     let run = journal::read(&args.journal, number).with_context(|| {
         format!(
-            "run {number} cannot be undone from its journal. Nothing was changed. Its file is text, one line of JSON for each step with the state \
-             before: what it says can be restored by hand"
+            "run {number} cannot be undone from its journal. Nothing was changed. The journal has one line of JSON per step with \
+             the previous state: restore it by hand"
         )
     })?;
     Ok(Some(run))
@@ -88,13 +88,13 @@ fn find(args: &UndoArgs) -> anyhow::Result<Option<Run>> {
 /// What was asked for, where it was looked for, and what there is instead.
 fn no_such_run(number: u64, there: &[u64], journal: &Path) -> String {
     let which = match there {
-        [] => "it holds no run at all: nothing was done with this journal".to_owned(),
-        [one] => format!("it holds run {one} only"),
-        [first, .., last] => format!("it holds {} runs, from {first} to {last}", there.len()),
+        [] => "it has no runs".to_owned(),
+        [one] => format!("it only has run {one}"),
+        [first, .., last] => format!("it has {} runs, {first} to {last}", there.len()),
     };
     let next = match there {
-        [] => "If fix was told --journal DIR, tell undo the same",
-        _ => "`coroner undo --list` tells what each of them did",
+        [] => "If you ran fix with --journal DIR, use the same for undo",
+        _ => "`coroner undo --list` shows what each of them did",
     };
     format!("there is no run {number} in {}: {which}. {next}. Nothing was changed", journal.display())
 }

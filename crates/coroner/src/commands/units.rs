@@ -55,7 +55,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     }
     nothing_seen(&audit, recorded.as_ref())?;
     if let Some(file) = args.baseline.as_deref().filter(|_| !stores && evidence.unit_files.is_empty()) {
-        bail!("{}: nothing was compared, no unit files were seen: {}", file.display(), why_no_files(&evidence));
+        bail!("{}: cannot compare, no unit files were seen: {}", file.display(), why_no_files(&evidence));
     }
 
     let mut stored = None;
@@ -90,7 +90,7 @@ pub fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
     if evidence.unit_files.is_empty() {
         let why =
             evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map_or("no unit files were found", |u| &u.why);
-        bail!("{}: {why}. Name the top of the image's file system", dir.display());
+        bail!("{}: {why}. Name the root directory of the image", dir.display());
     }
     Ok(evidence)
 }
@@ -103,7 +103,7 @@ fn nothing_seen(audit: &Audit, recorded: Option<&Recorded>) -> anyhow::Result<()
     let why = audit.unseen.iter().map(|u| format!("{}: {}", u.what, u.why)).collect::<Vec<_>>().join("; ");
     match recorded {
         Some(Recorded { path, .. }) => {
-            bail!("{}: the recording holds neither units nor processes. {why}", path.display())
+            bail!("{}: the recording has neither units nor processes. {why}", path.display())
         }
         None => bail!("neither units nor processes could be seen. {why}"),
     }

@@ -29,7 +29,7 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
     let file = what(&args)?;
     let token = args.token_file.as_deref().map(read_token).transpose()?;
     let listener = bind(args.listen)?;
-    let address = listener.local_addr().context("the address cannot be told")?;
+    let address = listener.local_addr().context("cannot find out the address")?;
     let token = match token {
         None if !is_loopback(&address) => Some(new_token()?),
         token => token,
@@ -49,11 +49,11 @@ fn serve_until(
     page: Arc<Page>,
     token: Option<Token>,
 ) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("the address cannot be told")?;
+    let address = listener.local_addr().context("cannot find out the address")?;
     let heavy = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_HEAVY);
     let (names, users) = (names(), users());
     let options = Options { name: "coroner-view", token: token.clone(), names, users, connections: CONNECTIONS, heavy };
-    let server = serve(listener, page, options).with_context(|| format!("{address}: cannot be served"))?;
+    let server = serve(listener, page, options).with_context(|| format!("{address}: cannot serve the page there"))?;
     let url = url(server.address, token.as_ref());
     print(&told(args, &url, server.address))?;
     if !args.no_open {
@@ -74,8 +74,8 @@ fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
             .map_err(|error| anyhow::anyhow!("{}", error.to_string().replace("--dir ", "coroner view ")))?
             .with_context(|| {
                 format!(
-                    "{}; start one (coroner record --dir DIR), or name what to show: coroner view FILE|DIR (a recording, a \
-                     recorder's directory, perf.data, the text of perf script …)",
+                    "{}; start one (coroner record --dir DIR) or name what to show: coroner view FILE|DIR (a recording, a \
+                     recorder's directory, perf.data, perf script text …)",
                     none_runs()
                 )
             }),
@@ -88,11 +88,10 @@ fn bind(wanted: Option<SocketAddr>) -> anyhow::Result<TcpListener> {
     let wanted = wanted.map(|wanted| SocketAddr::new(wanted.ip().to_canonical(), wanted.port()));
     match (TcpListener::bind(wanted.unwrap_or(usual)), wanted) {
         (Ok(listener), _) => Ok(listener),
-        (Err(error), Some(address)) => {
-            Err(error).with_context(|| format!("--listen {address}: cannot be had; choose another port, or 0 for any"))
-        }
+        (Err(error), Some(address)) => Err(error)
+            .with_context(|| format!("--listen {address}: cannot listen there; choose another port, or 0 for any")),
         // Another page is open already.
-        (Err(_), None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("127.0.0.1: no port can be had"),
+        (Err(_), None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("127.0.0.1: no port is available"),
     }
 }
 
@@ -113,7 +112,7 @@ fn new_token() -> anyhow::Result<Token> {
     let random = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     random.context("/dev/urandom: cannot be read, so no token can be made; give one with --token-file")?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Token::new(&text).context("a token could not be made")
+    Token::new(&text).context("cannot create a token")
 }
 
 /// Names under which others may know this machine.
@@ -153,10 +152,10 @@ fn told(args: &ViewArgs, url: &str, address: SocketAddr) -> String {
         ));
     }
     if !is_loopback(&address) {
-        text.push_str("everybody who knows this address may look; what they see is not encrypted on its way\n");
+        text.push_str("anybody who knows this address can see the page; it is not encrypted in transit\n");
     }
-    let what = args.file.as_ref().map_or("the recorder that runs here".to_owned(), |file| file.display().to_string());
-    text.push_str(&terminal::dim(&format!("shows {}; Ctrl-C ends it\n", terminal::printable(&what))));
+    let what = args.file.as_ref().map_or("the recorder running here".to_owned(), |file| file.display().to_string());
+    text.push_str(&terminal::dim(&format!("showing {}; press Ctrl-C to stop\n", terminal::printable(&what))));
     text
 }
 

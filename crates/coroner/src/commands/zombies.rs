@@ -30,7 +30,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
     counted::count_if_not_named(&mut evidence);
     let report = report(&evidence).with_context(|| match &recorded {
         Some(Recorded { path, .. }) => {
-            format!("{}: memory cgroups were not looked at in this recording", path.display())
+            format!("{}: this recording has no memory cgroups", path.display())
         }
         None => not_seen(&evidence),
     })?;
@@ -71,7 +71,7 @@ fn look_at_node(args: &ZombiesArgs, watched: Option<Duration>) -> anyhow::Result
         evidence.append(fragment);
         let at_work = zombies_text::at_work(&evidence).map(|w| format!(" · {w}")).unwrap_or_default();
         let (elapsed, of) = (watch.elapsed().as_secs_f64(), duration.as_secs_f64());
-        line.show(&format!("watching cgroups come and go: {elapsed:.0} of {of:.0} s{at_work}"));
+        line.show(&format!("watching cgroups: {elapsed:.0} of {of:.0} s{at_work}"));
         if stop.load(Ordering::Relaxed) {
             watch.stop();
         }
@@ -83,7 +83,7 @@ fn not_seen(evidence: &Evidence) -> String {
     let reasons: Vec<String> =
         evidence.unseen.iter().map(|u| format!("{}: {} (to see it: {})", u.what, u.why, u.how_to_see)).collect();
     match reasons.is_empty() {
-        true => "memory cgroups could not be seen".to_owned(),
-        false => format!("memory cgroups could not be seen. {}", reasons.join("; ")),
+        true => "memory cgroups could not be read".to_owned(),
+        false => format!("memory cgroups could not be read. {}", reasons.join("; ")),
     }
 }

@@ -55,13 +55,13 @@ pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
 /// The average beside the worst core: one sees at once what an average hides.
 fn average_line(summary: &Summary) -> String {
     let mut line = format!(
-        "average {}, {} of it in the kernel",
+        "average {} busy, {} in the kernel",
         bold(&percent(summary.average.busy())),
         percent(summary.average.kernel())
     );
     if let Some(worst) = summary.worst.and_then(|worst| summary.cores.iter().find(|c| c.core == worst)) {
         line.push_str(&format!(
-            " · worst: core {} {}, {} of it in the kernel",
+            " · worst core {}: {} busy, {} in the kernel",
             worst.core,
             by_load(worst.shares.busy(), &percent(worst.shares.busy())),
             percent(worst.shares.kernel())
@@ -114,7 +114,7 @@ fn quiet_line(quiet: &[&CoreSummary]) -> String {
     let average = quiet.iter().map(|c| c.shares.busy()).sum::<f64>() / quiet.len() as f64;
     let queues = quiet.iter().filter(|c| !c.queues.is_empty()).count();
     let mut line = format!(
-        "{} quiet cores (never above {} for long, {} on average): {cores}",
+        "{} quiet cores (below {} all the time, {} on average): {cores}",
         quiet.len(),
         percent(QUIET),
         percent(average)

@@ -27,10 +27,10 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         Outcome::NothingWrong => format!("{}\n", good("Nothing wrong in what was seen.")),
         Outcome::TooLittleSeen => {
             let text =
-                "Nothing wrong in what was seen, but too little was seen to be sure: below is what, and what to do.";
+                "Nothing wrong in what was seen, but too little was seen to be sure. See below for what is missing and how to see it.";
             format!("{}\n", bold(&wrap(text, width, 0)))
         }
-        Outcome::NoCauseFound => format!("{}\n", bold("No cause found for what hurts:")),
+        Outcome::NoCauseFound => format!("{}\n", bold("Problems found, but not their cause:")),
         Outcome::CauseFound => {
             worse_below(diagnosis, width)
                 + &verdict_text::render(&diagnosis.conclusion.verdicts, diagnosis.window_real_ns, width, verbose)
@@ -46,10 +46,10 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     out.push('\n');
     let root = diagnosis.conclusion.verdicts.first().map(|verdict| verdict.root_cause.code);
     if root.is_some() {
-        out.push_str(&dim("What to do, step by step: coroner fix\n"));
+        out.push_str(&dim("Next steps in detail: coroner fix\n"));
     }
     if let Some(code) = root.or(diagnosis.findings.first().map(|finding| finding.code)) {
-        out.push_str(&dim(&format!("More about a finding: coroner --explain {code}\n")));
+        out.push_str(&dim(&format!("About this finding: coroner --explain {code}\n")));
     }
     if let Some(cost) = diagnosis.cost {
         let watched = diagnosis.window_real_ns.map(|(from, to)| Duration::from_nanos(to.saturating_sub(from)));
@@ -66,7 +66,8 @@ fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
     match titles.is_empty() {
         true => String::new(),
         false => {
-            bold(&wrap(&format!("Worse, but its cause was not found (below): {}.", titles.join("; ")), width, 0)) + "\n"
+            bold(&wrap(&format!("Worse, but without a known cause (see below): {}.", titles.join("; ")), width, 0))
+                + "\n"
         }
     }
 }
@@ -76,14 +77,14 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
     let mut out = String::new();
     let unexplained = telling::unexplained(diagnosis);
     if !unexplained.is_empty() && outcome == Outcome::CauseFound {
-        out.push_str(&format!("\n{}\n", bold("Other problems, whose cause was not found")));
+        out.push_str(&format!("\n{}\n", bold("Other problems, cause not found")));
     }
     for (i, (finding, unexplained)) in unexplained.into_iter().enumerate() {
         if i > 0 || outcome != Outcome::CauseFound {
             out.push('\n');
         }
         out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy: true }));
-        let needs = format!("To name its cause we need {}.", unexplained.needs.trim_end_matches('.'));
+        let needs = format!("To find its cause: {}.", unexplained.needs.trim_end_matches('.'));
         let how = telling::how_to_get(unexplained);
         out.push_str(&wrap(&printable(&format!("{needs} {how}")), width, 2));
     }
@@ -106,7 +107,7 @@ fn findings_text(diagnosis: &Diagnosis, width: usize) -> String {
     let findings = telling::in_verdicts(diagnosis);
     let mut out = String::new();
     if !findings.is_empty() {
-        out.push_str(&format!("\n{}\n", bold("What the verdict rests on")));
+        out.push_str(&format!("\n{}\n", bold("Findings behind the verdict")));
     }
     for (i, finding) in findings.into_iter().enumerate() {
         if i > 0 {
@@ -125,7 +126,7 @@ fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose
     let codes = |ruled_out: &[&RuledOut]| ruled_out.iter().map(|r| r.code.as_str()).collect::<Vec<_>>().join(", ");
     if matches!(outcome, Outcome::NothingWrong | Outcome::TooLittleSeen) && !verbose {
         let all: Vec<&RuledOut> = diagnosis.ruled_out.iter().collect();
-        return format!("\n{}", wrap(&format!("Ruled out (-v says why): {}.", codes(&all)), width, 0));
+        return format!("\n{}", wrap(&format!("Ruled out (-v shows why): {}.", codes(&all)), width, 0));
     }
     let mut out = format!("\n{}\n", bold("Ruled out"));
     let line = |name: &str, why: &str| wrap_hanging(&format!("- {name}: {}", printable(why)), width, 2, 4);
@@ -139,7 +140,7 @@ fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose
             out.push_str(&line(ruled_out.code.as_str(), &ruled_out.why));
         }
     } else if !rest.is_empty() {
-        out.push_str(&wrap_hanging(&format!("- also (-v says why): {}", codes(&rest)), width, 2, 4));
+        out.push_str(&wrap_hanging(&format!("- also (-v shows why): {}", codes(&rest)), width, 2, 4));
     }
     out
 }
@@ -159,7 +160,7 @@ pub fn node_line(node: &Node) -> String {
     let mut parts = vec![format!(
         "coroner {} on {}",
         env!("CARGO_PKG_VERSION"),
-        node.host.as_deref().map(printable).unwrap_or_else(|| "a node without a name".into())
+        node.host.as_deref().map(printable).unwrap_or_else(|| "an unnamed node".into())
     )];
     if let Some(kernel) = &node.kernel {
         parts.push(format!("Linux {}", printable(kernel)));
@@ -187,7 +188,7 @@ pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     let average = cores.window().and_then(|window| cores.timeline.average(window));
     if let (Some(average), Some((core, busy))) = (average, cores.timeline.worst(Shares::busy)) {
         line.push_str(&format!(
-            " · average {:.0} % busy, worst core {core}: {:.0} % over one second",
+            " · average {:.0} % busy; core {core} peaked at {:.0} % over 1 s",
             average.busy() * 100.0,
             busy * 100.0
         ));
@@ -235,7 +236,7 @@ pub fn cost_line(cost: Cost, watched: Option<Duration>) -> String {
         .map(|w| format!(" ({:.1} % of one core)", cost.cpu_ms as f64 / 10.0 / w.as_secs_f64()))
         .unwrap_or_default();
     format!(
-        "Cost of looking: {} ms of CPU to start, {} ms while watching{share}, {:.1} MB of memory.\n",
+        "coroner's own cost: {} ms of CPU to start, {} ms while watching{share}, {:.1} MB of memory.\n",
         cost.startup_cpu_ms,
         cost.cpu_ms,
         cost.peak_rss_bytes as f64 / 1e6

@@ -49,15 +49,16 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&worth_knowing(plan, shown, width));
     out.push('\n');
     out.push_str(&match shown.chosen.is_empty() {
-        true => wrap("There is no step here that coroner takes by itself. Nothing was changed.", width, 0),
+        true => wrap("coroner has no step for this. Nothing was changed.", width, 0),
         false if !shown.is_here => wrap(
-            "Nothing was changed. This is the plan of a recording: numbers of processes are those of that time. On the node itself `coroner fix` plans anew, and \
-             `coroner fix --apply` does it.",
+            "Nothing was changed. This plan is for a recording: PIDs are from the recording. On the node, `coroner fix` makes a \
+             new plan and `coroner fix --apply` applies it.",
             width,
             0,
         ),
         false => wrap(
-            "Nothing was changed. `coroner fix --apply` does it: it asks before each step, measures again, and `coroner undo` takes it back.",
+            "Nothing was changed. `coroner fix --apply` applies the plan: it asks before each step and measures the effect; \
+             `coroner undo` undoes it.",
             width,
             0,
         ),
@@ -84,12 +85,12 @@ fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
 }
 
 fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
-    let mut out = format!("{}\n", good("Nothing hurts in what was seen, so there is nothing to fix."));
+    let mut out = format!("{}\n", good("Nothing wrong in what was seen, so there is nothing to fix."));
     out.push_str(&worth_knowing_of(&worth_asking_for(shown.diagnosis), width));
     if !shown.diagnosis.conclusion.unexplained.is_empty() {
         out.push('\n');
         out.push_str(&wrap(
-            "Something hurts whose cause was not found: `coroner` tells of it, and what is needed to find it.",
+            "There are problems without a known cause: `coroner` shows them and what is needed to find it.",
             width,
             0,
         ));
@@ -108,7 +109,7 @@ fn worth_knowing_of(asked: &[&Finding], width: usize) -> String {
     if asked.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("Worth knowing; a plan can be asked for"));
+    let mut out = format!("\n{}\n", bold("Worth knowing (for a plan, run the command)"));
     for finding in asked {
         out.push_str(&wrap_hanging(&printable(&format!("- {}", finding.title)), width, 2, 4));
         out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
@@ -140,15 +141,15 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
     field(&mut out, "name", &step.id, width);
     field(&mut out, "why", &step.reason, width);
     for (i, line) in step.commands.iter().take(4).enumerate() {
-        command(&mut out, if i == 0 { "the same as" } else { "" }, line);
+        command(&mut out, if i == 0 { "equivalent to" } else { "" }, line);
     }
     if step.commands.len() > 4 {
-        field(&mut out, "", &format!("and {} more such lines (--json has all)", step.commands.len() - 4), width);
+        field(&mut out, "", &format!("and {} more (--json has all)", step.commands.len() - 4), width);
     }
     let risk = format!("{}: {}", step.risk.as_str(), step.risk_words);
     field(&mut out, "risk", &risk, width);
     if let Some(why) = &step.dangerous {
-        let text = format!("DANGEROUS: {why}. Done only with --allow {}", step.id);
+        let text = format!("DANGEROUS: {why}. Only done with --allow {}", step.id);
         let painted = by_severity(Severity::Critical, &wrap(&printable(&text), width, 3 + LABEL));
         out.push_str(&painted);
     }
@@ -158,12 +159,12 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
     for measure in &step.measures {
         let now = match measure.value(evidence) {
             Ok(value) => format!("now {}", number_words(value)),
-            Err(why) => format!("not known now: {why}"),
+            Err(why) => format!("not known: {why}"),
         };
         field(&mut out, "measured by", &format!("{} ({now})", measure.words()), width);
     }
     if step.measures.is_empty() {
-        field(&mut out, "measured by", "its state, asked again afterwards", width);
+        field(&mut out, "measured by", "its state afterwards", width);
     }
     for detail in step.details.iter().take(8) {
         field(&mut out, "", detail, width);
@@ -186,20 +187,20 @@ fn files_text(plan: &Plan, width: usize) -> String {
     let mut out = format!(
         "\n{}\n",
         bold(&format!(
-            "Files that keep dead cgroups: {} of them, {} cgroups",
+            "Files that keep dead cgroups: {} files, {} cgroups",
             count(plan.files.len() as u64),
             count(zombies)
         ))
     );
     for file in plan.files.iter().take(FILES) {
-        let seen = file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
+        let seen = file.seen_by.map(|pid| format!(", as seen by process {pid}")).unwrap_or_default();
         let deleted = if file.deleted { ", deleted but still open" } else { "" };
         let line = format!("- {} ({}, keeps {}{seen}{deleted})", file.path, file.filesystem, count(file.zombies));
         out.push_str(&wrap_hanging(&printable(&line), width, 2, 4));
     }
-    let mut words = "None of them is deleted unless you name it: --delete-file PATH.".to_owned();
+    let mut words = "coroner deletes none of them unless you name it: --delete-file PATH.".to_owned();
     if plan.files.len() > FILES {
-        words.push_str(" All of them: `coroner fix --json | jq -r '.files[].reach'`, for --delete-files-from.");
+        words.push_str(" To list all for --delete-files-from: `coroner fix --json | jq -r '.files[].reach'`.");
     }
     out.push_str(&wrap(&words, width, 2));
     out
@@ -214,9 +215,9 @@ enum When {
 
 fn reboot_text(plan: &Plan, width: usize, when: When) -> String {
     let Some(reboot) = &plan.reboot else { return String::new() };
-    let mut out = format!("\n{}\n", bold("What only deleting those files or a reboot takes away"));
+    let mut out = format!("\n{}\n", bold("Needs those files deleted, or a reboot"));
     if plan.files.is_empty() {
-        out = format!("\n{}\n", bold("What only a reboot takes away"));
+        out = format!("\n{}\n", bold("Needs a reboot"));
     }
     if when == When::Before {
         let first = reboot.first.as_deref().unwrap_or_default();
@@ -241,7 +242,7 @@ fn others_text(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     if others.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("Other ways (--step NAME takes one instead)"));
+    let mut out = format!("\n{}\n", bold("Alternatives (use one with --step NAME)"));
     for step in others {
         let risk = if step.risk == Risk::Low { String::new() } else { format!("; risk {}", step.risk.as_str()) };
         let line = format!("- {}: {}{risk}", step.id, step.title);
@@ -254,7 +255,7 @@ fn refused_text(plan: &Plan, width: usize) -> String {
     if plan.refused.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("Not to be done"));
+    let mut out = format!("\n{}\n", bold("Rejected"));
     for refused in &plan.refused {
         out.push_str(&wrap_hanging(&printable(&format!("- {}: {}", refused.what, refused.why)), width, 2, 4));
     }
@@ -265,7 +266,7 @@ fn by_hand_text(plan: &Plan, width: usize) -> String {
     if plan.by_hand.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("For you to do; coroner has no step for it"));
+    let mut out = format!("\n{}\n", bold("For you to do (coroner has no step for it)"));
     for by_hand in &plan.by_hand {
         let title = format!("- {} ({})", by_hand.finding.title, by_hand.finding.code);
         out.push_str(&wrap_hanging(&printable(&title), width, 2, 4));
@@ -283,7 +284,7 @@ pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
     } else if shown.chosen.is_empty() {
         out.push_str(&refused_text(plan, width));
         out.push_str(&by_hand_text(plan, width));
-        out.push_str("\nThere is nothing that coroner does by itself here. Nothing was changed.\n");
+        out.push_str("\ncoroner has no step for this. Nothing was changed.\n");
     }
     out
 }
@@ -294,7 +295,7 @@ pub fn question(step: &Step, number: usize, all: usize) -> String {
     let mut out = format!("\n{}\n", bold(&printable(&format!("{number} of {all}. {}", step.title))));
     field(&mut out, "why", &step.reason, width);
     for (i, line) in step.commands.iter().take(4).enumerate() {
-        command(&mut out, if i == 0 { "the same as" } else { "" }, line);
+        command(&mut out, if i == 0 { "equivalent to" } else { "" }, line);
     }
     field(&mut out, "risk", &format!("{}: {}", step.risk.as_str(), step.risk_words), width);
     let undo = if step.reversible { format!("yes: {}", step.undo) } else { format!("NO: {}", step.undo) };
@@ -309,7 +310,7 @@ pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String
     let text = match outcome {
         Outcome::Done(done) => format!("{head}: done. {}.", done.words.trim_end_matches('.')),
         Outcome::Skipped => format!("{head}: skipped."),
-        Outcome::NotAllowed(why) => format!("{head}: NOT DONE, it is dangerous: {}.", why.trim_end_matches('.')),
+        Outcome::NotAllowed(why) => format!("{head}: NOT DONE, dangerous: {}.", why.trim_end_matches('.')),
         Outcome::Refused(why) => format!("{head}: REFUSED. {}.", why.trim_end_matches('.')),
         Outcome::Failed(why) => format!("{head}: FAILED. {}.", why.trim_end_matches('.')),
         Outcome::NotReached => format!("{head}: not reached."),
@@ -330,7 +331,7 @@ pub fn done(report: &Report, plan: &Plan) -> String {
             Effect::Worked => good("worked"),
             Effect::Partly => by_severity(Severity::Warning, "helped, but did not end it"),
             Effect::None => by_severity(Severity::Critical, "had NO effect"),
-            Effect::CannotTell => "done; whether it helped cannot be told".to_owned(),
+            Effect::CannotTell => "done; cannot tell whether it helped".to_owned(),
         };
         out.push_str(&format!("- {} {word}\n", printable(&step.step.id)));
         if let Outcome::Done(done) = &step.outcome
@@ -344,7 +345,7 @@ pub fn done(report: &Report, plan: &Plan) -> String {
     }
     if let Some(stopped) = &report.stopped {
         let text =
-            format!("Stopped: {}. What came before stays done; nothing after it was.", stopped.trim_end_matches('.'));
+            format!("Stopped: {}. Steps before it stay done; none after it was run.", stopped.trim_end_matches('.'));
         out.push('\n');
         out.push_str(&by_severity(Severity::Critical, &wrap(&printable(&text), width, 0)));
     }
@@ -361,7 +362,7 @@ pub fn done(report: &Report, plan: &Plan) -> String {
             let journal = report.journal.as_ref().and_then(|path| path.parent()).map(|path| path.display().to_string());
             let named = journal.filter(|path| path != coroner_remedy::journal::DIRECTORY);
             let named = named.map(|path| format!(" --journal {}", shell(&path))).unwrap_or_default();
-            out.push_str(&wrap(&format!("`coroner undo {run}{named}` takes back what can be."), width, 0));
+            out.push_str(&wrap(&format!("`coroner undo {run}{named}` undoes what can be undone."), width, 0));
         }
         (Some(_), false) => out.push_str("None of it can be undone.\n"),
         (None, _) => out.push_str("Nothing was changed.\n"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Newest first.
 pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
     let place = printable(&directory.display().to_string());
-    let recorder = if is_live { "a recorder runs" } else { "no recorder runs" };
+    let recorder = if is_live { "a recorder is running" } else { "no recorder is running" };
     if listed.is_empty() {
         return format!("no incidents in {place} ({recorder})\n");
     }
@@ -58,7 +58,7 @@ pub fn report(report: &Report) -> String {
         Ok(read) => {
             out.push('\n');
             if let Some(about) = &read.about {
-                out.push_str(&format!("{}\n", bold("What it was")));
+                out.push_str(&format!("{}\n", bold("What it was about")));
                 out.push_str(&wrap(&printable(&about.detail), width, 2));
                 out.push_str(&wrap(&format!("What to do: {}", printable(&about.remedy)), width, 2));
                 out.push('\n');
@@ -66,13 +66,13 @@ pub fn report(report: &Report) -> String {
             out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, "", *verbose));
             out.push_str(&samples(read, incident, width));
         }
-        Err(why) => out.push_str(&wrap(&format!("\nNothing can be told of it: {}.", printable(why)), width, 0)),
+        Err(why) => out.push_str(&wrap(&format!("\nNo diagnosis: {}.", printable(why)), width, 0)),
     }
     if let Some(file) = file {
         let file = printable(&file.display().to_string());
         let core = incident.core.map(|core| format!(" --core {core}")).unwrap_or_default();
         let number = incident.number;
-        out.push_str(&format!("\n{}\n", bold("Look further")));
+        out.push_str(&format!("\n{}\n", bold("Where to look next")));
         for line in [
             format!("coroner flame {file}{core}"),
             format!("coroner heatmap {file}"),
@@ -128,23 +128,23 @@ fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> V
     lines.push(window);
     if incident.state == State::Open {
         let open = match is_live {
-            true => "It is still open: its last seconds, the findings and the risers are to come.",
-            false => "It is not complete, and no recorder runs: the next one completes it.",
+            true => "Still open: its last seconds, findings and risers are not there yet.",
+            false => "Incomplete, and no recorder is running: the next one will complete it.",
         };
         lines.push(open.to_owned());
     }
     if incident.repeats > 0 {
         let last = incident.last_repeat_real_ns.map(|at| format!(", last at {}", timestamp(at))).unwrap_or_default();
-        lines.push(format!("{} since{last}", plural(incident.repeats, "repeat", "repeats")));
+        lines.push(format!("{} since then{last}", plural(incident.repeats, "repeat", "repeats")));
     }
     for also in &incident.also {
         lines.push(format!("meanwhile {}: {} ({})", timestamp(also.real_ns), also.text, also.code));
     }
     if incident.also_more > 0 {
-        lines.push(format!("and {} more of such", incident.also_more));
+        lines.push(format!("and {} more", incident.also_more));
     }
     if let Some(error) = &incident.error {
-        lines.push(format!("while it was frozen: {error}"));
+        lines.push(format!("while freezing it: {error}"));
     }
     lines
 }
@@ -162,9 +162,9 @@ fn told(incident: &Incident, is_live: bool) -> String {
     match (lasting.until_real_ns, lasting.goes_on() && is_live) {
         (Some(_), _) if incident.repeats > 0 => format!("{text} for {lasted} in all{again}"),
         (Some(_), _) => format!("{text} for {lasted}"),
-        (None, true) => format!("{text}{again}; it goes on since {since}{earlier}"),
-        (None, false) if lasting.lasted_ns > 0 => format!("{text}{again} for {lasted} in all; nobody saw its end"),
-        (None, false) => format!("{text}{again}, from {since} on; nobody saw its end"),
+        (None, true) => format!("{text}{again}; ongoing since {since}{earlier}"),
+        (None, false) if lasting.lasted_ns > 0 => format!("{text}{again} for {lasted} in all; its end was not seen"),
+        (None, false) => format!("{text}{again}, since {since}; its end was not seen"),
     }
 }
 
@@ -177,11 +177,10 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     let mut out = String::new();
     let place = incident.core.map_or_else(|| "on all cores".to_owned(), |core| format!("on core {core}"));
     if !read.risers.is_empty() {
-        out.push_str(&format!("\n{}\n", bold(&format!("Who rose {place}"))));
+        out.push_str(&format!("\n{}\n", bold(&format!("What rose {place}"))));
         let of =
             if incident.core.is_some() { "its time (its busy time, if sampled by cycles)" } else { "the busy time" };
-        let text =
-            format!("Shares of {of}, in the seconds around the trigger against what was recorded in the hour before.");
+        let text = format!("Shares of {of}: the seconds around the trigger compared with the hour before.");
         out.push_str(&wrap(&text, width, 2));
     }
     // JSON has them all.
@@ -196,11 +195,11 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
     }
     let losses = losses(&read.evidence);
     if !losses.is_empty() {
-        out.push_str(&format!("\n{}\n", bold("Samples that are missing")));
+        out.push_str(&format!("\n{}\n", bold("Missing samples")));
     }
     for Losses { core, lost, throttled } in losses {
         let text = format!(
-            "core {core}: {} lost, held back by the kernel for {:.1} s: a gap is itself a symptom",
+            "core {core}: {} lost, throttled by the kernel for {:.1} s (a gap is itself a symptom)",
             plural(lost, "sample", "samples"),
             throttled.as_secs_f64()
         );

@@ -33,7 +33,7 @@ pub fn render(report: &Report<'_>) -> String {
         Outcome::TooLittleSeen => {
             out.push_str("\n## Verdict\n\nNothing wrong in what was seen, but too little was seen to be sure.\n");
         }
-        Outcome::NoCauseFound => out.push_str("\n## Verdict\n\nNo cause found for what hurts.\n"),
+        Outcome::NoCauseFound => out.push_str("\n## Verdict\n\nProblems found, but not their cause.\n"),
         Outcome::CauseFound => {
             for (i, verdict) in verdicts.iter().enumerate() {
                 let number =
@@ -51,13 +51,13 @@ pub fn render(report: &Report<'_>) -> String {
 }
 
 fn title(diagnosis: &Diagnosis) -> String {
-    let host = diagnosis.node.host.as_deref().unwrap_or("a node without a name");
+    let host = diagnosis.node.host.as_deref().unwrap_or("an unnamed node");
     let what = match (Outcome::of(diagnosis), diagnosis.conclusion.verdicts.first(), diagnosis.findings.first()) {
         (Outcome::CauseFound, Some(verdict), _) => {
             format!("{}{}", if_unsure(verdict.certainty), verdict.root_cause.title)
         }
         (Outcome::NoCauseFound, _, Some(worst)) => format!("no cause found: {}", worst.title),
-        (Outcome::TooLittleSeen, ..) => "too little was seen to say whether something is wrong".to_owned(),
+        (Outcome::TooLittleSeen, ..) => "too little was seen to tell whether something is wrong".to_owned(),
         _ => "nothing wrong in what was seen".to_owned(),
     };
     format!("{host}: {what}")
@@ -96,7 +96,7 @@ fn node_facts(node: &Node) -> Vec<(&'static str, String)> {
         ("memory", memory),
         ("system", node.os.clone()),
         ("instance", node.instance_id.clone()),
-        ("kind of instance", node.instance_type.clone()),
+        ("instance type", node.instance_type.clone()),
         ("zone", node.zone.clone()),
         ("image", node.image_id.clone()),
         ("booted", node.booted_real_ns.map(timestamp)),
@@ -148,7 +148,7 @@ fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> St
 
     let steps = telling::steps(verdict);
     if !steps.is_empty() {
-        out.push_str("\n### What follows from it\n\n");
+        out.push_str("\n### Effects\n\n");
     }
     for step in steps {
         out.push_str(&link_text(step.link, &"  ".repeat(step.depth), step.again));
@@ -186,7 +186,7 @@ fn timeline(moments: &[Moment]) -> String {
     if moments.is_empty() {
         return String::new();
     }
-    let mut out = "\n### Time line\n\n| when | what |\n|---|---|\n".to_owned();
+    let mut out = "\n### Timeline\n\n| when | what |\n|---|---|\n".to_owned();
     for moment in moments {
         out.push_str(&format!("| {} | {} |\n", cell(&clock(moment, moments)), cell(&moment.what)));
     }
@@ -197,11 +197,11 @@ fn others(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     let unexplained = telling::unexplained(diagnosis);
     if !unexplained.is_empty() {
-        out.push_str("\n## Other problems, whose cause was not found\n\n");
+        out.push_str("\n## Other problems, cause not found\n\n");
     }
     for (finding, unexplained) in unexplained {
         out.push_str(&finding_text(finding));
-        out.push_str(&format!("  To name its cause we need {}\n", line(&sentence(&unexplained.needs))));
+        out.push_str(&format!("  To find its cause: {}\n", line(&sentence(&unexplained.needs))));
         out.push_str(&format!("  {}\n", line(&telling::how_to_get(unexplained))));
     }
     let worth_knowing = telling::worth_knowing(diagnosis);
@@ -275,9 +275,12 @@ fn fact_line(fact: &Fact) -> String {
 }
 
 fn how_made(report: &Report<'_>) -> String {
-    let mut out = format!("\n## How this was made\n\ncoroner {}:\n\n", env!("CARGO_PKG_VERSION"));
+    let mut out = format!("\n## Made by\n\ncoroner {}:\n\n", env!("CARGO_PKG_VERSION"));
     out.push_str(&code_block(&printable(report.command)));
-    out.push_str("\nHow sure *proven*, *likely* and *possible* are: docs/verdicts.md of coroner. `coroner --explain CODE` prints the page of a finding.\n");
+    out.push_str(
+        "\nFor *proven*, *likely* and *possible*, see coroner's docs/verdicts.md. `coroner --explain CODE` explains a \
+    finding.\n",
+    );
     out
 }
 

@@ -74,8 +74,8 @@ pub fn unexplained(diagnosis: &Diagnosis) -> Vec<(&Finding, &Unexplained)> {
 pub fn how_to_get(unexplained: &Unexplained) -> String {
     let Unexplained { command, then, .. } = unexplained;
     match then.is_empty() {
-        true => format!("To get that: `{command}`."),
-        false => format!("To get that: `{command}`, {then}."),
+        true => format!("Run `{command}`."),
+        false => format!("Run `{command}`, {then}."),
     }
 }
 
@@ -85,31 +85,29 @@ pub fn worth_knowing(diagnosis: &Diagnosis) -> Vec<&Finding> {
     mild.filter(|finding| !is_in_a_verdict(diagnosis, finding)).collect()
 }
 
-/// `proven; 1 of its 6 steps is less sure`
+/// `proven (5 of 6 links)`
 pub fn how_sure(verdict: &Verdict) -> String {
     let sure = match verdict.certainty {
         Certainty::Proven => "proven",
-        Certainty::Likely => "likely: not all of it could be seen",
+        Certainty::Likely => "likely: not everything could be seen",
         Certainty::Possible => "only possible: too little could be seen to be sure",
     };
     let less = verdict.chain.iter().filter(|link| link.certainty < verdict.certainty).count();
-    let (all, are) = (verdict.chain.len(), if less == 1 { "is" } else { "are" });
-    match (less, all) {
-        (0, _) => sure.to_owned(),
-        (_, 1) => format!("{sure}; what follows from it is less sure"),
-        _ => format!("{sure}; {less} of its {all} steps {are} less sure"),
+    match (less, verdict.chain.len(), verdict.certainty) {
+        (0, ..) => sure.to_owned(),
+        (_, 1, _) => format!("{sure}; its effect is less certain"),
+        (_, all, Certainty::Proven) => format!("{sure} ({} of {all} links)", all - less),
+        (_, all, _) => format!("{sure}; {less} of {all} links only possible"),
     }
 }
 
-/// That it is over, where it is: `It was last so at 05:51:42.1Z, 6 min before the end of what was seen …`.
+/// `Ended 05:51:42.1Z, 6 min before the end of the window …`, if it is over.
 pub fn over(verdict: &Verdict, seen: Option<(u64, u64)>) -> Option<String> {
     let over = verdict.over_real_ns?;
     let (_, end) = seen?;
     let ago = duration_words(Duration::from_nanos(end.saturating_sub(over)));
     let at = timestamp(over);
-    Some(format!(
-        "It is over: it was last so at {at}, {ago} before the end of what was seen. What to do holds if it comes back."
-    ))
+    Some(format!("Ended {at}, {ago} before the end of the window. What to do applies if it recurs."))
 }
 
 /// The moments of a verdict, if they say more than the chain does: not where all was seen at once.
@@ -124,7 +122,7 @@ pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
     // Which of them was first nobody saw.
     let merged = already.first().map(|first| {
         let whats: Vec<&str> = already.iter().map(|moment| moment.what.as_str()).collect();
-        let what = format!("already so when we began to watch: {}", whats.join("; "));
+        let what = format!("already so when watching began: {}", whats.join("; "));
         Moment { what, already: false, ..(*first).clone() }
     });
     let mut moments: Vec<Moment> = later.drain(..).cloned().chain(merged).collect();
@@ -139,7 +137,7 @@ pub const DEAD_ENDS: &[(Code, &str)] = &[
     (Code::Affinity, "CPU affinity"),
     (Code::MemoryReclaim, "memory pressure"),
     (Code::CpuThrottled, "CPU quotas"),
-    (Code::CpuSteal, "steal by the hypervisor"),
+    (Code::CpuSteal, "CPU steal by the hypervisor"),
     (Code::CpuContention, "too few cores"),
 ];
 

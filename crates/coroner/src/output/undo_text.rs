@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub fn undone(report: &Report) -> String {
     let width = width();
-    let mut out = format!("{}\n", bold(&format!("Run {} taken back, the last step first", report.run)));
+    let mut out = format!("{}\n", bold(&format!("Run {} undone, last step first", report.run)));
     for taken in &report.steps {
         let (word, words) = match &taken.result {
             Ok(Undone::Restored(words)) => ("restored", words),
@@ -23,9 +23,9 @@ pub fn undone(report: &Report) -> String {
         out.push_str(&wrap_hanging(&printable(&format!("Stopped: {stopped}.")), width, 0, 0));
     }
     match (report.steps.is_empty(), report.is_whole()) {
-        (true, true) => out.push_str("Everything of it had been undone before.\n"),
-        (false, true) => out.push_str(&format!("{}\n", good("What can be restored is as before."))),
-        _ => out.push_str(&bold("Not all is as before: see above, then run `coroner undo` again.\n")),
+        (true, true) => out.push_str("It was already undone.\n"),
+        (false, true) => out.push_str(&format!("{}\n", good("Everything that can be restored is restored."))),
+        _ => out.push_str(&bold("Not everything is restored: see above, then run `coroner undo` again.\n")),
     }
     out
 }
@@ -34,19 +34,18 @@ pub fn undone(report: &Report) -> String {
 pub fn nothing_to_undo(directory: &Path, damaged: &[String]) -> String {
     let directory = directory.display();
     let text = format!(
-        "There is nothing to undo: {directory} holds no run that is not undone. `coroner undo --list` tells what was done; if fix was told --journal DIR, tell \
-         undo the same."
+        "Nothing to undo: {directory} has no run that is not undone. `coroner undo --list` shows what was done. If you ran fix \
+         with --journal DIR, use the same for undo."
     );
     let mut out = wrap_hanging(&printable(&text), width(), 0, 0);
     for error in damaged {
-        out.push_str(&wrap_hanging(&printable(&format!("- not readable, and left alone: {error}")), width(), 0, 4));
+        out.push_str(&wrap_hanging(&printable(&format!("- unreadable, left alone: {error}")), width(), 0, 4));
     }
     out
 }
 
 pub fn would_undo(run: &Run) -> String {
-    let mut out =
-        format!("Nothing was changed. Of run {} `coroner undo {}` would take back:\n", run.number, run.number);
+    let mut out = format!("Nothing was changed. For run {}, `coroner undo {}` would undo:\n", run.number, run.number);
     for step in run.steps.iter().rev().filter(|step| !matches!(step.state, State::Undone(..))) {
         let how = if step.reversible { "" } else { " (cannot be undone)" };
         out.push_str(&wrap_hanging(&printable(&format!("- {}: {}{how}", step.id, step.title)), width(), 0, 4));
@@ -56,7 +55,7 @@ pub fn would_undo(run: &Run) -> String {
 
 pub fn list(runs: &[Run], directory: &Path) -> String {
     if runs.is_empty() {
-        return format!("{} holds no run: nothing was done yet.\n", printable(&directory.display().to_string()));
+        return format!("{} has no runs: nothing was done yet.\n", printable(&directory.display().to_string()));
     }
     let mut out = String::new();
     for run in runs.iter().rev() {
@@ -68,7 +67,7 @@ pub fn list(runs: &[Run], directory: &Path) -> String {
         }
         for step in &run.steps {
             let state = match &step.state {
-                State::Unknown => "begun; whether it was done is not known".to_owned(),
+                State::Unknown => "started; not known whether it was done".to_owned(),
                 State::Done(words) => format!("done: {words}"),
                 State::Failed(why) => format!("failed: {why}"),
                 State::Undone(how, words) => format!("undone ({how}): {words}"),
@@ -76,7 +75,7 @@ pub fn list(runs: &[Run], directory: &Path) -> String {
             out.push_str(&wrap_hanging(&printable(&format!("- {}: {state}", step.id)), width(), 2, 4));
         }
         if run.damaged > 0 {
-            out.push_str(&format!("  {} lines of it cannot be read\n", run.damaged));
+            out.push_str(&format!("  {} of its lines cannot be read\n", run.damaged));
         }
     }
     out

@@ -27,7 +27,7 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
     let mut out = wrap(&headline(audit, evidence), width, 0);
     if let Some(bus) = shown.bus {
         let there =
-            format!("The units are those of the systemd behind {}: give the commands below there.", printable(bus));
+            format!("These are the units of the systemd behind {}: run the commands below there.", printable(bus));
         out.push_str(&wrap(&there, width, 0));
     }
     out.push('\n');
@@ -58,7 +58,7 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
     if let Some(path) = stored {
         out.push_str(&wrap(
             &format!(
-                "Stored {} as the baseline {}; the next run with it tells what is new, gone or changed.",
+                "Stored {} as the baseline {}; the next run with it reports what is new, gone or changed.",
                 plural(evidence.unit_files.len() as u64, "unit", "units"),
                 path.display()
             ),
@@ -97,8 +97,8 @@ fn headline(audit: &Audit, evidence: &Evidence) -> String {
 
 fn nothing_wrong(evidence: &Evidence) -> String {
     match (&evidence.image, evidence.units.is_empty()) {
-        (Some(_), _) => "Nothing is enabled that is known to be unused.".to_owned(),
-        (None, true) => "No loop was seen. Units could not be asked: see below.".to_owned(),
+        (Some(_), _) => "No enabled unit is known to be unused.".to_owned(),
+        (None, true) => "No crashloop was seen. Units could not be queried: see below.".to_owned(),
         (None, false) => "No unit crashloops, churns, or is known to be unused.".to_owned(),
     }
 }
@@ -108,7 +108,7 @@ fn judgements_text(judgements: &[&Judgement], width: usize, all: bool) -> String
     if judgements.is_empty() {
         return String::new();
     }
-    let title = if all { "Every unit of a known agent" } else { "Perhaps without work here" };
+    let title = if all { "Every unit of a known agent" } else { "Possibly unused here" };
     let mut out = format!("\n{}\n", bold(title));
     let most = if all { judgements.len() } else { JUDGEMENTS };
     for judgement in judgements.iter().take(most) {
@@ -122,14 +122,17 @@ fn judgements_text(judgements: &[&Judgement], width: usize, all: bool) -> String
         }
     }
     if judgements.len() > most {
-        out.push_str(&format!("  and {} more (--all shows them, with why and what to do)\n", judgements.len() - most));
+        out.push_str(&format!(
+            "  and {} more (--all shows them with reasons and what to do)\n",
+            judgements.len() - most
+        ));
     }
     out
 }
 
 fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
     if drift.is_empty() {
-        return format!("\n{}\n", good("As in the baseline: nothing is new, gone or changed."));
+        return format!("\n{}\n", good("Same as the baseline: nothing is new, gone or changed."));
     }
     let mut lines = Vec::new();
     for unit in &drift.new {
@@ -153,7 +156,7 @@ fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
         lines.push(format!("changed  {}: {}", unit.name, changes.join(", ")));
     }
     let most = if all { lines.len() } else { DRIFTED };
-    let mut out = format!("\n{}\n", bold("Not as in the baseline"));
+    let mut out = format!("\n{}\n", bold("Different from the baseline"));
     for line in lines.iter().take(most) {
         out.push_str(&wrap(&printable(line), width, 2));
     }
@@ -245,7 +248,7 @@ fn cost_table(audit: &Audit, all: bool) -> String {
     let right = [false, true, true, true, true, false, false, false];
     format!(
         "\n{}\n{}{}",
-        bold("What each costs, most first"),
+        bold("Cost per unit, highest first"),
         table(&header, &rows, &right),
         more(shown.len(), most, "units")
     )
@@ -273,7 +276,7 @@ fn cgroup_table(audit: &Audit, all: bool) -> String {
     let header = ["cgroup", "CPU", "memory", "restarts", "dead cgroups"];
     format!(
         "\n{}\n{}{}",
-        bold("systemd could not be asked; what runs, by cgroup, most first"),
+        bold("systemd could not be queried; what runs, by cgroup, highest cost first"),
         table(&header, &rows, &[false, true, true, true, true]),
         more(audit.cgroups.len(), most, "cgroups")
     )

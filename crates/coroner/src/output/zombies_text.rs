@@ -30,7 +30,7 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
         out.push_str(&wrap(&format!("Not all of them were reached: {}.", printable(truncated)), width, 0));
     }
     for tried in &report.scan.instead_of {
-        let text = format!("Not by {}: {}. To see more: {}.", tried.method, tried.why, tried.how_to_see);
+        let text = format!("{} is not available: {}. To use it: {}.", tried.method, tried.why, tried.how_to_see);
         out.push_str(&wrap(&printable(&text), width, 0));
     }
 
@@ -60,7 +60,7 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
 fn headline(report: &Report, evidence: &Evidence) -> String {
     let scan = report.scan;
     let node = evidence.node.as_ref();
-    let live = scan.live.map(|n| format!(" beside {} live ones", count(n))).unwrap_or_default();
+    let live = scan.live.map(|n| format!(", {} live", count(n))).unwrap_or_default();
     let what = match scan.dead {
         Some(0) => good(&format!("No dead memory cgroups{live}")),
         Some(1) => bold(&format!("1 dead memory cgroup{live}")),
@@ -78,37 +78,35 @@ fn headline(report: &Report, evidence: &Evidence) -> String {
     let how = match scan.method {
         ZombieMethod::BpfTestRun | ZombieMethod::BpfPageFaults => {
             format!(
-                "told by the kernel's own lists ({}) in {}",
+                "read from the kernel's own lists ({}) in {}",
                 scan.method.as_str(),
                 duration_words(Duration::from_nanos(scan.took_ns))
             )
         }
-        ZombieMethod::CgroupStat => {
-            "counted by cgroup.stat (cgroup-stat): parents, but no names and no files".to_owned()
-        }
+        ZombieMethod::CgroupStat => "counted from cgroup.stat (cgroup-stat): parents, but no names or files".to_owned(),
         ZombieMethod::MemoryStat => {
-            "by what memory.stat of parents cannot explain (memory-stat): bytes by parent, but no names and no files"
+            "computed from memory.stat of their parents (memory-stat): bytes per parent, but no names or files"
                 .to_owned()
         }
         ZombieMethod::Count => {
-            "what the kernel tracks less the directories there are (count): no names, no parents, no files".to_owned()
+            "cgroups the kernel tracks minus existing directories (count): no names, parents or files".to_owned()
         }
     };
-    let mut text = format!("{what}, {} · {how}.", place.join(", "));
+    let mut text = format!("{what} · {} · {how}.", place.join(", "));
     match (report.growth, report.per_hour) {
         (Growth::Growing { by, over }, _) => {
-            text.push_str(&format!(" Growing: {} more in the {} we watched.", count(by), duration_words(over)));
+            text.push_str(&format!(" Growing: {} more in the {} watched.", count(by), duration_words(over)));
         }
         (_, Some(rate)) if rate.value >= 0.05 && scan.dead != Some(0) => {
             text.push_str(&match rate.from {
                 RateFrom::Births { over } if over >= Duration::from_secs(3590) => {
-                    format!(" {} of them were born within the last hour.", count(rate.value.round() as u64))
+                    format!(" {} of them were created within the last hour.", count(rate.value.round() as u64))
                 }
                 _ => format!(" {}.", capital(&rate_words(rate.value, rate.from))),
             });
         }
         (Growth::Steady { over }, _) => {
-            text.push_str(&format!(" Not growing in the {} we watched.", duration_words(over)))
+            text.push_str(&format!(" Not growing in the {} watched.", duration_words(over)))
         }
         _ => {}
     }
@@ -145,20 +143,20 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
     }
     if let (Some(first), Some(last)) = (group.first_death, group.last_death) {
         facts.push(match (ago(now, first), ago(now, last)) {
-            (a, b) if a == b => format!("some removed {a} ago, while we watched"),
-            (a, b) => format!("some removed {a} to {b} ago, while we watched"),
+            (a, b) if a == b => format!("some removed {a} ago, while watching"),
+            (a, b) => format!("some removed {a} to {b} ago, while watching"),
         });
     }
     if let Some(rate) = group.per_hour.filter(|r| r.value >= 0.05) {
         facts.push(rate_words(rate.value, rate.from));
     }
     if group.pattern.contains('*') && group.example != group.parent {
-        facts.push(format!("such as {}", group.example.rsplit('/').next().unwrap_or_default()));
+        facts.push(format!("e.g. {}", group.example.rsplit('/').next().unwrap_or_default()));
     }
     out.push_str(&wrap(&printable(&facts.join(" · ")), width, 4));
     out.push_str(&pins_text(group, width, shown));
     if group.makers.iter().any(|m| m.maker.is_some()) {
-        out.push_str("    made by\n");
+        out.push_str("    created by\n");
         let makers = group.makers.iter().filter(|m| m.maker.is_some());
         for maker in makers.take(if shown.all { usize::MAX } else { MAKERS }) {
             out.push_str(&wrap(&printable(&maker_words(maker, false)), width, 6));
@@ -198,7 +196,7 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
 }
 
 fn pin_words(pin: &Pin) -> String {
-    let seen_by = pin.file.seen_by.map(|pid| format!(", as process {pid} sees it")).unwrap_or_default();
+    let seen_by = pin.file.seen_by.map(|pid| format!(", as seen by process {pid}")).unwrap_or_default();
     let unmounted = if pin.file.mounted || pin.file.path.is_none() { "" } else { ", path within its file system" };
     let file = pin.file;
     format!("{} {} ({}{seen_by}{unmounted}), {}", bytes(pin.bytes), file.name(), file.filesystem, of_them(pin.zombies))
@@ -221,7 +219,7 @@ fn file_group_words(group: &FileGroup) -> String {
 }
 
 fn of_them(n: u64) -> String {
-    format!("{} of them", count(n))
+    format!("keeps {}", count(n))
 }
 
 /// Who was at work, whether or not it left something behind.
@@ -229,14 +227,14 @@ fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown
     if !shown.watched {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("Who makes and removes cgroups"));
+    let mut out = format!("\n{}\n", bold("What creates and removes cgroups"));
     let makers: Vec<&MakerShare> = report.makers.iter().filter(|m| m.maker.is_some()).collect();
     match evidence.why_unseen(probe::CGROUP_CHURN) {
         Some(unseen) if makers.is_empty() => {
             let text = format!("Not seen: {}. To see it: {}.", unseen.why, unseen.how_to_see);
             out.push_str(&wrap(&printable(&text), width, 2));
         }
-        None if makers.is_empty() => out.push_str("  Nobody was seen to make or remove one.\n"),
+        None if makers.is_empty() => out.push_str("  No cgroup was created or removed while watching.\n"),
         _ => {}
     }
     let most = if shown.all { makers.len() } else { MAKERS };
@@ -249,7 +247,7 @@ fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown
     if let Some(churn) = report.churn.filter(|c| c.removed > 0) {
         out.push_str(&wrap(
             &format!(
-                "Within {}: {} removed, {} freed by the kernel. What is removed and not freed is a zombie.",
+                "Within {}: {} removed, {} freed by the kernel. Removed but not freed means dead.",
                 duration_words(churn.over()),
                 count(churn.removed),
                 count(churn.freed)
@@ -263,7 +261,7 @@ fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown
 
 fn maker_words(share: &MakerShare, with_place: bool) -> String {
     let mut text = format!(
-        "{}: {} born, {} removed, {} a minute",
+        "{}: {} created, {} removed, {} per minute",
         share.name(),
         count(share.born),
         count(share.removed),
@@ -273,7 +271,7 @@ fn maker_words(share: &MakerShare, with_place: bool) -> String {
         text.push_str(&format!(", below {} as {}", share.parent, share.pattern));
     }
     if let (Some(unit), Some(0)) = (&share.made_unit, share.made_unit_restarts) {
-        text.push_str(&format!(" ({unit}; systemd counts no restart of it)"));
+        text.push_str(&format!(" ({unit}; systemd counts no restart)"));
     }
     if let Some(maker) = &share.maker
         && let Some(command) = maker.command.as_deref().filter(|c| *c != maker.comm)
@@ -287,7 +285,7 @@ fn cost_text(report: &Report, width: usize) -> String {
     if report.scan.dead == Some(0) || report.cost.lines.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("What they cost on this node"));
+    let mut out = format!("\n{}\n", bold("Their cost on this node"));
     if !report.cost.matters.is_empty() {
         out.push_str(&wrap(&report.cost.matters, width, 2));
     }
@@ -304,7 +302,7 @@ fn list_text(zombies: &[Zombie], now: Time) -> String {
         return String::new();
     }
     let mut out =
-        format!("\n{}\n{}", bold("Each of them, oldest first"), dim("        id       holds        age  path\n"));
+        format!("\n{}\n{}", bold("All of them, oldest first"), dim("        id       holds        age  path\n"));
     for z in zombies {
         let age =
             z.born.map_or_else(|| "?".to_owned(), |b| format!("{}{}", if b.exact { "" } else { "≥ " }, ago(now, b.at)));
@@ -331,13 +329,13 @@ fn unseen_text(evidence: &Evidence, width: usize) -> String {
 fn last_line(report: &Report, shown: &Shown) -> String {
     let mut hints = Vec::new();
     if shown.is_live && !shown.watched {
-        hints.push("--watch names who makes them");
+        hints.push("--watch shows what creates them");
     }
     if !shown.list && !report.scan.zombies.is_empty() {
-        hints.push("--list names each");
+        hints.push("--list shows each one");
     }
     let hints = if hints.is_empty() { String::new() } else { format!("{}; ", hints.join(", ")) };
-    format!("\n{hints}what to do about them: coroner diagnose --explain zombie-memcgs\n")
+    format!("\n{hints}what to do: coroner --explain zombie-memcgs\n")
 }
 
 fn held_words(held: &Held) -> String {
@@ -363,12 +361,12 @@ fn ages(group: &Group, now: Time) -> Option<String> {
     let (oldest, newest) = (group.oldest?, group.newest?);
     if oldest.exact && newest.exact {
         return Some(match (ago(now, oldest.at), ago(now, newest.at)) {
-            (a, b) if a == b => format!("born {a} ago"),
-            (a, b) => format!("born {a} to {b} ago"),
+            (a, b) if a == b => format!("created {a} ago"),
+            (a, b) => format!("created {a} to {b} ago"),
         });
     }
     let at_least = |b: Born| ago(now, b.at);
-    Some(format!("born at least {} ago, the youngest at least {} ago", at_least(oldest), at_least(newest)))
+    Some(format!("created at least {} ago, the newest at least {} ago", at_least(oldest), at_least(newest)))
 }
 
 fn ago(now: Time, at: Time) -> String {
@@ -380,12 +378,12 @@ fn rate_words(per_hour: f64, from: RateFrom) -> String {
     let rate = if per_hour >= 10.0 { count(per_hour.round() as u64) } else { tenths(per_hour) };
     match from {
         RateFrom::Births { over } if over < Duration::from_secs(3590) => {
-            format!("{rate} an hour by those born in the {} since boot", duration_words(over))
+            format!("{rate} per hour (by creation times, {} since boot)", duration_words(over))
         }
-        RateFrom::Births { .. } => format!("{} of them born within the last hour", count(per_hour.round() as u64)),
-        RateFrom::Watched { over } => format!("{rate} more each hour (watched for {})", duration_words(over)),
+        RateFrom::Births { .. } => format!("{} created within the last hour", count(per_hour.round() as u64)),
+        RateFrom::Watched { over } => format!("{rate} more per hour (watched for {})", duration_words(over)),
         RateFrom::SinceBoot { over } => {
-            format!("{rate} each hour on average in the {} since boot", duration_words(over))
+            format!("{rate} per hour on average over the {} since boot", duration_words(over))
         }
     }
 }
@@ -407,7 +405,7 @@ pub fn at_work(seen: &Evidence) -> Option<String> {
         .fold((0u64, 0u64), |(b, r), c| (b.saturating_add(c.born), r.saturating_add(c.removed)));
     let maker = seen.cgroup_churn.iter().filter(|c| c.maker.is_some()).max_by_key(|c| c.born)?.maker.as_ref()?;
     Some(format!(
-        "{} made, {} removed, most by {}[{}]",
+        "{} created, {} removed, most by {}[{}]",
         plural(born, "cgroup", "cgroups"),
         count(removed),
         printable(&maker.comm),

@@ -567,9 +567,9 @@ fn without_room_for_the_journal_or_a_second_fix_nothing_is_changed() {
     refused(&out, "No space left on device");
     assert_eq!(left, 0, "no half of a journal stays");
 
-    // Another one is at it.
+    // Another one is applying changes.
     let held = coroner_remedy::Journal::open(node.journal.path()).unwrap();
-    refused(&run(args(node.journal())), "another coroner is at it");
+    refused(&run(args(node.journal())), "is already applying changes");
     drop(held);
 
     // Nobody to ask, and no word that it need not.
@@ -675,7 +675,7 @@ fn what_the_node_needs_is_never_switched_off() {
     assert_eq!(node.systemctl(&["is-active", "kubelet.service"]), "active");
     assert!(off("ecs.service").prepare(&mut hands).is_ok(), "others may be");
     let missing = off("nowhere.service").prepare(&mut hands);
-    assert!(matches!(&missing, Err(StepError::Refused(why)) if why.contains("knows no")), "{missing:?}");
+    assert!(matches!(&missing, Err(StepError::Refused(why)) if why.contains("does not know")), "{missing:?}");
     // By whatever word a stop goes on to it, what is protected is not stopped along.
     let units = node.root.join("run/systemd/system");
     fs::create_dir_all(units.join("kubelet.service.d")).unwrap();

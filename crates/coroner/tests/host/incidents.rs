@@ -156,7 +156,7 @@ fn troubles_that_come_and_go_are_told_apart() {
         told.iter().all(|(_, comm, _)| over(comm))
     });
     let text = coroner(&["diagnose", "--from", &from]).stdout;
-    assert!(String::from_utf8_lossy(&text).contains("It is over"));
+    assert!(String::from_utf8_lossy(&text).contains("Ended "));
     assert_eq!(recorder.stop(), Some(0));
 }
 
@@ -198,7 +198,7 @@ fn a_line_of_the_log_and_a_mark_are_incidents_and_a_killed_recorder_leaves_none_
     let marked = |i: &Value| i["code"] == "mark" && i["text"] == "deploy 7 begins";
     let mark = await_incident(&first, "the mark is an incident", marked);
     first.kill();
-    fails(&["mark", "too late", "--dir", &from], &["no recorder runs here", "coroner record --dir"]);
+    fails(&["mark", "too late", "--dir", &from], &["no recorder is running here", "coroner record --dir"]);
     // The next one finishes it, begins no number again, and does not take up lines of old.
     let second = recorder(dir.path(), "", &["--trust-user-log"]);
     let done = await_incident(&second, "the mark's incident is complete", |i| marked(i) && i["state"] == "complete");
@@ -228,5 +228,5 @@ fn without_a_recorder_the_commands_say_what_to_do() {
     fails(&["incidents", "--dir", "/no/such/directory"], &["there is no directory /no/such/directory", "--dir DIR"]);
     fails(&["export", "--incident", "1", "--dir", here, "-o", "x.coroner"], &["there is no incident 1"]);
     fails(&["export", "-o", "x.svg"], &["<FILE>"]);
-    fails(&["mark", "x", "--dir", here], &["no recorder runs here"]);
+    fails(&["mark", "x", "--dir", here], &["no recorder is running here"]);
 }

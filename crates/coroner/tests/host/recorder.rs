@@ -119,7 +119,7 @@ fn a_full_disk_costs_new_seconds_and_no_old_ones_and_it_recovers() {
     let before = looks();
     std::fs::remove_file(&ballast).unwrap();
     wait_until("it goes on", || looks() > before + 20);
-    assert!(recorder.said().contains("there is room again"), "{}", recorder.said());
+    assert!(recorder.said().contains("has room again"), "{}", recorder.said());
     assert_eq!(recorder.stop(), Some(0));
     for segment in segments(&dir) {
         recording::read(&segment).unwrap_or_else(|error| panic!("{error}"));

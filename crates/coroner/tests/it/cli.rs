@@ -43,10 +43,10 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
     fails(&["diagnose", "--from", &file("empty.coroner", b"")], &["empty.coroner", "empty"]);
     fails(
         &["diagnose", "--from", &file("foreign.coroner", b"PERFILE2 and so on")],
-        &["foreign.coroner", "no coroner recording"],
+        &["foreign.coroner", "not a coroner recording"],
     );
-    fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["no segment of a recorder in this directory"]);
-    fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["no coroner recording"]);
+    fails(&["diagnose", "--from", dir.path().to_str().unwrap()], &["this directory has no recorder segments"]);
+    fails(&["cores", "--from", &file("foreign2.coroner", &[0xff; 9000])], &["not a coroner recording"]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn ctrl_c_seals_a_recording() {
     wait_until("the file is there", || path.exists());
     end(&mut child);
     let out = coroner(&["diagnose", "--json", "--from", path.to_str().unwrap()]);
-    assert!(!String::from_utf8_lossy(&out.stderr).contains("before it could seal"));
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("before it could close"));
     json_of(&out);
 }
 
@@ -201,7 +201,7 @@ fn a_recording_without_a_look_at_the_cores_is_no_success() {
     let (node, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (root, file) = (node.path().to_str().unwrap(), dir.path().join("a.coroner"));
     let args = ["record", "--for", "300ms", "--root", root, "-o", file.to_str().unwrap()];
-    fails(&args, &["a.coroner", "no look at the cores"]);
+    fails(&args, &["a.coroner", "no core times were recorded"]);
 }
 
 /// A node of which only the cores can be seen.

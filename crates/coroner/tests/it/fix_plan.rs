@@ -84,7 +84,7 @@ fn what_is_asked_for_must_be_there() {
     );
     fails(&["fix", "no-such-code", "--from", file], &["no such finding"]);
     fails(&["fix", "--from", file, "--step", "reboot"], &["no step reboot", "disable-unit:ecs.service"]);
-    fails(&["fix", "--from", file, "--delete-file", "/etc/passwd"], &["no dead cgroup of this plan is kept by it"]);
+    fails(&["fix", "--from", file, "--delete-file", "/etc/passwd"], &["keeps no dead cgroup of this plan"]);
     fails(&["fix", "--from", file, "--isolate", "--limit", "ExecStart=/bin/sh"], &["no such limit"]);
     fails(&["fix", "--from", "/nowhere.coroner"], &["/nowhere.coroner"]);
     let isolated =
@@ -159,15 +159,15 @@ fn undo_says_what_it_looked_for_and_what_there_is() {
         args.extend(run);
         args
     };
-    fails(&undo(Some("7")), &["no run 7", journal, "holds no run at all", "--journal DIR"]);
+    fails(&undo(Some("7")), &["no run 7", journal, "has no runs", "--journal DIR"]);
     let out = coroner(&undo(None));
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(0), "{said}");
-    assert!(said.contains("nothing to undo") && said.contains("undo --list"), "{said}");
+    assert!(said.contains("Nothing to undo") && said.contains("undo --list"), "{said}");
 
     std::fs::write(dir.path().join("run-000003.jsonl"), "not what we wrote\n").unwrap();
-    fails(&undo(Some("7")), &["no run 7", "holds run 3 only", "undo --list"]);
+    fails(&undo(Some("7")), &["no run 7", "only has run 3", "undo --list"]);
     fails(&undo(Some("3")), &["run 3 cannot be undone", "run-000003.jsonl", "damaged", "by hand"]);
     let said = stdout(&undo(None));
-    assert!(said.contains("not readable") && said.contains("run-000003.jsonl"), "{said}");
+    assert!(said.contains("unreadable") && said.contains("run-000003.jsonl"), "{said}");
 }

@@ -63,11 +63,11 @@ fn a_directory_is_diagnosed_as_one_recording() {
     assert_eq!(last["window"]["to"], whole["window"]["to"]);
 
     let said = text(&coroner(&["diagnose", "--from", path])).0;
-    assert!(said.contains("its last 10 minutes"), "{said}");
+    assert!(said.contains("from the last 10 minutes of"), "{said}");
     for command in ["cores", "zombies", "units"] {
         let out = coroner(&[command, "--from", path]);
         let (said, error) = text(&out);
-        assert!(out.status.success() && said.contains("its last 10 minutes"), "{command}: {said}{error}");
+        assert!(out.status.success() && said.contains("from the last 10 minutes of"), "{command}: {said}{error}");
         let out = coroner(&[command, "--from", path, "--last", "2s", "--json"]);
         assert!(json_of(&out)["schema"].is_string());
     }
@@ -106,7 +106,7 @@ fn a_running_recorder_is_found() {
 
     let (said, error) = text(&running.coroner(&[]));
     let from =
-        format!("from the recorder in {}, its last 10 minutes; `coroner --for 5s` watches", dir.path().display());
+        format!("from the recorder in {}, its last 10 minutes; use `coroner --for 5s` to watch", dir.path().display());
     let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains(&from), "{said}{error}");
     assert!(flat.contains("1 incident in the last 24 hours: #2 core-saturated core 1 at"), "{said}");
@@ -128,7 +128,7 @@ fn a_running_recorder_is_found() {
     std::fs::write(nobody.path().join("1"), dir.path().to_str().unwrap()).unwrap();
     let out = Command::new(CORONER).args(["--last", "5m"]).env("CORONER_RUNNING", nobody.path()).output().unwrap();
     let (_, error) = text(&out);
-    assert!(out.status.code() == Some(2) && error.contains("no recorder that we may read runs"), "{error}");
+    assert!(out.status.code() == Some(2) && error.contains("no readable recorder is running"), "{error}");
 }
 
 #[test]

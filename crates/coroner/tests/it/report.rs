@@ -59,7 +59,7 @@ fn what_cannot_be_written_is_said_before_anything_else() {
 
     let (copy, name) = file(&dir, "node.coroner");
     std::fs::copy(&recording, &copy).unwrap();
-    fails(&["diagnose", "--from", &name, "--report", &name], &["this is the file to read"]);
+    fails(&["diagnose", "--from", &name, "--report", &name], &["this is the input file"]);
     assert!(std::fs::read(&copy).unwrap() == std::fs::read(&recording).unwrap());
 }
 
@@ -80,7 +80,7 @@ fn a_full_disk_costs_the_report_only() {
     let out = coroner(&["diagnose", "--from", &golden("idle"), "--report", "/dev/full"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stdout).contains("Nothing wrong in what was seen."));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("/dev/full: cannot be written"), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("/dev/full: cannot write it"), "{out:?}");
 }
 
 #[test]
@@ -108,5 +108,5 @@ fn an_incident_has_one_too() {
 
     let out = coroner(&["incidents", "show", "2", "--dir", from, "--report", &name]);
     assert_eq!(out.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("no report of incident 2: its minutes are not frozen"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no report of incident 2: it is not frozen"));
 }

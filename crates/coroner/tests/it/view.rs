@@ -283,7 +283,7 @@ fn without_a_recorder_it_says_what_to_do_and_a_taken_port_is_told() {
     let alone = Command::new(CORONER).args(["view", "--no-open"]).env("CORONER_RUNNING", dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&alone.stderr).into_owned();
     assert_eq!(alone.status.code(), Some(2));
-    assert!(said.contains("no recorder runs") && said.contains("coroner view FILE|DIR"), "{said}");
+    assert!(said.contains("no recorder is running") && said.contains("coroner view FILE|DIR"), "{said}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let refused = Command::new(CORONER).args(["view", INCIDENT, "--no-open", "--listen", &address]).output().unwrap();
@@ -309,7 +309,7 @@ fn a_file_that_is_replaced_gives_no_mixed_answers() {
         assert_eq!(got.status, 410, "{path} {headers:?}");
         let told = got.json();
         assert!(told["error"].as_str().unwrap().contains("replaced"), "{told}");
-        assert!(told["what_to_do"].as_str().unwrap().contains("anew"), "{told}");
+        assert!(told["what_to_do"].as_str().unwrap().contains("restart coroner view"), "{told}");
     }
 }
 

@@ -28,7 +28,7 @@ fn scan_of_census(evidence: &Evidence) -> Option<ZombieScan> {
         truncated: None,
         instead_of: vec![TriedInVain {
             method: "bpf".to_owned(),
-            why: "the recording holds no scan of the dead: they were few, or an older coroner made it".to_owned(),
+            why: "the recording has no scan of dead cgroups: there were few, or an older coroner made it".to_owned(),
             how_to_see: "run coroner zombies on the node".to_owned(),
         }],
     })

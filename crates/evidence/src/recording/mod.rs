@@ -54,9 +54,9 @@ pub enum RecordingError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path}: the file is empty: its recorder was stopped before it wrote anything, or the copy failed")]
     Empty { path: PathBuf },
-    #[error("{path}: this is no coroner recording (not even a SQLite file)")]
+    #[error("{path}: not a coroner recording (not a SQLite file)")]
     NotSqlite { path: PathBuf },
-    #[error("{path}: this is a SQLite file, but no coroner recording")]
+    #[error("{path}: a SQLite file, but not a coroner recording")]
     NotRecording { path: PathBuf },
     #[error(
         "{path}: made by coroner {made_by}, format {format}; this one reads up to format {reads_up_to}; update coroner"

@@ -144,7 +144,7 @@ impl Reader {
             self.evidence.kernel_work = self.values(kernel_work_rows::KERNEL_WORK, kernel_work_rows::kernel_work);
         } else {
             let (what, why) =
-                ("what the kernel was at work on", "an older coroner made this recording, which wrote down less of it");
+                ("what the kernel was doing", "an older coroner made this recording, which wrote down less of it");
             self.evidence.unseen(probe::KERNEL_SAMPLES, what, why, "record the node anew");
         }
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();

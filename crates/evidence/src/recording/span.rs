@@ -181,7 +181,7 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
     let (segments, _) = list.map_err(|source| RecordingError::Unreadable { path: path.to_owned(), source })?;
     if segments.is_empty() {
         let name = segments::name(1_780_000_000_000_000_000, 1);
-        let why = format!("there is no segment of a recorder in this directory (they are named like {name})");
+        let why = format!("this directory has no recorder segments (they are named like {name})");
         return Err(RecordingError::Other { path: path.to_owned(), why });
     }
     let mut parts = Parts::default();
@@ -369,14 +369,18 @@ fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
             clocks.map_or(String::new(), |c| format!(", {} to {}", date(c.real_ns_of(from)), date(c.real_ns_of(to))));
         unseen(
             format!("{:.0} seconds{when}", to.since(from).as_secs_f64()),
-            "nothing was recorded then: the recorder did not run, could not write, or that segment is gone".to_owned(),
+            "nothing was recorded: the recorder was not running, could not write, or the segment is gone".to_owned(),
             "",
         )
     };
     let more = holes.len().saturating_sub(MOST_GAPS);
     let mut gaps: Vec<Unseen> = holes.into_iter().take(MOST_GAPS).map(told).collect();
     if more > 0 {
-        gaps.push(unseen(format!("{more} more stretches of some seconds"), "nothing was recorded then".to_owned(), ""));
+        gaps.push(unseen(
+            format!("{more} more stretches of some seconds"),
+            "nothing was recorded in this range".to_owned(),
+            "",
+        ));
     }
     gaps
 }
@@ -392,7 +396,7 @@ fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {
                 newest.map_or(String::new(), |part| format!("; the newest is of {} to {}", part.begins(), part.ends()));
             format!("nothing was recorded from {} to {}{there}", date(*from_real_ns), date(*to_real_ns))
         }
-        _ => "it holds no look at the cores; nothing can be said".to_owned(),
+        _ => "it has no core times; no diagnosis is possible".to_owned(),
     };
     RecordingError::Other { path: path.to_owned(), why }
 }

@@ -313,7 +313,7 @@ fn what_a_killed_recorder_left_is_read() {
 fn a_directory_without_segments_says_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let error = read_span(dir.path(), &Span::All).unwrap_err().to_string();
-    assert!(error.contains("no segment of a recorder in this directory"), "{error}");
+    assert!(error.contains("this directory has no recorder segments"), "{error}");
     let gone = read_span(&dir.path().join("gone"), &Span::All).unwrap_err();
     assert!(matches!(gone, RecordingError::Missing { .. }));
 }

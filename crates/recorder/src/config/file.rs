@@ -29,7 +29,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let read = std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
     if read as u64 > MOST_BYTES {
-        return Err(std::io::Error::other("it is larger than 1 MiB, which no configuration is"));
+        return Err(std::io::Error::other("larger than 1 MiB: not a configuration file"));
     }
     Ok(text)
 }
@@ -43,7 +43,7 @@ impl Config {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => {
                 return Ok(Config::default());
             }
-            Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", path.display())),
+            Err(error) => return Err(error).with_context(|| format!("{}: cannot read it", path.display())),
         };
         Config::parse(&text, path)
     }
@@ -111,9 +111,9 @@ fn check_listen(listen: SocketAddr) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "{listen}: /metrics is served on the loopback device only, as it asks for no password. Expected \
-         127.0.0.1:{port} or [::1]:{port}, or \"off\". To read it from elsewhere, put a proxy that authenticates in front of it, \
-         or forward the port: ssh -L {port}:127.0.0.1:{port} NODE",
+        "{listen}: /metrics has no authentication and is served on loopback only. Expected 127.0.0.1:{port} or [::1]:{port}, or \
+         \"off\". To read it from elsewhere, use an authenticating proxy or forward the port: ssh -L {port}:127.0.0.1:{port} \
+         NODE",
         port = listen.port()
     )
 }
@@ -125,14 +125,14 @@ pub fn parse_listen(text: &str) -> Result<Option<SocketAddr>, String> {
     }
     let address: SocketAddr = text
         .parse()
-        .map_err(|_| format!("{text:?} is no address: expected one such as \"127.0.0.1:9478\", or \"off\""))?;
+        .map_err(|_| format!("{text:?} is not an address: expected e.g. \"127.0.0.1:9478\", or \"off\""))?;
     check_listen(address).map_err(|error| error.to_string())?;
     Ok(Some(address))
 }
 
 /// Bytes as people write them: `2GiB`, `512MB`, `1048576`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let expected = || format!("{text:?} is no size: expected one such as 2GiB, 512MB or 1048576 (bytes)");
+    let expected = || format!("{text:?} is not a size: expected e.g. 2GiB, 512MB or 1048576 (bytes)");
     let text_without_space = text.trim();
     let digits = text_without_space.find(|c: char| !c.is_ascii_digit()).unwrap_or(text_without_space.len());
     let (number, unit) = text_without_space.split_at(digits);
@@ -153,7 +153,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let expected = || format!("{text:?} is no time: expected one such as \"120s\", \"10m\" or \"500ms\"");
+    let expected = || format!("{text:?} is not a duration: expected e.g. \"120s\", \"10m\" or \"500ms\"");
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| expected())?;
     Duration::try_from(parsed).map_err(|_| expected())
 }

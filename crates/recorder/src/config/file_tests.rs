@@ -90,5 +90,5 @@ fn sizes_are_what_people_write() {
 #[test]
 fn a_missing_file_is_an_error_only_if_it_was_named() {
     let missing = Config::read(Some(Path::new("/nonexistent/coroner.toml"))).unwrap_err();
-    assert!(format!("{missing:#}").starts_with("/nonexistent/coroner.toml: cannot be read"), "{missing:#}");
+    assert!(format!("{missing:#}").starts_with("/nonexistent/coroner.toml: cannot read it"), "{missing:#}");
 }

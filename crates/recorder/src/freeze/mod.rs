@@ -28,7 +28,8 @@ const NICE: i32 = 10;
 /// is short.
 pub fn be_a_guest(recorder: Option<u32>, whole: bool) -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the recorder")?;
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .context("cannot tie this process to the recorder's lifetime")?;
     // It may have gone before we asked.
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32);
     if recorder.is_some() && parent != recorder {
@@ -55,7 +56,7 @@ pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> 
     }
     written?;
     let (part, place) = (files::part(directory, number), files::recording(directory, number));
-    std::fs::rename(&part, &place).with_context(|| format!("{}: cannot take its name", place.display()))
+    std::fs::rename(&part, &place).with_context(|| format!("{}: cannot rename to it", place.display()))
 }
 
 fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Result<()> {
@@ -65,7 +66,7 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let from = incident.from_real_ns.max(first_recorded(directory)?);
     let span = Span::Between { from_real_ns: from, to_real_ns: until };
     let mut evidence = read_span(directory, &span)?.evidence;
-    let clocks = *evidence.clocks.last().context("the window holds no reading of the clocks: nothing was recorded")?;
+    let clocks = *evidence.clocks.last().context("nothing was recorded in the window (no clock readings)")?;
     only_lines_of(&mut evidence, clocks, incident);
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
@@ -95,7 +96,7 @@ fn only_lines_of(evidence: &mut Evidence, clocks: Clocks, incident: &Incident) {
 /// When the oldest segment begins: that nothing was recorded before the recorder ran needs no word, and is no damage.
 fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
     let (segments, _) =
-        segments::list(directory).with_context(|| format!("{}: cannot be listed", directory.display()))?;
+        segments::list(directory).with_context(|| format!("{}: cannot list it", directory.display()))?;
     Ok(segments.first().map_or(0, |first| first.start_real_ns))
 }
 

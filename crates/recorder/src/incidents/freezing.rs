@@ -38,7 +38,7 @@ impl Freezing {
         purpose: Purpose,
         now: Time,
     ) -> anyhow::Result<Freezing> {
-        let (first, rest) = program.split_first().context("there is no program to freeze with")?;
+        let (first, rest) = program.split_first().context("cannot find the coroner binary to freeze the incident")?;
         let mut command = Command::new(first);
         command.args(rest).arg("freeze-incident").arg(directory).arg(number.to_string());
         if purpose == Purpose::Whole {
@@ -46,7 +46,7 @@ impl Freezing {
         }
         command.arg(format!("--recorder={}", std::process::id()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = command.spawn().context("the program that freezes incidents cannot be started")?;
+        let child = command.spawn().context("cannot start the process that freezes incidents")?;
         Ok(Freezing { child, purpose, started: now })
     }
 
@@ -62,10 +62,10 @@ impl Freezing {
                 };
                 (now.since(self.started) >= limit).then(|| {
                     self.kill();
-                    Err(format!("freezing took longer than {} s and was ended", limit.as_secs()))
+                    Err(format!("freezing took longer than {} s and was stopped", limit.as_secs()))
                 })
             }
-            Err(error) => Some(Err(format!("the program that freezes cannot be watched: {error}"))),
+            Err(error) => Some(Err(format!("cannot watch the process that freezes: {error}"))),
         }
     }
 

@@ -62,9 +62,7 @@ impl Hooks {
             }
             Err(error) => {
                 self.skipped += 1;
-                warn(&format!(
-                    "the hook {program} cannot be started: {error}; see incidents.hook in the configuration"
-                ));
+                warn(&format!("cannot start the hook {program}: {error}; see incidents.hook in the configuration"));
             }
         }
     }

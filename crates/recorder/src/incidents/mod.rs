@@ -87,7 +87,7 @@ impl Incidents {
 
     fn freezing_with(directory: &Path, config: &IncidentConfig, program: Vec<OsString>) -> anyhow::Result<Incidents> {
         let listed = files::listed(directory).with_context(|| {
-            format!("{}: cannot be listed", coroner_source::directory::incidents(directory).display())
+            format!("{}: cannot list it", coroner_source::directory::incidents(directory).display())
         })?;
         let (mut known, mut open) = (BTreeMap::new(), BTreeMap::new());
         for number in listed.keys().copied() {
@@ -101,7 +101,7 @@ impl Incidents {
                     }
                     known.insert(number, incident);
                 }
-                Err(error) => warn(&format!("{error:#}; this incident is left as it is")),
+                Err(error) => warn(&format!("{error:#}; leaving this incident as it is")),
             }
         }
         let mut incidents = Incidents {
@@ -145,7 +145,7 @@ impl Incidents {
         }
         let text: String = trigger.text.chars().take(MOST_TEXT).collect();
         if self.open.len() >= MOST_OPEN {
-            warn(&format!("{MOST_OPEN} incidents are open; not frozen for itself: {text} ({})", trigger.code));
+            warn(&format!("{MOST_OPEN} incidents are open; noted in the newest one: {text} ({})", trigger.code));
             self.note_beside(trigger, real_ns, text);
             return;
         }
@@ -297,7 +297,7 @@ impl Incidents {
             self.save(clocks.at);
         }
         let started = if self.dirty.contains(&number) {
-            Err(anyhow::anyhow!("{}: cannot be written", files::json(&self.directory, number).display()))
+            Err(anyhow::anyhow!("{}: cannot write it", files::json(&self.directory, number).display()))
         } else {
             Freezing::start(&self.program, &self.directory, number, purpose, clocks.at)
         };
@@ -395,10 +395,10 @@ impl Incidents {
             match wait_for(&mut freezing, clocks.at) {
                 Some(Ok(())) => self.ended(number, Purpose::Whole, Ok(()), clocks),
                 // It stays open: the next recorder tries again.
-                Some(Err(why)) => warn(&format!("incident {number}: {why}; the next recorder finishes it")),
+                Some(Err(why)) => warn(&format!("incident {number}: {why}; the next recorder will complete it")),
                 None => {
                     freezing.kill();
-                    warn(&format!("incident {number}: freezing takes too long; the next recorder finishes it"));
+                    warn(&format!("incident {number}: freezing takes too long; the next recorder will complete it"));
                 }
             }
         }
@@ -418,7 +418,7 @@ impl Incidents {
                 }
                 Err(error) => {
                     if !std::mem::replace(complained, true) {
-                        warn(&format!("{error:#}; the incident is kept in memory"));
+                        warn(&format!("{error:#}; keeping the incident in memory"));
                     }
                     true
                 }
@@ -449,7 +449,7 @@ impl Incidents {
                     count -= usize::from(self.known.remove(&number).is_some());
                     self.dirty.remove(&number);
                 }
-                Err(error) => warn(&format!("incident {number}: cannot be removed: {error}")),
+                Err(error) => warn(&format!("incident {number}: cannot remove it: {error}")),
             }
         }
     }
@@ -464,7 +464,7 @@ impl Incidents {
         if let Some(incident) = self.known.get_mut(&number) {
             incident.state = State::Failed;
             incident.error = Some(format!(
-                "its file had {bytes} bytes, more than all incidents may have (incidents.max_size); it was removed"
+                "its file was removed: {bytes} bytes is more than all incidents may use (incidents.max_size)"
             ));
             self.dirty.insert(number);
         }

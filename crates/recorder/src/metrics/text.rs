@@ -87,52 +87,54 @@ impl Metrics {
             let states = [("tracked", zombies.tracked), ("live", zombies.live), ("dead", zombies.dead)];
             let states = states.into_iter().filter_map(|(state, count)| Some((state, count?)));
             let help =
-                "Memory cgroups: what the kernel tracks, those with a directory, and those removed but not freed.";
+                "Memory cgroups: tracked by the kernel, live (with a directory), and dead (removed but not freed).";
             out.gauges("memcgs", help, "state", states)?;
-            let help = "Dead memory cgroups (removed, but still held) by parent; ids in paths are folded to *.";
+            let help = "Dead memory cgroups (removed but not freed) by parent; ids in paths are folded to *.";
             out.gauges("zombie_memcgs", help, "parent", zombies.by_parent.iter().map(|(p, n)| (p.as_str(), *n)))?;
         }
-        let help = "Time for which nobody else could use a core for a second or longer: it was full in the kernel, or a real-time thread had it.";
+        let help = "Time for which nothing else could use a core for a second or longer: it was full in the kernel, or a \
+        real-time thread had it.";
         out.counters("core_saturated_seconds", help, "core", &node.saturated_seconds)?;
         if let Some((core, busy)) = node.worst_core {
-            out.gauge("worst_core", "The core that was busiest in the last ten seconds.", core)?;
-            out.gauge("worst_core_busy_ratio", "Share of the last ten seconds for which that core was busy.", busy)?;
+            out.gauge("worst_core", "The busiest core in the last ten seconds.", core)?;
+            out.gauge("worst_core_busy_ratio", "Share of the last ten seconds that this core was busy.", busy)?;
         }
         if let Some(queues) = node.starved_queues {
-            let help = "NIC queues whose only core was full of other kernel work, or had by a real-time thread, within the last minute.";
+            let help = "NIC queues whose only core was full of other kernel work or taken by a real-time thread within the last \
+            minute.";
             out.gauge("starved_nic_queues", help, queues)?;
         }
-        let help = "Resets and outages of network devices, by the kernel log and the drivers' counters.";
+        let help = "Resets and timeouts of network devices, from the kernel log and driver counters.";
         out.counters("nic_resets", help, "nic", &node.nic_resets)?;
         out.counters("unit_restarts", "Automatic restarts by systemd.", "unit", &node.unit_restarts)?;
         if let Some(drops) = node.softnet_drops {
-            out.counter("softnet_dropped_packets", "Packets dropped as a core's backlog was full.", drops)?;
+            out.counter("softnet_dropped_packets", "Packets dropped because a core's backlog was full.", drops)?;
         }
         if let Some(kills) = node.oom_kills {
-            out.counter("oom_kills", "Processes that the kernel killed for want of memory.", kills)?;
+            out.counter("oom_kills", "Processes that the kernel killed because memory ran out.", kills)?;
         }
         Ok(())
     }
 
     fn own(&self, out: &mut Out<'_>) -> fmt::Result {
         let own = &self.0.own;
-        out.counters("incidents", "Incidents that began, by code.", "code", &self.0.incidents)?;
-        out.counter("samples", "Stack samples that were taken.", own.samples)?;
-        let help = "Stack samples that were lost as there was no room in the ring or behind it.";
+        out.counters("incidents", "Incidents, by code.", "code", &self.0.incidents)?;
+        out.counter("samples", "Stack samples taken.", own.samples)?;
+        let help = "Stack samples lost because a buffer was full.";
         out.counters("lost_samples", help, "core", &own.lost_samples)?;
-        let help = "Stack samples that the kernel held back (estimated from the time for which it did).";
+        let help = "Stack samples that the kernel throttled (estimated from how long it did).";
         out.counters("throttled_samples", help, "core", &own.throttled_samples)?;
         out.gauge("segments", "Segments in the recorder's directory.", own.segments)?;
-        out.gauge("disk_bytes", "What all segments take.", own.disk_bytes)?;
-        out.gauge("disk_limit_bytes", "What all segments may take (max_size).", own.disk_limit_bytes)?;
-        out.gauge("incident_disk_bytes", "What all incident files take.", own.incident_bytes)?;
-        out.counter("failed_commits", "Times that evidence could not be written to disk.", own.failed_commits)?;
-        let help = "Seconds of evidence that were given up as they could not be written.";
+        out.gauge("disk_bytes", "Size of all segments.", own.disk_bytes)?;
+        out.gauge("disk_limit_bytes", "Size limit for all segments (max_size).", own.disk_limit_bytes)?;
+        out.gauge("incident_disk_bytes", "Size of all incident files.", own.incident_bytes)?;
+        out.counter("failed_commits", "Failed attempts to write evidence to disk.", own.failed_commits)?;
+        let help = "Seconds of evidence lost because they could not be written.";
         out.counter("lost_seconds", help, own.lost_seconds)?;
-        let help = "1 if the last attempt to write to disk failed, else 0.";
+        let help = "1 if the last attempt to write to disk failed, otherwise 0.";
         out.gauge("disk_trouble", help, u32::from(own.trouble.is_some()))?;
-        out.counter("process_cpu_seconds", "CPU time of the recorder itself.", own.cpu_seconds)?;
-        out.gauge("process_resident_memory_bytes", "Memory of the recorder itself.", own.rss_bytes)?;
+        out.counter("process_cpu_seconds", "CPU time used by the recorder.", own.cpu_seconds)?;
+        out.gauge("process_resident_memory_bytes", "Memory used by the recorder.", own.rss_bytes)?;
         let help = "When the recorder started, in seconds since 1970.";
         out.gauge("process_start_time_seconds", help, own.started_real_ns as f64 / 1e9)?;
         out.info("build", "The recorder's version.", &[("version", env!("CARGO_PKG_VERSION"))])

@@ -161,7 +161,10 @@ impl Keeper {
             }
             None => Err(RecordingError::Other {
                 path: self.segments.directory().to_owned(),
-                why: format!("nothing could be recorded: {}", self.trouble.as_deref().unwrap_or("no look was taken")),
+                why: format!(
+                    "nothing could be recorded: {}",
+                    self.trouble.as_deref().unwrap_or("no data was collected")
+                ),
             }),
         };
         for thread in self.sealing.drain(..) {
@@ -234,9 +237,9 @@ impl Keeper {
                 open.began_with = size;
             }
             if inode(&open.path) != open.inode {
-                let why = format!("{}: was removed or replaced by somebody", open.path.display());
+                let why = format!("{}: removed or replaced by somebody else", open.path.display());
                 if self.trouble.as_ref() != Some(&why) {
-                    warn(&format!("{why}; what it held is gone, another one is begun if that can be done"));
+                    warn(&format!("{why}; its data is lost; trying to start a new one"));
                 }
                 self.trouble = Some(why);
                 open.want_anew(&self.shared);
@@ -308,7 +311,7 @@ impl Keeper {
                 let why = error.to_string();
                 // The name is another one each time.
                 if self.trouble.is_none() {
-                    warn(&format!("{why}; no new segment could be begun"));
+                    warn(&format!("{why}; cannot start a new segment"));
                 }
                 self.trouble = Some(why);
                 self.anew_not_before = Instant::now() + ANEW_AGAIN;
@@ -375,13 +378,13 @@ impl Keeper {
         let seal = move || {
             let told = segment.file.take_leave();
             if let Err(error) = harmless(segment.file.finish(&[])).and(told) {
-                warn(&format!("{error}; the segment stays unsealed, and can be read"));
+                warn(&format!("{error}; the segment is not closed properly, but can be read"));
             }
         };
         match std::thread::Builder::new().name("seal".to_owned()).spawn(seal) {
             Ok(thread) => self.sealing.push(thread),
             // Dropped with what it holds: whole, and not sealed.
-            Err(error) => warn(&format!("cannot seal a segment beside the recording: {error}")),
+            Err(error) => warn(&format!("cannot close a segment in the background: {error}")),
         }
     }
 

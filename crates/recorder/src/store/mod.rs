@@ -155,7 +155,7 @@ impl Store {
         let _ = self.handle.messages.send(Message::Stop);
         match self.thread.join() {
             Ok(sealed) => Ok(sealed?),
-            Err(_) => anyhow::bail!("the thread that writes the segments panicked; what it committed is safe"),
+            Err(_) => anyhow::bail!("the thread that writes segments panicked; what it committed is safe"),
         }
     }
 

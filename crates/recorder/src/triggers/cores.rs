@@ -213,7 +213,7 @@ impl Core {
         if let Some(had) = real_time.share(number, window).filter(|had| had.share >= OWNED) {
             let (who, comm, held) = (had.most.clone(), had.comm.clone(), window.length());
             let by = FiredBy::RealTime { who, comm, held, judged: window.to, seen: now };
-            let text = format!("{} had core {number} for itself", had.most);
+            let text = format!("{} had core {number} to itself", had.most);
             let begun = self.begin(number, Code::CoreMonopolised, by, window, text);
             return Some(Trigger { by: Some(had.comm), ..begun });
         }

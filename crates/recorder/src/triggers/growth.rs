@@ -144,7 +144,7 @@ impl ZombieTrigger {
             if came >= self.threshold && !self.fired {
                 self.fired = true;
                 let text =
-                    format!("{} dead memory cgroups came within ten minutes; there are {}", count(came), count(dead));
+                    format!("{} new dead memory cgroups within ten minutes; there are {}", count(came), count(dead));
                 found.push(trigger(Code::ZombieMemcgs, "", None, at, text));
             } else if self.fired && came < self.threshold / 2 {
                 // A leak that goes on is the same one until it has slowed down to half of what is worth an incident.

@@ -93,7 +93,7 @@ pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
     let has_finding = case.diagnosis.findings.iter().any(|finding| finding.code == Code::ZombieMemcgs);
     if sum(&reclaimable) > 0 {
         ways.push(match has_finding {
-            true => "reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans for all of them)",
+            true => "reclaim, where page cache keeps them (`coroner fix zombie-memcgs` plans for all)",
             false => "reclaim, where page cache keeps them",
         });
     }
@@ -102,7 +102,7 @@ pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
     }
     ways.push("a reboot");
     Some(format!(
-        "{} more{} not of this cause, and no step here is about them. What would free them: {}.",
+        "{} more{} not from this cause and not part of this plan. What would free them: {}.",
         plural(dead, "dead cgroup", "dead cgroups"),
         format_args!("{} {}", place.unwrap_or_default(), if dead == 1 { "is" } else { "are" }),
         ways.join("; ")
@@ -185,10 +185,7 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     let cache: u64 = groups.iter().map(|group| group.held.file).sum();
     let what = format!("free dead cgroups below {place} by reclaim");
     if !groups.iter().any(|group| reclaimable(group)) {
-        draft.refuse(
-            what,
-            "no page cache keeps them, so reclaim would free none: it is files in tmpfs, or memory in use",
-        );
+        draft.refuse(what, "reclaim would free none: files in tmpfs or memory in use keep them, not page cache");
         return;
     }
     let Some((mount, directory)) = directory_of(case.evidence, place) else {
@@ -199,13 +196,13 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     if place == "/" && mount.version == 1 {
         draft.refuse(
             what,
-            "they died below the root itself, where cgroup v1 knows only `echo 1 > /proc/sys/vm/drop_caches`: it takes the page cache of \
-             every job on the node",
+            "they died directly below the root, where cgroup v1 only offers `echo 1 > /proc/sys/vm/drop_caches`, which drops the \
+             page cache of every job on the node",
         );
         return;
     }
     if !about.is_some_and(|about| about.can_reclaim) {
-        draft.refuse(what, "this kernel has neither memory.reclaim (v2, from 5.19) nor memory.force_empty (v1) there");
+        draft.refuse(what, "this kernel has neither memory.reclaim (v2, from 5.19) nor memory.force_empty (v1)");
         return;
     }
     let others = about.and_then(|about| about.cache_bytes).map(|all| all.saturating_sub(cache));
@@ -220,20 +217,21 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     };
     let mut risk_words = match taken {
         Some(taken) => format!(
-            "up to {} of page cache of the living below {place} may go, too, and is read again when needed",
+            "up to {} of page cache of live cgroups below {place} may be dropped, too, and is read again when needed",
             bytes(taken)
         ),
-        None => format!("page cache of the living below {place} may go, too, and is read again when needed"),
+        None => format!("page cache of live cgroups below {place} may be dropped, too, and is read again when needed"),
     };
     risk_words.push_str("; while it runs it may keep one core busy in the kernel");
     risk_words.push_str(match (facts.swap, version) {
         (Some(false), _) => "",
         (_, 1) => {
-            "; cgroup v1 cannot be told to take page cache alone: where there is swap, memory of running jobs below it may be swapped out, and is slow until it \
-             is read back"
+            "; cgroup v1 cannot reclaim only page cache: with swap, memory of running jobs below it may be swapped out and is \
+             slow until it is read back"
         }
         (..) => {
-            "; memory of running jobs is left alone (swappiness=0) where the kernel can be told so; else, where there is swap, some may be swapped out"
+            "; memory of running jobs is left alone (swappiness=0) if the kernel supports that; otherwise, with swap, some may \
+            be swapped out"
         }
     });
     let cores = Cores::of(case.evidence);
@@ -244,8 +242,8 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
         kind: Kind::FreeZombies,
         title: format!("Free dead cgroups below {place} that page cache keeps"),
         reason: format!(
-            "{} dead memory cgroups are below {place}; {} of page cache keeps them or a part of them. Switching off who made them frees \
-             none.",
+            "{} dead memory cgroups are below {place}; {} of page cache keeps some or all of them. Stopping what created them \
+             frees none.",
             count(dead),
             bytes(cache)
         ),
@@ -255,19 +253,19 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
                 case.wishes.budget.as_secs().max(1),
                 shell_word(&format!("echo 1 > {file}"))
             ),
-            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner asks for it in bites, and stops when it hurts"),
+            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner does this in small steps and stops if it hurts others"),
         }],
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
         risk_words,
         reversible: false,
-        undo: "nothing to undo: what was freed stays free".to_owned(),
+        undo: "nothing to undo: freed is freed".to_owned(),
         dangerous: taken.filter(|taken| *taken > MUCH_CACHE).map(|taken| {
-            format!("running jobs below {place} would lose {} of page cache, and read it again from disk", bytes(taken))
+            format!("running jobs below {place} would lose {} of page cache and have to read it from disk again", bytes(taken))
         }),
-        not_fixed: "those that files in tmpfs, shared memory or locked memory keep; and whoever makes new ones".to_owned(),
+        not_fixed: "those kept by files in tmpfs, shared memory or locked memory; nor does it stop what creates new ones".to_owned(),
         measures: vec![Measure::Dead { cgroup: place.to_owned() }],
         details: vec![format!(
-            "at most {:.0} s; ended early if others have to read much again, or wait for the disk; the least precedence{}",
+            "at most {:.0} s; stops early if others have to re-read much or wait for the disk; lowest priority{}",
             case.wishes.budget.as_secs_f64(),
             room.as_ref().or(wanted.as_ref()).map(|cores| format!("; on cores {cores}, which no NIC queue depends on")).unwrap_or_default()
         )],
@@ -325,15 +323,15 @@ fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft)
         id: format!("delete-files:{place}"),
         kind: Kind::DeleteFiles,
         title: format!("Delete {} named files that keep dead cgroups", count(named.len() as u64)),
-        reason: format!("They keep {} dead cgroups below {place}; you named them.", count(zombies)),
+        reason: format!("They keep {} dead cgroups below {place}, and you named them.", count(zombies)),
         commands: words.chunks(8).map(|chunk| format!("rm -- {}", chunk.join(" "))).collect(),
         risk: Risk::High,
-        risk_words: "what is in them is lost; a file that somebody has open is refused".to_owned(),
+        risk_words: "their content is lost; files that are open are refused".to_owned(),
         reversible: false,
-        undo: "deleted files do not come back".to_owned(),
+        undo: "deleted files cannot be restored".to_owned(),
         // To name them was the word that a dangerous step needs.
         dangerous: None,
-        not_fixed: "whoever writes such files writes new ones".to_owned(),
+        not_fixed: "what writes such files writes new ones".to_owned(),
         measures: vec![Measure::Dead { cgroup: place.to_owned() }],
         details: named.iter().map(|file| file.path.clone()).collect(),
         action: Action::DeleteFiles(DeleteFiles { files: named, cgroup: place.to_owned() }),
@@ -371,7 +369,7 @@ fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead:
             }
         }
         if group.pinned_in.is_empty() && group.pinned_otherwise.is_empty() {
-            kept.push(format!("what keeps those below {} could not be told", join_path(&group.parent, &group.pattern)));
+            kept.push(format!("what keeps those below {} is unknown", join_path(&group.parent, &group.pattern)));
         }
     }
     if kept.is_empty() {
@@ -385,14 +383,13 @@ fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead:
     let deletable = draft.files.iter().any(|file| !file.deleted);
     let how = match deletable {
         true => {
-            "Deleting these files, once nobody needs them, frees those (--delete-file PATH names one; nothing is deleted that was not \
-                 named); a reboot frees all."
+            "Deleting these files, once nobody needs them, frees those (name each with --delete-file PATH); a reboot frees all."
         }
         false => "Only a reboot frees them.",
     };
-    let why = format!("{at_least} do not go by reclaim: {}. {how}", list(&kept, 4));
+    let why = format!("Reclaim cannot free {at_least}: {}. {how}", list(&kept, 4));
     let first = draft.steps.iter().find(|step| matches!(step.kind, Kind::DisableUnit | Kind::IsolateUnit));
-    let first = first.map(|step| format!("First: {} ({}), or it begins anew after the boot.", step.title, step.id));
+    let first = first.map(|step| format!("First: {} ({}), or it starts again after the reboot.", step.title, step.id));
     let risk = problem.verdict.and_then(|verdict| verdict.risk.clone());
     if draft.reboot.is_none() {
         draft.reboot = Some(reboot::plan(&case.diagnosis.node, why, first, risk));

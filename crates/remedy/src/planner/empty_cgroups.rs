@@ -12,10 +12,10 @@ use coroner_diagnosis::{Code, Finding};
 
 /// Who keeps books of the cgroups below: to take one away behind their back confuses them.
 const KEPT_BY: &[(&str, &str)] = &[
-    ("kubepods", "kubelet keeps books of what is below it"),
-    ("docker", "docker keeps books of what is below it"),
-    ("containerd", "containerd keeps books of what is below it"),
-    ("machine.slice", "libvirt or systemd-nspawn keeps books of what is below it"),
+    ("kubepods", "kubelet manages what is below it"),
+    ("docker", "Docker manages what is below it"),
+    ("containerd", "containerd manages what is below it"),
+    ("machine.slice", "libvirt or systemd-nspawn manages what is below it"),
 ];
 
 fn leaking<'p>(problem: &'p Problem<'_>) -> Option<&'p Finding> {
@@ -35,7 +35,7 @@ pub fn plan(problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
     let Some(about) = facts.cgroups.get(path) else { return };
     let what = format!("remove the empty cgroups below {path}");
     let Some((names, more)) = &about.empty_children else {
-        draft.refuse(what, "which of them are empty now can be told only on the node itself");
+        draft.refuse(what, "only possible on the node: which of them are empty now must be checked there");
         return;
     };
     if names.is_empty() {
@@ -46,8 +46,8 @@ pub fn plan(problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
     let maker = finding.ties.culprits.first();
     let directory = shell_word(&about.directory.display().to_string());
     let mut not_fixed = match maker {
-        Some(maker) => format!("{} makes more of them: it has to be mended or stopped", maker.name()),
-        None => "whoever makes them makes more (`coroner zombies --watch` names the process)".to_owned(),
+        Some(maker) => format!("{} creates more of them: fix or stop it", maker.name()),
+        None => "what creates them creates more (`coroner zombies --watch` names the process)".to_owned(),
     };
     if *more {
         not_fixed.push_str(&format!("; there are more than {}: run it again for the rest", count(MOST as u64)));
@@ -58,18 +58,18 @@ pub fn plan(problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
         title: format!("Remove {} empty cgroups below {path}", count(names.len() as u64)),
         reason: format!("{}.", finding.title.trim_end_matches('.')),
         commands: vec![format!(
-            "find {directory} -mindepth 1 -maxdepth 1 -type d -exec rmdir {{}} \\; 2>/dev/null   # the kernel keeps those in use"
+            "find {directory} -mindepth 1 -maxdepth 1 -type d -exec rmdir {{}} \\; 2>/dev/null   # the kernel refuses those in use"
         )],
         risk: if kept.is_some() { Risk::High } else { Risk::Medium },
-        risk_words: "one that was made a moment ago, for a process that is yet to come, may go; only those are taken that were empty when \
-                     this plan was made, and still are"
+        risk_words: "a cgroup just created for a process that has not started yet may be removed; only those that were empty \
+                     when this plan was made and still are will be removed"
             .to_owned(),
         reversible: false,
-        undo: "they are not made again: nothing was in them".to_owned(),
+        undo: "cannot be undone, but nothing was in them".to_owned(),
         dangerous: kept,
         not_fixed,
         measures: vec![Measure::EmptyCgroups { directory: about.directory.clone() }],
-        details: vec![format!("such as {}", list(names, 3))],
+        details: vec![format!("e.g. {}", list(names, 3))],
         action: Action::RemoveCgroups(RemoveCgroups { parent: about.directory.clone(), names: names.clone() }),
     });
 }

@@ -132,8 +132,8 @@ impl<'c> Case<'c> {
             .map(|finding| format!("{} {:?}", finding.code, finding.subject.name))
             .collect();
         let there = match there.is_empty() {
-            true => "nothing was found at all".to_owned(),
-            false => format!("found were: {}", there.join(", ")),
+            true => "there are no findings".to_owned(),
+            false => format!("there are: {}", there.join(", ")),
         };
         format!("there is no finding {code}{asked} now; {there}")
     }
@@ -233,13 +233,15 @@ fn named_files_must_be_there(draft: &Draft, wishes: &Wishes) -> Result<(), Strin
         // The same path in two containers is two files.
         if found.next().is_some() {
             return Err(format!(
-                "{named}: several files have this path, each in a mount namespace of its own: name one by `reach` (--json)"
+                "{named}: several files have this path, in different mount namespaces; name one by its `reach` (--json)"
             ));
         }
         match first {
-            None => return Err(format!("{named}: no dead cgroup of this plan is kept by it; nothing else is deleted")),
+            None => return Err(format!("{named}: it keeps no dead cgroup of this plan, so it is not deleted")),
             Some(file) if file.deleted => {
-                return Err(format!("{named}: it is deleted already, but somebody has it open: end that process"));
+                return Err(format!(
+                    "{named}: it is already deleted but still open; stop the process that has it open"
+                ));
             }
             Some(_) => {}
         }

@@ -191,7 +191,7 @@ fn what_the_node_needs_is_refused_and_what_is_at_work_is_dangerous() {
     let mut busy = facts("mine.service");
     busy.units.get_mut("mine.service").unwrap().up_for = Some(Duration::from_secs(7200));
     let plan = planned(&crashloop("mine.service", 4), &Wishes::default(), &busy);
-    assert!(plan.steps[0].dangerous.as_ref().is_some_and(|why| why.contains("at work")), "{:#?}", plan.steps[0]);
+    assert!(plan.steps[0].dangerous.as_ref().is_some_and(|why| why.contains("in use")), "{:#?}", plan.steps[0]);
 }
 
 #[test]

@@ -67,10 +67,7 @@ impl Scene<'_> {
             return;
         }
         if about.kernel {
-            draft.refuse(
-                format!("move {name}"),
-                "it is a kernel thread: what it works on is the cause, not where it runs",
-            );
+            draft.refuse(format!("move {name}"), "it is a kernel thread: the cause is its work, not where it runs");
             return;
         }
         if self.is_gone(culprit.tid) {
@@ -110,17 +107,17 @@ impl Scene<'_> {
             return match fit.is_empty() {
                 false => Ok(fit),
                 true => Err(format!(
-                    "of the cores {wanted} that you named its cpuset has none, or they are the one that it shall leave"
+                    "its cpuset allows none of the cores {wanted} that you named, or they are the core it should leave"
                 )),
             };
         }
         let room = room
             .as_deref()
             .and_then(CoreSet::parse_list)
-            .ok_or_else(|| format!("{NO_ROOM} (--cores LIST says where all the same)"))?;
+            .ok_or_else(|| format!("{NO_ROOM} (override with --cores LIST)"))?;
         let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
         if fit.is_empty() {
-            return Err(format!("of the cores with room ({room}) its cpuset has none, or they are isolated"));
+            return Err(format!("its cpuset allows none of the cores with room ({room}), or they are isolated"));
         }
         let home = self.facts.nodes.iter().find(|node| node.contains(self.core));
         let near = CoreSet::new(fit.iter().filter(|core| home.is_some_and(|node| node.contains(*core))));
@@ -151,7 +148,7 @@ impl Scene<'_> {
         let real_time = about.class.is_real_time();
         let mut risk_words = format!("{name} shares cores {cores} with what runs there");
         if real_time {
-            risk_words.push_str("; as a real-time thread it comes before all of that");
+            risk_words.push_str("; as a real-time thread it runs before all of that");
         }
         Step {
             id: format!("move-thread:{name}"),
@@ -162,11 +159,12 @@ impl Scene<'_> {
             risk: if real_time { Risk::Medium } else { Risk::Low },
             risk_words,
             reversible: true,
-            undo: "it may run again where it might before".to_owned(),
+            undo: "its affinity is restored".to_owned(),
             dangerous: None,
-            not_fixed: "why it wants a whole core; a restart of the program brings it back: whoever starts it (unit, pod, code) sets its \
-                        place anew"
-                .to_owned(),
+            not_fixed:
+                "why it needs a whole core; a restart of the program brings it back, because whatever starts it (unit, \
+                        pod, code) sets its affinity again"
+                    .to_owned(),
             measures: self.measures(),
             details: Vec::new(),
             action: Action::MoveThread(MoveThread { thread: thread.clone(), cores: cores.to_string() }),
@@ -189,20 +187,22 @@ impl Scene<'_> {
             kind: Kind::LowerPriority,
             title: match real_time {
                 true => format!("Make {name} an ordinary thread"),
-                false => format!("Take away {name}'s precedence"),
+                false => format!("Reset the nice value of {name}"),
             },
             reason: format!("{}.", self.finding.title.trim_end_matches('.')),
             commands: vec![command],
             risk: Risk::Medium,
             risk_words: match real_time {
-                true => "a program that needs to be on time (audio, control, a watchdog) may be late".to_owned(),
-                false => "it runs less while others want its core".to_owned(),
+                true => "a program with deadlines (audio, control, a watchdog) may miss them".to_owned(),
+                false => "it runs less while others need its core".to_owned(),
             },
             reversible: true,
-            undo: "it gets its class and priority back".to_owned(),
+            undo: "its class and priority are restored".to_owned(),
             dangerous: None,
-            not_fixed: "why it wants a whole core; if it stays in the kernel without a preemption point, its class makes no difference"
-                .to_owned(),
+            not_fixed:
+                "why it needs a whole core; if it stays in the kernel without a preemption point, its class makes no \
+            difference"
+                    .to_owned(),
             measures: self.measures(),
             details: Vec::new(),
             action: Action::LowerPriority(LowerPriority { thread: thread.clone() }),
@@ -224,11 +224,11 @@ impl Scene<'_> {
             reason: format!("{}.", starved.title.trim_end_matches('.')),
             commands: vec![format!("taskset -pc {cores} {}", thread.tid)],
             risk: Risk::Medium,
-            risk_words: format!("packets are then received on cores {cores}; a reset of the device makes a new thread"),
+            risk_words: format!("packets are then received on cores {cores}; a device reset creates a new thread"),
             reversible: true,
-            undo: "it may run again where it might before".to_owned(),
+            undo: "its affinity is restored".to_owned(),
             dangerous: None,
-            not_fixed: format!("who has core {}: others that need it still wait", self.core),
+            not_fixed: format!("what occupies core {}: others that need it still wait", self.core),
             measures: self.measures(),
             details: Vec::new(),
             action: Action::MoveThread(MoveThread { thread, cores: cores.to_string() }),
@@ -248,7 +248,7 @@ impl Scene<'_> {
             if let Some(pid) = self.facts.irqbalance {
                 draft.refuse(
                     what,
-                    format!("irqbalance (pid {pid}) would move it back; tell irqbalance itself: --banirq={irq} among its arguments"),
+                    format!("irqbalance (pid {pid}) would move it back; start irqbalance with --banirq={irq}"),
                 );
                 continue;
             }
@@ -267,12 +267,12 @@ impl Scene<'_> {
                 reason: format!("{}.", starved.title.trim_end_matches('.')),
                 commands: vec![format!("echo {cores} > /proc/irq/{irq}/smp_affinity_list")],
                 risk: Risk::Medium,
-                risk_words: "packets of this queue are then received elsewhere; a reset of the device may put it back"
+                risk_words: "packets of this queue are then received elsewhere; a device reset may move it back"
                     .to_owned(),
                 reversible: true,
-                undo: "the interrupt goes again to where it went before".to_owned(),
+                undo: "the interrupt's affinity is restored".to_owned(),
                 dangerous: None,
-                not_fixed: format!("who has core {}: others that need it still wait", self.core),
+                not_fixed: format!("what occupies core {}: others that need it still wait", self.core),
                 measures: self.measures(),
                 details: Vec::new(),
                 action: Action::MoveInterrupt(MoveInterrupt {

@@ -59,11 +59,11 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
     if let Some(unit) = blamed(problem) {
         let about = facts.units.get(unit).unwrap_or(&none);
         if let Some(why) = &about.protected {
-            draft.refuse(format!("switch {unit} off"), sentence(why));
+            draft.refuse(format!("disable {unit}"), sentence(why));
             return;
         }
         if !about.is_known {
-            draft.refuse(format!("switch {unit} off"), "systemd knows no such unit now");
+            draft.refuse(format!("disable {unit}"), "systemd does not know this unit now");
             return;
         }
         let judgements = agents::judgements(case.evidence).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Target<'_> {
             return Some(format!("it is in use: {}", reason.text));
         }
         let up = self.about.up_for.filter(|up| *up >= AT_WORK)?;
-        Some(format!("it has been up for {} and may be at work; nobody says that it is unused", duration_words(up)))
+        Some(format!("it has been up for {} and may be in use; nothing shows that it is unused", duration_words(up)))
     }
 
     fn measures(&self) -> Vec<Measure> {
@@ -158,20 +158,19 @@ impl Target<'_> {
         let has_links = self.has_links();
         let at_work = self.at_work();
         let mut risk_words = match (&at_work, self.is_unused()) {
-            (Some(why), _) => format!("whoever needs {unit} loses it: {why}"),
-            (None, true) => format!("nobody uses {unit} here, as far as can be seen"),
-            (None, false) => format!("whoever needs {unit} loses it; it does not stay up as it is"),
+            (Some(why), _) => format!("what needs {unit} loses it: {why}"),
+            (None, true) => format!("nothing seen here uses {unit}"),
+            (None, false) => format!("what needs {unit} loses it, but it does not stay up anyway"),
         };
         if !self.about.stops_with.is_empty() {
-            risk_words.push_str(&format!(". With it stop {}", list(&self.about.stops_with, 4)));
+            risk_words.push_str(&format!(". Also stops {}", list(&self.about.stops_with, 4)));
         }
         if let Some(why) = &self.about.stops_with_unknown {
-            risk_words.push_str(&format!(". What stops with it could not be found out: {why}"));
+            risk_words.push_str(&format!(". What else stops with it is unknown: {why}"));
         }
         let alone = self.about.stops_with.is_empty() && self.about.stops_with_unknown.is_none();
         let mut not_fixed =
-            "what it left behind (see the other steps); other nodes from the same image have it as well (`coroner fix \
-                             --image` prints the lines for it)"
+            "what it left behind (see the other steps); other nodes from the same image (use `coroner fix --image`)"
                 .to_owned();
         if !self.is_unused() {
             not_fixed = format!("why it fails (`journalctl -u {word} -n 100`); {not_fixed}");
@@ -180,7 +179,7 @@ impl Target<'_> {
             id: format!("disable-unit:{unit}"),
             kind: Kind::DisableUnit,
             title: match has_links {
-                true => format!("Switch {unit} off, now and at boot"),
+                true => format!("Disable {unit}, now and at boot"),
                 false => format!("Stop {unit}"),
             },
             reason: self.reason(),
@@ -196,7 +195,7 @@ impl Target<'_> {
             risk_words,
             reversible: true,
             undo: match has_links {
-                true => "its links are made again as they were, and it is started".to_owned(),
+                true => "its links are restored and it is started".to_owned(),
                 false => "it is started".to_owned(),
             },
             dangerous: at_work,
@@ -212,24 +211,26 @@ impl Target<'_> {
         let (unit, word) = (self.unit, shell_word(self.unit));
         let why = match (self.about.triggered_by.is_empty(), self.has_links(), self.is_unused()) {
             (false, ..) => format!("{} would start it again.", list(&self.about.triggered_by, 3)),
-            (_, false, _) => "Nothing of its own starts it: another unit pulls it in, and would again.".to_owned(),
+            (_, false, _) => {
+                "It has no start links of its own: another unit pulls it in, and would do so again.".to_owned()
+            }
             (_, _, true) => "An upgrade of its package, or a preset, would enable it again.".to_owned(),
             _ => return,
         };
         if is_in_the_way(&self.about.fragment) {
-            draft.refuse(format!("mask {unit}"), format!("{} is where the mask would stand", self.about.fragment));
+            draft.refuse(format!("mask {unit}"), format!("{} is in the way of the mask", self.about.fragment));
             return;
         }
         draft.step(Step {
             id: format!("mask-unit:{unit}"),
             kind: Kind::MaskUnit,
-            title: format!("Mask {unit}, so that nothing starts it"),
+            title: format!("Mask {unit}, so that nothing can start it"),
             reason: why,
             commands: vec![format!("systemctl mask {word}")],
             risk: Risk::Low,
-            risk_words: "what wants to start it fails to, and says so in its log".to_owned(),
+            risk_words: "whatever tries to start it fails and logs that".to_owned(),
             reversible: true,
-            undo: "the mask is taken away".to_owned(),
+            undo: "the mask is removed".to_owned(),
             dangerous: self.at_work(),
             not_fixed: "other nodes from the same image".to_owned(),
             measures: Vec::new(),
@@ -259,9 +260,9 @@ impl Target<'_> {
         let path = step.path();
         let used = self.case.costs.get(unit).and_then(|cost| cost.memory_bytes);
         let lasts = if step.persistent {
-            "It survives a reboot."
+            "This survives a reboot."
         } else {
-            "It is gone with the next reboot (--persistent keeps it)."
+            "This lasts until the next reboot (use --persistent to keep it)."
         };
         let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
         let text = step.text();
@@ -270,7 +271,7 @@ impl Target<'_> {
         Step {
             id: format!("isolate-unit:{unit}"),
             kind: Kind::IsolateUnit,
-            title: format!("Let {unit} live, within limits: {}", step.words()),
+            title: format!("Limit {unit}: {}", step.words()),
             reason: self.reason(),
             commands: vec![
                 format!("mkdir -p {}", shell_word(directory)),
@@ -279,13 +280,13 @@ impl Target<'_> {
             ],
             risk: Risk::Medium,
             risk_words: format!(
-                "within these limits it may work slower, be killed for want of memory{}, or be given up after some failed starts",
+                "with these limits it may run slower, be OOM-killed{}, or not be restarted after several failed starts",
                 used.map(|used| format!(" (it uses {} now)", bytes(used))).unwrap_or_default()
             ),
             reversible: true,
-            undo: "the drop-in is taken away".to_owned(),
+            undo: "the drop-in is removed".to_owned(),
             dangerous: None,
-            not_fixed: format!("why it fails, and what it left behind. It still starts, if rarely. {lasts}"),
+            not_fixed: format!("why it fails, and what it left behind. It still starts, but rarely. {lasts}"),
             measures: self.measures(),
             details: text.lines().map(str::to_owned).collect(),
             action: Action::IsolateUnit(step),

@@ -59,11 +59,11 @@ impl NamedFile {
         let place = self.place();
         let failed = |e: rustix::io::Errno| StepError::failed(format!("{}: {e}", place.display()));
         let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
-            return Err(StepError::refused(format!("{} is no file", self.path)));
+            return Err(StepError::refused(format!("{} is not a file", self.path)));
         };
         // The kernel told the path without any symbolic link: one in it was put there to lead us elsewhere.
         let within = parent.strip_prefix(self.root()).unwrap_or(parent);
-        let within = within.to_str().ok_or_else(|| StepError::refused(format!("{} is no text", self.path)))?;
+        let within = within.to_str().ok_or_else(|| StepError::refused(format!("{} is not text", self.path)))?;
         let directory = Tree::open(&self.root())
             .and_then(|tree| tree.directory(within, Links::Refuse))
             .map_err(|e| StepError::io(&place, e))?;
@@ -72,7 +72,7 @@ impl NamedFile {
             && about.st_ino == self.inode
             && (major(about.st_dev), minor(about.st_dev)) == self.device;
         if !is_it {
-            return Err(StepError::refused(format!("{} is another file now than the one that keeps them", self.path)));
+            return Err(StepError::refused(format!("{} is no longer the file that keeps them", self.path)));
         }
         if fstatfs(&directory).map_err(failed)?.f_type != TMPFS_MAGIC {
             return Err(StepError::refused(format!("{} is not in a tmpfs: reclaim frees what it keeps", self.path)));
@@ -111,15 +111,15 @@ impl DeleteFiles {
             // Somebody may have opened one since, while the others were deleted.
             nobody_uses(chunk).map_err(|error| match deleted {
                 0 => error,
-                _ => StepError::failed(format!("{error}; {deleted} files were deleted before")),
+                _ => StepError::failed(format!("{error}; {deleted} files were already deleted")),
             })?;
             for file in chunk {
                 if hands.is_stopped() {
-                    return Err(StepError::failed(format!("stopped after {deleted} files were deleted")));
+                    return Err(StepError::failed(format!("stopped after deleting {deleted} files")));
                 }
                 let held_file = file.check()?;
                 unlinkat(&held_file.directory, &held_file.name, AtFlags::empty()).map_err(|e| {
-                    StepError::failed(format!("{}: {e}; {deleted} files were deleted before", file.path))
+                    StepError::failed(format!("{}: {e}; {deleted} files were already deleted", file.path))
                 })?;
                 deleted += 1;
                 held += file.bytes;
@@ -134,18 +134,18 @@ impl DeleteFiles {
         let freed = before.dead.zip(dead).map(|(before, now)| before.saturating_sub(now));
         let mut words = format!("{} deleted ({})", plural(deleted, "file", "files"), bytes(held));
         if let (Some(freed), Some(dead)) = (freed, dead) {
-            words.push_str(&format!("; {} of the dead cgroups went, {} are left", count(freed), count(dead)));
+            words.push_str(&format!("; {} dead cgroups freed, {} left", count(freed), count(dead)));
         }
         let mut done = Done::new(words, json!({"deleted": deleted, "freed": freed, "dead_after": dead}));
         if freed == Some(0) {
-            done.in_vain = Some("the files are gone, and no dead cgroup went with them".to_owned());
+            done.in_vain = Some("the files are deleted, but no dead cgroup was freed".to_owned());
         }
         Ok(done)
     }
 
     pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let names: Vec<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
-        Ok(Undone::CannotBe(format!("deleted files are gone: {}", list(&names, 3))))
+        Ok(Undone::CannotBe(format!("deleted files cannot be restored: {}", list(&names, 3))))
     }
 }
 
@@ -158,7 +158,7 @@ fn nobody_uses(files: &[NamedFile]) -> Result<(), StepError> {
     let users = users_of(&ids);
     let Some((i, who)) = users.first() else { return Ok(()) };
     let more = if users.len() > 1 { format!(", and {} more are in use", users.len() - 1) } else { String::new() };
-    Err(StepError::refused(format!("{} is in use by {who}{more}: end that first (`fuser -v`)", files[*i].path)))
+    Err(StepError::refused(format!("{} is in use by {who}{more}: stop that first (`fuser -v`)", files[*i].path)))
 }
 
 /// A file, as stat tells it and as /proc/PID/maps does.

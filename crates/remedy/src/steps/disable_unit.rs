@@ -68,7 +68,7 @@ impl DisableUnit {
                 for also in &units {
                     if let Some(why) = why_protected_by(hands.catalogue(), also) {
                         return Err(StepError::refused(format!(
-                            "to disable {} disables {also} as well (Also=), which is protected: {why}",
+                            "disabling {} also disables {also} (Also=), which is protected: {why}",
                             self.unit
                         )));
                     }
@@ -96,7 +96,7 @@ impl DisableUnit {
         let after = json!({"active_state": now.active_state, "sub_state": now.sub_state, "file_state": now.file_state});
         if is_up(&now.active_state) {
             return Err(StepError::failed(format!(
-                "{} was stopped and is {} again: something starts it ({}); `systemctl mask` keeps it down",
+                "{} was stopped but is {} again: something starts it ({}); `systemctl mask` prevents that",
                 self.unit,
                 now.active_state,
                 if now.triggered_by.is_empty() { "a dependency".to_owned() } else { now.triggered_by.join(", ") }
@@ -131,13 +131,13 @@ impl DisableUnit {
         let now = hands.manager()?.unit(&self.unit)?;
         if now.load_state == "not-found" {
             return Ok(Undone::ChangedSince(format!(
-                "systemd knows no {} any more: was its package removed?",
+                "systemd no longer knows {}: was its package removed?",
                 self.unit
             )));
         }
         if now.file_state.starts_with("masked") && !before.file_state.starts_with("masked") {
             return Ok(Undone::ChangedSince(format!(
-                "{} is masked now, and not by this step: `systemctl unmask {0}`, then undo again",
+                "{} is masked, but not by this step: run `systemctl unmask {0}`, then undo again",
                 self.unit
             )));
         }
@@ -149,7 +149,7 @@ impl DisableUnit {
                     unit_links::restore(&tree, links).map_err(|e| StepError::io(&tree.shown(LINKS), e))?;
                 if made > 0 {
                     hands.manager()?.reload()?;
-                    did.push(format!("{made} of its links made again"));
+                    did.push(format!("{made} of its links restored"));
                 }
                 left_alone = in_the_way;
             }
@@ -157,7 +157,7 @@ impl DisableUnit {
                 let manager = hands.manager()?;
                 manager.enable(&self.unit)?;
                 manager.reload()?;
-                did.push("enabled as its own file says".to_owned());
+                did.push("enabled as its unit file says".to_owned());
             }
             None => {}
         }
@@ -180,12 +180,12 @@ impl DisableUnit {
             let how = if now.result.is_empty() { String::new() } else { format!(" ({})", now.result) };
             if !ended_well || before.active_state != "activating" {
                 return Err(StepError::failed(format!(
-                    "{state}: it was started and did not stay up{how}; before it was {} ({}). See `journalctl -u {} -n 100`, then \
-                     `systemctl start` it",
+                    "{state}: it was started but did not stay up{how}; before, it was {} ({}). See `journalctl -u {} -n 100`, \
+                     then run `systemctl start`",
                     before.active_state, before.sub_state, self.unit
                 )));
             }
-            did.push(format!("did its work and ended{how}"));
+            did.push(format!("ran to completion{how}"));
         }
         if before.was_enabled() && !is_enabled(&now.file_state) {
             return Err(StepError::failed(format!("{state}; it was {} before", before.file_state)));

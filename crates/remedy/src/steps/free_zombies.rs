@@ -113,15 +113,15 @@ impl FreeZombies {
                 };
                 format!("{} freed in {:.1} s; {}", dead_words(freed), took.as_secs_f64(), stay.trim_end())
             }
-            _ => format!("reclaimed for {:.1} s; how many dead cgroups are left cannot be told", took.as_secs_f64()),
+            _ => format!("reclaimed for {:.1} s; how many dead cgroups are left is unknown", took.as_secs_f64()),
         };
-        let mut words = format!("{words}. It ended because {}", ended.words);
+        let mut words = format!("{words}. Stopped because {}", ended.words);
         if let Some(blind) = baseline.blind() {
             words.push_str(&format!(". {blind}"));
         }
         if ended.may_swap {
             words.push_str(
-                ". This kernel cannot be told to leave anonymous memory alone: some may have been swapped out",
+                ". This kernel cannot reclaim only page cache: some anonymous memory may have been swapped out",
             );
         }
         let mut done = Done::new(
@@ -146,7 +146,7 @@ impl FreeZombies {
     }
 
     pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
-        Ok(Undone::CannotBe("what was freed stays free: page cache is read again when somebody needs it".to_owned()))
+        Ok(Undone::CannotBe("freed is freed: page cache is read again when needed".to_owned()))
     }
 
     /// Lets a thread of its own do it, and stands by.
@@ -166,7 +166,7 @@ impl FreeZombies {
             };
             let worker = match std::thread::Builder::new().name("reclaim".to_owned()).spawn_scoped(scope, work) {
                 Ok(worker) => worker,
-                Err(e) => return Ended::failed("no thread could be started", e),
+                Err(e) => return Ended::failed("cannot start a thread", e),
             };
             let reason = watch(&shared, budget, baseline, hands);
             if let Some(reason) = reason {
@@ -182,7 +182,7 @@ impl FreeZombies {
             }
             worker
                 .join()
-                .unwrap_or_else(|_| Ended::failed("the thread broke off", io::Error::other("the thread broke off")))
+                .unwrap_or_else(|_| Ended::failed("the thread panicked", io::Error::other("the thread panicked")))
         })
     }
 
@@ -206,7 +206,7 @@ impl FreeZombies {
             // Not write_all: that would go on after the signal.
             return match file.write(b"1\n") {
                 Ok(_) => Ended::because("the kernel found nothing more to reclaim", 0, may_swap),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => Ended::because("it was stopped", 0, may_swap),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => Ended::because("it was interrupted", 0, may_swap),
                 Err(e) => Ended::failed(e.to_string(), e),
             };
         }
@@ -216,10 +216,10 @@ impl FreeZombies {
         let mut dying = dying(&self.directory);
         loop {
             if shared.stop.load(Ordering::SeqCst) {
-                return Ended::because("it was stopped", asked, may_swap(spares_memory));
+                return Ended::because("it was interrupted", asked, may_swap(spares_memory));
             }
             if asked >= self.most_bytes {
-                let words = format!("{} were asked for, and no more was planned", bytes(asked));
+                let words = format!("the planned {} were reclaimed", bytes(asked));
                 return Ended::because(words, asked, may_swap(spares_memory));
             }
             let bite = BITE.min(self.most_bytes - asked);
@@ -244,7 +244,7 @@ impl FreeZombies {
             in_vain = if now < dying { 0 } else { in_vain + 1 };
             dying = now;
             if in_vain >= BITES_IN_VAIN {
-                return Ended::because("the last bites freed no cgroup", asked, may_swap(spares_memory));
+                return Ended::because("the last steps freed no cgroup", asked, may_swap(spares_memory));
             }
         }
     }
@@ -306,10 +306,10 @@ fn watch(shared: &Shared, budget: Duration, baseline: &Baseline, hands: &Hands<'
     while !shared.done.load(Ordering::SeqCst) {
         std::thread::sleep(LOOK);
         if hands.is_stopped() {
-            return Some("somebody asked to stop".to_owned());
+            return Some("it was interrupted".to_owned());
         }
         if began.elapsed() >= budget {
-            return Some(format!("its {:.0} s were over", budget.as_secs_f64()));
+            return Some(format!("its time limit of {:.0} s was reached", budget.as_secs_f64()));
         }
         if harm.at.elapsed() >= Duration::from_secs(1) {
             let now = Counted::now();

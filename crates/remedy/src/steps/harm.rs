@@ -60,7 +60,8 @@ impl Baseline {
     pub fn blind(&self) -> Option<String> {
         (self.0.refaults.is_none() && self.0.io.is_none()).then(|| {
             format!(
-                "Whether it hurt others could not be measured here (neither /proc/vmstat nor /proc/pressure/io tells), so it got {:.0} s at most",
+                "Its effect on others could not be measured here (neither in /proc/vmstat nor in /proc/pressure/io), so it was \
+                limited to {:.0} s",
                 BLIND.as_secs_f64()
             )
         })
@@ -71,16 +72,13 @@ impl Baseline {
         let more = |now: Option<f64>, before: Option<f64>| Some((now? - before?).max(0.0));
         let (refaults, io) = (more(now.refaults, self.0.refaults), more(now.io, self.0.io));
         if let Some(refaults) = refaults.filter(|n| *n > REFAULTS) {
-            return Some(format!("it hurt: others had to read {} pages a second again", count(refaults as u64)));
+            return Some(format!("it hurt others: they had to re-read {} pages per second", count(refaults as u64)));
         }
         // Others may wait for the disk for reasons of their own; if pages have to be read again as well, it is us.
         if let Some(io) = io.filter(|share| *share > IO_PRESSURE)
             && refaults.is_none_or(|n| n > REFAULTS / 10.0)
         {
-            return Some(format!(
-                "it hurt: somebody waited for the disk {:.0} % of the time more than before",
-                io * 100.0
-            ));
+            return Some(format!("it hurt others: I/O pressure rose by {:.0} percentage points", io * 100.0));
         }
         None
     }
@@ -113,7 +111,7 @@ mod tests {
             None,
             "others wait for the disk, and read nothing again"
         );
-        assert!(calm.exceeded_by(&rates(Some(1_000.0), Some(0.9))).unwrap().contains("90 %"));
+        assert!(calm.exceeded_by(&rates(Some(1_000.0), Some(0.9))).unwrap().contains("90 percentage points"));
         let busy = Baseline(rates(Some(50_000.0), Some(0.8)));
         assert_eq!(busy.exceeded_by(&rates(Some(51_000.0), Some(0.9))), None, "it was so before");
         // Only one of the two is seen: that one decides alone.

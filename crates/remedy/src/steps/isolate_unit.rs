@@ -47,11 +47,11 @@ pub fn parse_limit(text: &str) -> Result<(String, String), String> {
     let (name, value) = (name.trim(), value.trim());
     if !LIMITS.iter().any(|(known, ..)| *known == name) {
         let known: Vec<&str> = LIMITS.iter().map(|(known, ..)| *known).collect();
-        return Err(format!("no such limit; there are: {}", known.join(", ")));
+        return Err(format!("no such limit; expected one of: {}", known.join(", ")));
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "%.,- ".contains(c);
     if value.is_empty() || !value.chars().all(plain) || !has_form_of(name, value) {
-        return Err(format!("{value:?} is no value of {name}"));
+        return Err(format!("{value:?} is not a valid value of {name}"));
     }
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -81,7 +81,7 @@ impl IsolateUnit {
 
     /// The drop-in.
     pub fn text(&self) -> String {
-        let mut text = "# Written by `coroner fix --isolate`; `coroner undo` takes it away.\n".to_owned();
+        let mut text = "# Written by `coroner fix --isolate`; `coroner undo` removes it.\n".to_owned();
         for section in ["Unit", "Service"] {
             let of_it = |name: &str| LIMITS.iter().any(|(known, its, _)| *known == name && *its == section);
             let lines: Vec<String> = self
@@ -105,7 +105,7 @@ impl IsolateUnit {
     /// The node's own files, with the drop-in's directory if it is there.
     fn place(&self, hands: &mut Hands<'_>) -> Result<(Tree, Option<OwnedFd>), StepError> {
         if self.unit.contains('/') || !self.unit.ends_with(".service") {
-            return Err(StepError::refused(format!("{} is no service: there is nothing to limit", self.unit)));
+            return Err(StepError::refused(format!("{} is not a service: there is nothing to limit", self.unit)));
         }
         let tree = hands.checked_root()?;
         let directory = match tree.directory(&self.directory(), Links::Follow) {
@@ -175,13 +175,13 @@ impl IsolateUnit {
         let mut words = format!("{} has {}", self.unit, self.words());
         if !unchanged.is_empty() {
             words.push_str(&format!(
-                "; as before are: {} (it was so already, or a later drop-in says otherwise)",
+                "; unchanged: {} (already set, or overridden by a later drop-in)",
                 unchanged.join(", ")
             ));
         }
         let mut done = Done::new(words, json!({ "in_force": in_force, "drop_in": self.path() }));
         if unchanged.len() == in_force.len() && !in_force.is_empty() {
-            done.in_vain = Some("every limit is as it was before".to_owned());
+            done.in_vain = Some("no limit has changed".to_owned());
         }
         Ok(done)
     }
@@ -196,13 +196,13 @@ impl IsolateUnit {
         let now = self.read(&tree)?;
         if now == before.text {
             return Ok(Undone::AlreadySo(match now {
-                None => format!("{} is not there", self.path()),
-                Some(_) => format!("{} is as before", self.path()),
+                None => format!("{} does not exist", self.path()),
+                Some(_) => format!("{} is restored", self.path()),
             }));
         }
         if now.as_deref().is_some_and(|now| now != self.text()) && !force {
             return Ok(Undone::ChangedSince(format!(
-                "{} is not as we wrote it; look at it, and remove it by hand or with --force",
+                "{} was edited since; check it, then remove it by hand or with --force",
                 self.path()
             )));
         }
@@ -226,8 +226,8 @@ impl IsolateUnit {
         }
         hands.manager()?.reload()?;
         Ok(Undone::Restored(match before.text {
-            None => format!("{} is gone, and {} has its own limits again", self.path(), self.unit),
-            Some(_) => format!("{} is as before", self.path()),
+            None => format!("{} is removed; {} has its previous limits again", self.path(), self.unit),
+            Some(_) => format!("{} is restored", self.path()),
         }))
     }
 }

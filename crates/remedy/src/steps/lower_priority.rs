@@ -37,7 +37,7 @@ impl Before {
             3 => "SCHED_BATCH",
             5 => "SCHED_IDLE",
             6 => "SCHED_DEADLINE",
-            _ => "another class",
+            _ => "an unknown class",
         };
         match (self.policy, self.nice) {
             (1 | 2, _) => format!("{class} {}", self.priority),
@@ -55,7 +55,7 @@ fn read(thread: &ThreadRef) -> Result<Before, StepError> {
         unsafe { libc::syscall(libc::SYS_sched_getattr, thread.tid as libc::pid_t, &raw mut attr, size, 0u32) };
     if result != 0 {
         let error = io::Error::last_os_error();
-        return Err(StepError::failed(format!("how {} is scheduled cannot be read: {error}", thread.name())));
+        return Err(StepError::failed(format!("cannot read the scheduling class of {}: {error}", thread.name())));
     }
     Ok(attr)
 }
@@ -71,7 +71,7 @@ fn write(thread: &ThreadRef, attr: &Before) -> Result<(), StepError> {
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread.tid as libc::pid_t, &raw mut attr, 0u32) };
     if result != 0 {
         let error = io::Error::last_os_error();
-        return Err(StepError::failed(format!("{} cannot be made {}: {error}", thread.name(), attr.name())));
+        return Err(StepError::failed(format!("cannot change {} to {}: {error}", thread.name(), attr.name())));
     }
     Ok(())
 }
@@ -94,10 +94,10 @@ impl LowerPriority {
         let wanted = LowerPriority::wanted(before);
         write(&self.thread, &wanted)?;
         let now = read(&self.thread)?;
-        let words = format!("{} is {}, before {}", self.thread.name(), now.name(), before.name());
+        let words = format!("{} is now {}; before: {}", self.thread.name(), now.name(), before.name());
         let mut done = Done::new(words, json!({"policy": now.policy, "priority": now.priority, "nice": now.nice}));
         if same(&now, before) {
-            done.in_vain = Some(format!("it is {}, as before", now.name()));
+            done.in_vain = Some(format!("it is {}, unchanged", now.name()));
         }
         Ok(done)
     }
@@ -108,11 +108,11 @@ impl LowerPriority {
         }
         let now = read(&self.thread)?;
         if same(&now, before) {
-            return Ok(Undone::AlreadySo(format!("{} is {}, as before", self.thread.name(), now.name())));
+            return Ok(Undone::AlreadySo(format!("{} is {}, as before the fix", self.thread.name(), now.name())));
         }
         if !same(&now, &LowerPriority::wanted(before)) && !force {
             return Ok(Undone::ChangedSince(format!(
-                "{} is {} now; before it was {}",
+                "{} is now {}; before the fix it was {}",
                 self.thread.name(),
                 now.name(),
                 before.name()

@@ -28,7 +28,7 @@ impl MaskUnit {
         let now = guards::may_switch_off(&self.unit, hands)?;
         if is_in_the_way(&now.fragment) && !now.file_state.starts_with("masked") {
             return Err(StepError::refused(format!(
-                "{} is where a mask would stand: move it away first, or leave the unit disabled",
+                "{} is in the way of a mask: move it away first, or leave the unit disabled",
                 now.fragment
             )));
         }

@@ -246,8 +246,8 @@ impl<'h> Hands<'h> {
     pub fn checked_root(&mut self) -> Result<Tree, StepError> {
         let Some(root) = self.root.clone() else {
             return Err(StepError::refused(
-                "where the files of the systemd behind --bus are is not known: name the top of its file system with --root \
-                 (e.g. /proc/PID/root of its PID 1)",
+                "the root directory of the systemd behind --bus is unknown: name it with --root (e.g. /proc/PID/root of its PID \
+                 1)",
             ));
         };
         let tree = Tree::open(&root).map_err(|e| StepError::io(&root, e))?;
@@ -257,7 +257,7 @@ impl<'h> Hands<'h> {
         match here.trim() == told {
             true => Ok(tree),
             false => Err(StepError::refused(format!(
-                "{} is the file system of machine {}, but the bus is that of machine {told}",
+                "{} belongs to machine {}, but the bus to machine {told}",
                 root.display(),
                 here.trim(),
             ))),
@@ -270,7 +270,7 @@ impl<'h> Hands<'h> {
         let told = self.machine_of_bus()?;
         if let Some(expected) = self.expected_machine.as_ref().filter(|expected| **expected != told) {
             return Err(StepError::refused(format!(
-                "this was done on machine {expected}, but the bus is that of machine {told} now: name the right one with --bus and --root"
+                "this was done on machine {expected}, but the bus belongs to machine {told}: name the right one with --bus and --root"
             )));
         }
         if self.root.is_some() {
@@ -280,7 +280,7 @@ impl<'h> Hands<'h> {
         match own.trim() == told {
             true => Ok(()),
             false => Err(StepError::refused(format!(
-                "the bus is that of machine {told}, and this is machine {}: name the top of that machine's file system with --root (e.g. \
+                "the bus belongs to machine {told}, but this is machine {}: name that machine's root directory with --root (e.g. \
                  /proc/PID/root of its PID 1), or run it there",
                 if own.trim().is_empty() { "unknown" } else { own.trim() }
             ))),
@@ -298,7 +298,7 @@ fn address_within(address: &str, root: Option<&Path>) -> Result<(String, Option<
     };
     let socket = Tree::open(root)
         .and_then(|tree| tree.open_file(within, OFlags::PATH, Links::Follow))
-        .map_err(|e| StepError::failed(format!("systemd cannot be reached: {address}: {e}")))?;
+        .map_err(|e| StepError::failed(format!("cannot reach systemd: {address}: {e}")))?;
     Ok((format!("unix:path=/proc/self/fd/{}", socket.as_raw_fd()), Some(socket)))
 }
 
@@ -369,12 +369,12 @@ impl Action {
 }
 
 fn as_value<T: Serialize>(state: &T) -> Result<Value, StepError> {
-    serde_json::to_value(state).map_err(|e| StepError::failed(format!("the state before cannot be written down: {e}")))
+    serde_json::to_value(state).map_err(|e| StepError::failed(format!("cannot store the previous state: {e}")))
 }
 
 fn of_value<T: serde::de::DeserializeOwned>(state: &Value) -> Result<T, StepError> {
     serde_json::from_value(state.clone())
-        .map_err(|e| StepError::failed(format!("the journal's state before is not understood: {e}")))
+        .map_err(|e| StepError::failed(format!("cannot parse the previous state in the journal: {e}")))
 }
 
 #[cfg(test)]

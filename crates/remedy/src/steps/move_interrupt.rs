@@ -62,10 +62,10 @@ impl MoveInterrupt {
         let now = name_of(self.irq);
         match (before, &now) {
             (Some(before), Some(now)) if before != now => {
-                Err(StepError::refused(format!("interrupt {} is {now}'s now; it was {before}'s", self.irq)))
+                Err(StepError::refused(format!("interrupt {} now belongs to {now}; it belonged to {before}", self.irq)))
             }
             (Some(before), None) => {
-                Err(StepError::refused(format!("interrupt {} is nobody's now; it was {before}'s", self.irq)))
+                Err(StepError::refused(format!("interrupt {} no longer exists; it belonged to {before}", self.irq)))
             }
             _ => Ok(now),
         }
@@ -82,8 +82,8 @@ impl MoveInterrupt {
         match guards::irqbalance() {
             None => Ok(()),
             Some(pid) => Err(StepError::refused(format!(
-                "irqbalance (pid {pid}) places the interrupts and would move it back: tell irqbalance itself \
-                 (IRQBALANCE_ARGS=--banirq={} in its configuration), then move it",
+                "irqbalance (pid {pid}) would move it back: first set IRQBALANCE_ARGS=--banirq={} in its configuration and \
+                 restart it",
                 self.irq
             ))),
         }
@@ -93,15 +93,18 @@ impl MoveInterrupt {
         self.nobody_else_places_it()?;
         let name = self.must_be_same(before.name.as_ref())?;
         fs::write(self.file(), &self.cores).map_err(|e| {
-            let why =
-                if e.raw_os_error() == Some(libc::EIO) { " (the kernel manages this interrupt itself)" } else { "" };
+            let why = if e.raw_os_error() == Some(libc::EIO) {
+                " (the kernel manages this interrupt's affinity)"
+            } else {
+                ""
+            };
             StepError::failed(format!("{}: {e}{why}", self.file().display()))
         })?;
         let now = self.read()?.to_string();
-        let words = format!("{} goes to cores {now}, before to {}", self.words(name.as_ref()), before.cores);
+        let words = format!("{} now goes to cores {now}; before: {}", self.words(name.as_ref()), before.cores);
         let mut done = Done::new(words, json!({ "cores": now, "name": name }));
         if now == before.cores {
-            done.in_vain = Some(format!("it goes to cores {now}, as before"));
+            done.in_vain = Some(format!("it goes to cores {now}, unchanged"));
         }
         Ok(done)
     }
@@ -109,23 +112,23 @@ impl MoveInterrupt {
     pub fn undo(&self, before: &Before, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
         // What is another device's now is never touched, whatever force says: the step was not about it.
         if let Err(StepError::Refused(why)) = self.must_be_same(before.name.as_ref()) {
-            return Ok(Undone::AlreadySo(format!("{why}. What was changed went with it")));
+            return Ok(Undone::AlreadySo(format!("{why}, and the change with it")));
         }
         let (now, was) = (self.read()?, parse_cores(&before.cores)?);
         let what = self.words(before.name.as_ref());
         if now == was {
-            return Ok(Undone::AlreadySo(format!("{what} goes to cores {was}, as before")));
+            return Ok(Undone::AlreadySo(format!("{what} goes to cores {was}, as before the fix")));
         }
         if now != parse_cores(&self.cores)? && !force {
             return Ok(Undone::ChangedSince(format!(
-                "{what} goes to cores {now} now; we had said {}, before it was {was}",
+                "{what} now goes to cores {now}; the fix set {}, before that it was {was}",
                 self.cores
             )));
         }
         fs::write(self.file(), was.to_string()).map_err(|e| StepError::io(&self.file(), e))?;
         match self.read()? {
             now if now == was => Ok(Undone::Restored(format!("{what} goes to cores {was} again"))),
-            now => Err(StepError::failed(format!("{what} still goes to cores {now}; before it was {was}"))),
+            now => Err(StepError::failed(format!("{what} still goes to cores {now}; before the fix it was {was}"))),
         }
     }
 }

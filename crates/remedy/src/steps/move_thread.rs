@@ -28,10 +28,10 @@ impl MoveThread {
         self.thread.must_live()?;
         self.thread.set_affinity(&parse_cores(&self.cores)?)?;
         let now = self.thread.affinity()?.to_string();
-        let words = format!("{} may run on cores {now}, before on {}", self.thread.name(), before.cores);
+        let words = format!("{} may now run on cores {now}; before: {}", self.thread.name(), before.cores);
         let mut done = Done::new(words, json!({ "cores": now }));
         if now == before.cores {
-            done.in_vain = Some(format!("it may run on cores {now}, as before"));
+            done.in_vain = Some(format!("it may run on cores {now}, unchanged"));
         }
         Ok(done)
     }
@@ -43,11 +43,11 @@ impl MoveThread {
         let now = self.thread.affinity()?;
         let was = parse_cores(&before.cores)?;
         if now == was {
-            return Ok(Undone::AlreadySo(format!("{} may run on cores {was}, as before", self.thread.name())));
+            return Ok(Undone::AlreadySo(format!("{} may run on cores {was}, as before the fix", self.thread.name())));
         }
         if now != parse_cores(&self.cores)? && !force {
             return Ok(Undone::ChangedSince(format!(
-                "{} may run on cores {now} now; we had said {}, before it was {was}",
+                "{} may now run on cores {now}; the fix set {}, before that it was {was}",
                 self.thread.name(),
                 self.cores
             )));

@@ -60,7 +60,7 @@ impl RemoveCgroups {
     pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
         let is_cgroup = self.parent.join("cgroup.procs").exists();
         if !is_cgroup {
-            return Err(StepError::refused(format!("{} is no cgroup", self.parent.display())));
+            return Err(StepError::refused(format!("{} is not a cgroup", self.parent.display())));
         }
         let still = |name: &&String| self.place(name).is_some_and(|place| is_empty(&place) == Some(true));
         Ok(Before { empty: self.names.iter().filter(still).count() as u64 })
@@ -70,7 +70,7 @@ impl RemoveCgroups {
         let (mut removed, mut in_use, mut gone) = (0u64, 0u64, 0u64);
         for name in &self.names {
             if hands.is_stopped() {
-                return Err(StepError::failed(format!("stopped after {removed} cgroups were removed")));
+                return Err(StepError::failed(format!("stopped after removing {removed} cgroups")));
             }
             let Some(place) = self.place(name) else { continue };
             if is_empty(&place) == Some(false) {
@@ -87,10 +87,10 @@ impl RemoveCgroups {
         }
         let mut words = format!("{removed} of {} cgroups removed", self.names.len());
         if in_use > 0 {
-            words.push_str(&format!("; {in_use} are in use now and stay"));
+            words.push_str(&format!("; {in_use} are in use now and were left alone"));
         }
         if gone > 0 {
-            words.push_str(&format!("; {gone} had gone already"));
+            words.push_str(&format!("; {gone} were already gone"));
         }
         let mut done = Done::new(words, json!({"removed": removed, "in_use": in_use, "gone": gone}));
         if removed == 0 {
@@ -100,7 +100,7 @@ impl RemoveCgroups {
     }
 
     pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
-        Ok(Undone::CannotBe("removed cgroups are not made again: nothing was in them".to_owned()))
+        Ok(Undone::CannotBe("removed cgroups are not recreated: nothing was in them".to_owned()))
     }
 }
 

@@ -28,7 +28,9 @@ impl ThreadRef {
     pub fn must_live(&self) -> Result<(), StepError> {
         match started(self.tid) {
             Some(started) if started == self.started => Ok(()),
-            Some(_) => Err(StepError::refused(format!("{} is gone; its number is another thread's now", self.name()))),
+            Some(_) => {
+                Err(StepError::refused(format!("{} is gone; its TID belongs to another thread now", self.name())))
+            }
             None => Err(StepError::refused(format!("{} is gone", self.name()))),
         }
     }
@@ -37,13 +39,13 @@ impl ThreadRef {
         i32::try_from(self.tid)
             .ok()
             .and_then(rustix::thread::Pid::from_raw)
-            .ok_or_else(|| StepError::failed(format!("{} is no thread", self.tid)))
+            .ok_or_else(|| StepError::failed(format!("{} is not a thread", self.tid)))
     }
 
     /// Where it may run.
     pub fn affinity(&self) -> Result<CoreSet, StepError> {
         let set = rustix::thread::sched_getaffinity(Some(self.pid()?))
-            .map_err(|e| StepError::failed(format!("where {} may run cannot be read: {e}", self.name())))?;
+            .map_err(|e| StepError::failed(format!("cannot read the affinity of {}: {e}", self.name())))?;
         Ok(CoreSet::new((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).map(|core| core as u32)))
     }
 
@@ -54,10 +56,10 @@ impl ThreadRef {
         }
         rustix::thread::sched_setaffinity(Some(self.pid()?), &set).map_err(|e| {
             let why = match e {
-                rustix::io::Errno::INVAL => " (the kernel binds it, or its cpuset has none of these cores)",
+                rustix::io::Errno::INVAL => " (the kernel pins it, or its cpuset allows none of these cores)",
                 _ => "",
             };
-            StepError::failed(format!("{} cannot be moved to cores {cores}: {e}{why}", self.name()))
+            StepError::failed(format!("cannot move {} to cores {cores}: {e}{why}", self.name()))
         })
     }
 }
@@ -71,7 +73,7 @@ pub fn started(tid: u32) -> Option<u64> {
 pub fn parse_cores(text: &str) -> Result<CoreSet, StepError> {
     CoreSet::parse_list(text)
         .filter(|cores| !cores.is_empty())
-        .ok_or_else(|| StepError::failed(format!("{text:?} is no list of cores")))
+        .ok_or_else(|| StepError::failed(format!("{text:?} is not a list of cores")))
 }
 
 #[cfg(test)]

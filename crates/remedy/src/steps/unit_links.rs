@@ -74,7 +74,7 @@ pub fn restore(tree: &Tree, before: &[Link]) -> io::Result<(usize, Vec<String>)>
             [name] if is_plain(name) => (String::new(), *name),
             [below, name] if is_plain(below) && is_plain(name) => (format!("/{below}"), *name),
             _ => {
-                in_the_way.push(format!("{}: not a link of systemd's", wanted.name));
+                in_the_way.push(format!("{}: not a systemd link", wanted.name));
                 continue;
             }
         };

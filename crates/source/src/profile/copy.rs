@@ -21,7 +21,7 @@ pub fn write_until(
     let read = super::read_until(source, selection, Stacks::All, &mut |names, sample| {
         failed = match recording.take(names, *sample) {
             Err(error) => Some(error.into()),
-            Ok(()) if stop.load(Ordering::Relaxed) => Some(anyhow::anyhow!("broken off; nothing was written")),
+            Ok(()) if stop.load(Ordering::Relaxed) => Some(anyhow::anyhow!("interrupted; nothing was written")),
             Ok(()) => return ControlFlow::Continue(()),
         };
         ControlFlow::Break(())

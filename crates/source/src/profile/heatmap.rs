@@ -44,8 +44,8 @@ pub fn by_core(
     let map = counter.finish();
     if map.columns == 0 {
         bail!(
-            "{}: no event that is selected ticks like a clock (it has {}): what the cores did cannot be told; record cpu-clock \
-             or cycles, or try --by offset",
+            "{}: no selected event is clock-like (it has {}), so what the cores did is unknown; record cpu-clock or cycles, or \
+             try --by offset",
             read.file.display(),
             read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
         );
@@ -91,7 +91,7 @@ pub struct AskedCell {
 pub fn must_have_times(read: &ReadProfile) -> anyhow::Result<()> {
     if read.span.is_none() {
         bail!(
-            "{}: its samples have no times ({}); only a flame graph can be made of it",
+            "{}: its samples have no times ({}); only a flame graph is possible",
             read.file.display(),
             read.format.name()
         );

@@ -114,8 +114,8 @@ impl ReadProfile {
         let told = |task: Task| task.tid.is_some() || task.pid.is_some() || !names.strings.get(task.comm).is_empty();
         if !names.tasks().any(|(_, task)| told(task)) {
             bail!(
-                "{}: its samples do not say who ran: nobody can tell who had a core; print the text with \
-                 perf script -F +comm,tid",
+                "{}: its samples do not say which thread ran, so owners of cores are unknown; print the text with perf script -F \
+                 +comm,tid",
                 self.file.display()
             );
         }
@@ -300,7 +300,7 @@ impl<'a> Patience<'a> {
 
     fn is_over(&self) -> anyhow::Result<()> {
         match self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            true => bail!("broken off: nobody waits for it any more"),
+            true => bail!("cancelled: the client went away"),
             false => Ok(()),
         }
     }
@@ -332,7 +332,7 @@ fn told(file: &Path, error: ImportError) -> anyhow::Error {
     match error {
         ImportError::Read(source) => anyhow::anyhow!("{}: reading failed: {source}", file.display()),
         ImportError::NotThisFormat { expected } => {
-            anyhow::anyhow!("{}: this is no {expected} file; leave out --input to have it found out", file.display())
+            anyhow::anyhow!("{}: not a {expected} file; leave out --input to detect the format", file.display())
         }
         other => other.into(),
     }

@@ -24,7 +24,7 @@ pub fn find(
     let coverage = finder.coverage();
     if coverage.used == 0 {
         bail!(
-            "{}: no event that is selected ticks like a clock (it has {}): who had a core cannot be told; record cpu-clock or cycles",
+            "{}: no selected event is clock-like (it has {}), so owners of cores are unknown; record cpu-clock or cycles",
             read.file.display(),
             read.names.events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>().join(", ")
         );

@@ -75,18 +75,18 @@ impl Selection {
         if self.last.is_none() && !self.has_times() && source.file.is_dir() {
             self.last = Some(OF_A_DIRECTORY);
             warn(&format!(
-                "{}: its last 10 minutes; --last, --since and --until ask for others",
+                "{}: showing its last 10 minutes; use --last, --since or --until for others",
                 source.file.display()
             ));
         }
         let Some(last) = self.last else { return Ok(self) };
         let file = source.file.display();
         if super::is_stream(&source.file) || super::format_of(source)? == Some(Format::Folded) {
-            bail!("{file}: --last needs to know the newest sample beforehand; use --since");
+            bail!("{file}: --last needs a file whose newest sample is known in advance; use --since");
         }
         let outline = coroner_profile::import::outline(&source.file)?;
         let outline =
-            outline.with_context(|| format!("{file}: when its newest sample was taken cannot be told; use --since"))?;
+            outline.with_context(|| format!("{file}: the time of its newest sample is unknown; use --since"))?;
         let since = outline.last.saturating_sub(last.as_nanos() as u64);
         // Before the first sample a number would count from it.
         self.since = Some(Moment::Number(since)).filter(|_| since > outline.first);
@@ -197,7 +197,7 @@ fn filter(selection: &Selection, first: u64, clock: Option<Clock>) -> Result<Fil
     if let Some(empty) = ranges.iter().find(|range| range.is_empty()) {
         let seconds = |time: u64| (time as f64 - first as f64) / 1e9;
         return Err(format!(
-            "the stretch from {} s to {} s after the first sample is empty: it ends before it begins",
+            "the range from {} s to {} s after the first sample is empty: it ends before it begins",
             seconds(empty.start),
             seconds(empty.end)
         ));
@@ -226,8 +226,8 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
         Moment::Number(ns) | Moment::FromStart(ns) => Ok(first.saturating_add(ns)),
         Moment::Wall(_) | Moment::TimeOfDay(_) => {
             let clock = clock.ok_or(
-                "the file does not know the wall clock (perf record -k CLOCK_MONOTONIC notes it); \
-                 use seconds from the first sample",
+                "the file has no wall-clock times (perf record -k CLOCK_MONOTONIC stores them); use seconds from the first \
+                 sample",
             )?;
             // What to add to the recording's clock to have the wall clock.
             let ahead = i128::from(clock.wall_ns) - i128::from(clock.clock_ns);
@@ -250,12 +250,12 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
 pub fn nothing(read: &ReadProfile, selection: &Selection) -> String {
     let file = read.file.display();
     if read.report.samples == 0 && read.span.is_none() && read.first.is_some() {
-        return format!("{file}: none of its samples matches {}", selection.words());
+        return format!("{file}: none of its samples match {}", selection.words());
     }
     if read.report.samples == 0 {
-        let mut why = format!("{file}: there is no sample in it");
+        let mut why = format!("{file}: it has no samples");
         if read.report.truncated {
-            why.push_str("; the file is cut off");
+            why.push_str("; the file is truncated");
         }
         for oddity in &read.report.oddities {
             why.push_str(&format!("; {}", words::oddity(oddity)));
@@ -276,12 +276,12 @@ pub fn nothing(read: &ReadProfile, selection: &Selection) -> String {
         has.push(format!("cores {}", words::cores(&read.cores)));
     }
     if selection.cgroup.is_some() && read.names.tasks().all(|(_, task)| task.cgroup.is_none()) {
-        return format!("{file}: its samples do not say their cgroups; record with perf record --all-cgroups");
+        return format!("{file}: its samples have no cgroups; record with perf record --all-cgroups");
     }
     let events: Vec<&str> = read.names.events.iter().map(|event| event.name.as_str()).collect();
     has.push(format!("events {}", events.join(", ")));
     format!(
-        "{file}: none of its {} samples matches {}; it has {}",
+        "{file}: none of its {} samples match {}; it has {}",
         read.report.samples,
         selection.words(),
         has.join(", ")

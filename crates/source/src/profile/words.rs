@@ -27,16 +27,16 @@ pub fn cores(cores: &[u32]) -> String {
 /// What could not be used, in words.
 pub fn oddity(oddity: &Oddity) -> String {
     let what = match oddity.kind {
-        OddityKind::UnparsedLine => "lines could not be understood",
-        OddityKind::UnparsedFrame => "lines in stacks are no frames",
+        OddityKind::UnparsedLine => "lines could not be parsed",
+        OddityKind::UnparsedFrame => "lines in stacks are not frames",
         OddityKind::OverlongLine => "lines are too long and were skipped",
-        OddityKind::HeadlessStack => "stacks have no event before them; kept without task and time",
-        OddityKind::EmptyStack => "events have no stack; kept with their task alone",
-        OddityKind::PerfRecord => "records of perf's own (mmap, comm, fork) are no samples",
+        OddityKind::HeadlessStack => "stacks have no event line; kept without task and time",
+        OddityKind::EmptyStack => "events have no stack; kept with their task only",
+        OddityKind::PerfRecord => "records are perf's own (mmap, comm, fork), not samples",
         OddityKind::SourceLine => "source lines of frames were not kept",
-        OddityKind::StrayStack => "stacks lead nowhere from some frame on; kept up to there",
+        OddityKind::StrayStack => "stacks are broken from some frame on; kept up to there",
         OddityKind::BadRecord => "records could not be decoded",
-        OddityKind::Unsupported => "things in the file are not read",
+        OddityKind::Unsupported => "parts of the file are not supported",
     };
     let first: Vec<String> = oddity.first.iter().take(3).map(u64::to_string).collect();
     let place = match oddity.kind {

@@ -48,14 +48,14 @@ impl Page {
 pub fn refused(error: anyhow::Error) -> Refusal {
     Refusal::absent(
         format!("{error:#}"),
-        "choose another stretch of time, or fewer filters; /api/v1/source says what there is",
+        "choose another time range or fewer filters; /api/v1/source says what there is",
     )
 }
 
 fn no_evidence(shown: &Shown) -> Refusal {
     Refusal::absent(
-        format!("{}: holds a profile, no evidence of a node", shown.name),
-        "record one with coroner record; heatmaps and flame graphs are there",
+        format!("{}: has a CPU profile, but no data about a node", shown.name),
+        "record a node with coroner record; heatmaps and flame graphs are available",
     )
 }
 
@@ -80,7 +80,7 @@ impl Api for Page {
         let Some(name) = name(ask) else {
             return Err(Refusal::absent(
                 format!("{:?} is not here", ask.path),
-                "the page is at /, its data below /api/v1/ (docs/api.md)",
+                "the page is at /, its data at /api/v1/ (docs/api.md)",
             ));
         };
         if name == "progress" {
@@ -93,12 +93,12 @@ impl Api for Page {
             None => {
                 return Err(Refusal::not_yet(
                     "the profile is being read",
-                    "ask again; /api/v1/progress tells how far it is",
+                    "try again; /api/v1/progress shows how far it is",
                 ));
             }
         };
         match shown.replaced() {
-            Some(why) => Err(Refusal::gone(why, "start coroner view anew to see what is there now")),
+            Some(why) => Err(Refusal::gone(why, "restart coroner view to see the current content")),
             None => answer(shown, name, ask),
         }
     }
@@ -173,7 +173,7 @@ fn zombies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
             false => evidence,
         };
         let report = coroner_diagnosis::zombies::report(evidence);
-        let report = report.ok_or_else(|| anyhow::anyhow!("memory cgroups were not looked at in this recording"))?;
+        let report = report.ok_or_else(|| anyhow::anyhow!("this recording has no memory cgroups"))?;
         let mut document = documents::zombies::document(&report, evidence, &wanted);
         document["growth"] = growth;
         Ok(document)
@@ -210,7 +210,7 @@ fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
     match shown.has_samples() {
         true => Ok(()),
         false => Err(Refusal::absent(
-            format!("{}: this recording holds no CPU samples", shown.name),
+            format!("{}: this recording has no CPU samples", shown.name),
             "the flight recorder takes them: coroner record --dir DIR",
         )),
     }

@@ -141,7 +141,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let range = range(ask, shown)?.unwrap_or_else(|| whole.clone());
     let range = range.start.max(whole.start)..range.end.min(whole.end);
     if range.is_empty() {
-        return Err(Refusal::absent("nothing was recorded then", "choose a stretch within the source's length"));
+        return Err(Refusal::absent("nothing was recorded in this range", "choose a range within the source's length"));
     }
     let wanted = count(ask, "columns", 1200, 1..=8000)?;
     let step = (range.end - range.start).div_ceil(wanted as u64);
@@ -151,7 +151,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let interval = sample_interval(shown, &range);
     let by_samples = interval.is_some_and(|interval| !with_looks || (step < LOOK && interval < LOOK));
     if !by_samples && !with_looks {
-        return Err(Refusal::absent("the cores were not looked at then", "choose another stretch"));
+        return Err(Refusal::absent("the cores were not recorded in this range", "choose another range"));
     }
     let nics = nics(&parts);
     let mut grid = if by_samples {
@@ -278,7 +278,7 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         (looks.collect::<Vec<_>>(), covered.collect::<Vec<Range>>())
     });
     if ask.is_cancelled() {
-        return Err(Refusal::failed("nobody waits for it any more"));
+        return Err(Refusal::failed("cancelled: the client went away"));
     }
     let (looks, covered): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     let (looks, covered) = (looks.concat(), covered.concat());
@@ -361,11 +361,11 @@ fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<C
 fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refusal> {
     let (counted, part) = count_samples(shown, ask, columns)?;
     let Some(Counted { map, names }) = counted else {
-        return Err(Refusal::absent("no core was sampled then", "choose another stretch"));
+        return Err(Refusal::absent("no core was sampled in this range", "choose another range"));
     };
     if map.columns == 0 {
         return Err(Refusal::absent(
-            "no sample of this stretch tells its core, or no event ticks like a clock",
+            "no sample in this range has a core, or no event is clock-like",
             "record cpu-clock or cycles of all cores: perf record -a",
         ));
     }

@@ -21,7 +21,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     let format = ask.get("format").unwrap_or("folded");
     let inverted = ask.is_set("invert");
     if inverted && format != "svg" {
-        return Err(Refusal::bad("invert is for svg", "other tools invert by themselves"));
+        return Err(Refusal::bad("invert is for svg", "other tools can invert themselves"));
     }
     let mut body = Vec::new();
     let written = match format {

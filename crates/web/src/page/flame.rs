@@ -224,7 +224,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         }
     };
     if before.range.is_empty() && !now.range.is_empty() && ask.get("base") == Some("rest") {
-        return Err(Refusal::bad("the selection is everything: there is no rest", "select a part first"));
+        return Err(Refusal::bad("everything is selected: there is no rest to compare with", "select a part first"));
     }
     let (inverted, with_idle) = (ask.is_set("invert"), ask.is_set("idle"));
     let side = |selection: &_| -> Result<(Side, f64), Refusal> {
@@ -239,7 +239,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     };
     let ((before, baseline_part), (after, part)) = (before?, after?);
     if before.read.selected == 0 && after.read.selected == 0 {
-        return Err(Refusal::absent("nothing is selected, neither now nor in the baseline", "choose other stretches"));
+        return Err(Refusal::absent("no samples are selected, neither now nor in the baseline", "choose other ranges"));
     }
     let tree = diff::diff(&before.tree(inverted), &after.tree(inverted));
     let risers = find_risers(&before, &after);

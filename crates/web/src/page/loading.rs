@@ -63,7 +63,7 @@ impl Loading {
                 let shown = reading.import(source, most_kept).map_err(|error| format!("{error:#}"));
                 let _ = reading.done.set(shown);
             })
-            .context("no thread can be started")?;
+            .context("cannot start a thread")?;
         Ok(loading)
     }
 
@@ -81,13 +81,14 @@ impl Loading {
         let name = self.name.clone();
         if let Some(kept) = Kept::load(&source, most_kept, &self.read)? {
             if kept.samples.is_empty() {
-                anyhow::bail!("{name}: there is no sample in it");
+                anyhow::bail!("{name}: it has no samples");
             }
             // Any text has lines that could be taken for stacks.
             let unread = kept.report.count(OddityKind::UnparsedLine);
             if unread > 2 * kept.report.samples {
                 anyhow::bail!(
-                    "{name}: this is no profile that coroner knows: {unread} of its {} lines could not be read, and only {} looked like samples",
+                    "{name}: not a known profile format: {unread} of its {} lines could not be parsed, and only {} looked like \
+                    samples",
                     kept.report.lines,
                     kept.report.samples
                 );
@@ -109,7 +110,7 @@ impl Loading {
     /// Where to write; not after the end, when nobody would remove it.
     fn make_temporary(&self) -> anyhow::Result<PathBuf> {
         let mut temporary = self.temporary();
-        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "broken off");
+        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
         Ok(temporary.insert(Temporary::new()?).path())
     }
 

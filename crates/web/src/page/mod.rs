@@ -23,7 +23,7 @@ use std::path::Path;
 /// A file that cannot be shown is told at once, not by the page.
 fn must_be_readable(path: &Path) -> anyhow::Result<()> {
     if path == Path::new("-") {
-        bail!("the page cannot show the standard input; save it to a file first");
+        bail!("the page cannot show standard input; save it to a file first");
     }
     std::fs::metadata(path).map(drop).with_context(|| path.display().to_string())
 }

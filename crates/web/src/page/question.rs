@@ -31,7 +31,7 @@ pub fn share(ask: &Ask, name: &str, default: f64) -> Result<f64, Refusal> {
     }
 }
 
-const NS: &str = "expected nanoseconds from the beginning of the source (start_ns of /source)";
+const NS: &str = "expected nanoseconds from the start of the source (start_ns of /source)";
 
 /// `from` and `to`, with a prefix for the baseline's.
 fn ends(ask: &Ask, prefix: &str) -> Result<(Option<u64>, Option<u64>), Refusal> {
@@ -49,7 +49,7 @@ pub fn range(ask: &Ask, shown: &Shown) -> Result<Option<Range>, Refusal> {
     let axis = shown.axis();
     let range = axis.absolute(from.unwrap_or(0))..to.map_or(shown.end(), |to| axis.absolute(to));
     match range.is_empty() {
-        true => Err(Refusal::bad("from is not before to", "choose a stretch that is not empty")),
+        true => Err(Refusal::bad("from must be before to", "choose a range that is not empty")),
         false => Ok(Some(range)),
     }
 }

@@ -214,7 +214,7 @@ impl Shown {
             if !is_directory && recording::outline(&path)?.samples.is_some() {
                 return Shown::timeless(source, name);
             }
-            bail!("{}: nothing was recorded in it yet; try again in some seconds", path.display());
+            bail!("{}: nothing was recorded yet; try again in a few seconds", path.display());
         };
         let is_live = is_directory && directory::is_live(&path);
         let kind = match parts.first() {
@@ -340,7 +340,7 @@ impl Shown {
             return None;
         }
         let is_current = self.files().parts.iter().all(Part::is_current);
-        (!is_current).then(|| format!("{}: was changed, replaced or removed since it was opened", self.name))
+        (!is_current).then(|| format!("{}: changed, replaced or removed since it was opened", self.name))
     }
 
     pub fn has_evidence(&self) -> bool {
@@ -423,7 +423,7 @@ impl Shown {
             args.since = wall(range.start);
             args.until = wall(range.end);
             if args.since.is_none() {
-                bail!("{}: does not know the wall clock, so no part of it can be judged; judge all of it", self.name);
+                bail!("{}: has no wall-clock times, so only all of it can be diagnosed, not a part", self.name);
             }
         }
         Ok(recorded::read_path(self.path(), &args)?.evidence)
@@ -439,7 +439,7 @@ impl Shown {
 fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
     let (found, _) = segments::list(directory).with_context(|| directory.display().to_string())?;
     if found.is_empty() && known.is_empty() {
-        bail!("{}: there is no segment of a recorder in this directory", directory.display());
+        bail!("{}: this directory has no recorder segments", directory.display());
     }
     let part = |segment: &segments::Segment| {
         let is_known = |part: &&Part| part.path == segment.path && part.outline.about.sealed && part.is_current();

@@ -96,7 +96,7 @@ pub fn gaps(shown: &Shown) -> Vec<Value> {
     for part in parts.iter() {
         if let Some((end, boot)) = end.filter(|(end, _)| part.range.start.saturating_sub(*end) > GAP) {
             let why = match *boot == part.outline.boot_id {
-                true => "nothing was recorded then: the recorder did not run, could not write, or that segment is gone",
+                true => "nothing was recorded: the recorder was not running, could not write, or the segment is gone",
                 false => "the node was booted",
             };
             gaps.push(json!({ "from": axis.relative(end), "to": axis.relative(part.range.start), "why": why }));

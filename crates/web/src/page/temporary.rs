@@ -23,7 +23,7 @@ impl Temporary {
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir();
         let directory = directory.with_context(|| {
             format!(
-                "{}: no temporary directory can be made; TMPDIR names another place",
+                "{}: cannot create a temporary directory; set TMPDIR to another place",
                 std::env::temp_dir().display()
             )
         })?;

@@ -364,11 +364,11 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         }
     };
     add(zombies, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
-    add(waits(evidence, steps, &at), "runqueue-delay", "threads that wait for a core", "s/s", "max", 1e-9 / seconds);
+    add(waits(evidence, steps, &at), "runqueue-delay", "threads waiting for a core", "s/s", "max", 1e-9 / seconds);
     add(
         moved(Source::Softnet, &|_, name| name == "dropped"),
         "softnet-drops",
-        "packets dropped by softnet",
+        "packets dropped (softnet)",
         "packets",
         "sum",
         1.0,
@@ -376,7 +376,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     add(
         moved(Source::Softnet, &|_, name| name == "time_squeeze"),
         "softnet-squeezes",
-        "softnet ran out of time",
+        "softnet budget exhausted",
         "times",
         "sum",
         1.0,
@@ -390,20 +390,13 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         "sum",
         1.0,
     );
-    add(
-        moved(Source::TxTimeout, &|_, _| true),
-        "nic-tx-timeouts",
-        "transmit timeouts of NIC queues",
-        "times",
-        "sum",
-        1.0,
-    );
+    add(moved(Source::TxTimeout, &|_, _| true), "nic-tx-timeouts", "NIC transmit timeouts", "times", "sum", 1.0);
     // µs in a column, as percent of it.
     let percent = 1e-4 / seconds;
     for (id, title, what) in [
-        ("pressure-cpu", "something waited for a core", "cpu"),
-        ("pressure-memory", "something waited for memory", "memory"),
-        ("pressure-io", "something waited for a disk", "io"),
+        ("pressure-cpu", "CPU pressure (some)", "cpu"),
+        ("pressure-memory", "memory pressure (some)", "memory"),
+        ("pressure-io", "I/O pressure (some)", "io"),
     ] {
         add(
             moved(Source::Pressure, &|subject, name| subject == what && name == "some_us"),
@@ -417,7 +410,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     add(
         moved(Source::CgroupCpu, &|_, name| name == "throttled_us"),
         "throttled",
-        "cgroups held back by their CPU quota",
+        "cgroups throttled by their CPU quota",
         "ms",
         "sum",
         1e-3,
@@ -433,7 +426,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
             restarts.spread(at(unit.at), at(unit.at), f64::from(now - before));
         }
     }
-    add(restarts, "unit-restarts", "restarts of units", "restarts", "sum", 1.0);
+    add(restarts, "unit-restarts", "unit restarts", "restarts", "sum", 1.0);
     series
 }
 
@@ -472,13 +465,13 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
     // µs of a minute, as percent of it.
     let percent = 100.0 / 60e6;
     add(&|m| m.zombies_dead, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
-    add(&|m| m.softnet_drops, "softnet-drops", "packets dropped by softnet", "packets", "sum", 1.0);
-    add(&|m| m.nic_resets, "nic-resets", "resets of NICs", "resets", "sum", 1.0);
-    add(&|m| m.cpu_stall_us, "pressure-cpu", "something waited for a core", "%", "max", percent);
-    add(&|m| m.memory_stall_us, "pressure-memory", "something waited for memory", "%", "max", percent);
-    add(&|m| m.io_stall_us, "pressure-io", "something waited for a disk", "%", "max", percent);
-    add(&|m| m.unit_restarts, "unit-restarts", "restarts of units", "restarts", "sum", 1.0);
-    add(&|m| m.oom_kills, "oom-kills", "processes killed for memory", "kills", "sum", 1.0);
+    add(&|m| m.softnet_drops, "softnet-drops", "packets dropped (softnet)", "packets", "sum", 1.0);
+    add(&|m| m.nic_resets, "nic-resets", "NIC resets", "resets", "sum", 1.0);
+    add(&|m| m.cpu_stall_us, "pressure-cpu", "CPU pressure (some)", "%", "max", percent);
+    add(&|m| m.memory_stall_us, "pressure-memory", "memory pressure (some)", "%", "max", percent);
+    add(&|m| m.io_stall_us, "pressure-io", "I/O pressure (some)", "%", "max", percent);
+    add(&|m| m.unit_restarts, "unit-restarts", "unit restarts", "restarts", "sum", 1.0);
+    add(&|m| m.oom_kills, "oom-kills", "OOM kills", "kills", "sum", 1.0);
     series
 }
 

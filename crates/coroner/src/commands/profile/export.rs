@@ -84,13 +84,13 @@ pub fn run(args: ExportArgs) -> anyhow::Result<Exit> {
     let to = out::format(&args.output)?;
     let path = args.output.output.as_deref();
     if args.json && path.is_none_or(|path| path == Path::new("-")) {
-        bail!("--json prints a summary to the standard output, so the export needs a file: -o FILE");
+        bail!("--json prints a summary to standard output, so the export needs a file: -o FILE");
     }
     out::must_not_be(path, &source.file)?;
     let summary = match to {
         OutputFormat::Svg => flame::write_picture(&source, &selection, &args.output, false)?,
         OutputFormat::Coroner => {
-            let path = path.context("a recording cannot go to the standard output; say -o X.coroner")?;
+            let path = path.context("a recording cannot be written to standard output; use -o X.coroner")?;
             Summary::of(super::import::write(&source, &selection, path)?)
         }
         _ => write(&source, &selection, &args.output, to)?,
@@ -126,12 +126,12 @@ pub fn write(
 /// Whole text to folded stacks: the short way, which keeps no samples and may take several threads.
 fn fold_text(source: &ProfileSource, output: &OutputArgs) -> anyhow::Result<Summary> {
     let name = source.file.display();
-    let file = File::open(&source.file).with_context(|| format!("{name}: cannot be opened"))?;
+    let file = File::open(&source.file).with_context(|| format!("{name}: cannot open it"))?;
     let options = fold::Options { threads: usize::from(output.threads), ..fold::Options::default() };
     let (folded, report) =
-        reading(source, || fold::file(&file, &options)).with_context(|| format!("{name}: cannot be read"))?;
+        reading(source, || fold::file(&file, &options)).with_context(|| format!("{name}: cannot read it"))?;
     if folded.is_empty() {
-        bail!("{name}: there is no sample in it");
+        bail!("{name}: it has no samples");
     }
     out::write(output.output.as_deref(), |to| folded.write(to))?;
     let format = Format::PerfScript.id();

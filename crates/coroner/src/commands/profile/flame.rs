@@ -30,14 +30,14 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
     }
     match to {
         Some(OutputFormat::Coroner) => {
-            bail!("a recording is no flame graph; `coroner export FILE -o X.coroner` cuts one")
+            bail!("a recording is not a flame graph; `coroner export FILE -o X.coroner` extracts one")
         }
         Some(OutputFormat::Svg) => {
             write_picture(&source, &selection, &args.output, args.invert)?.warn();
         }
         Some(OutputFormat::Folded) if args.invert => write_inverted(&source, &selection, &args.output)?.warn(),
         Some(_) if args.invert => {
-            bail!("--invert is for pictures, folded stacks and the terminal; other tools invert by themselves")
+            bail!("--invert is for SVG, folded stacks and the terminal; other tools can invert themselves")
         }
         Some(to) => export::write(&source, &selection, &args.output, to)?.warn(),
         None => {
@@ -58,7 +58,7 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
 fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<OutputFormat>) -> anyhow::Result<Exit> {
     let (source, selection) = now;
     if profile::is_stream(&source.file) && args.diff.diff.as_deref().is_none_or(|file| file == source.file) {
-        bail!("the standard input can be read only once; compare files");
+        bail!("standard input can only be read once; compare files");
     }
     let (old_source, old_selection) = baseline(&args.diff, &source, &selection);
     let old_selection = old_selection.resolved(&old_source)?;
@@ -66,11 +66,11 @@ fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<Output
     let before = reading(&old_source, || read_side(&old_source, &old_selection, with_idle, false))?;
     let after = reading(&source, || read_side(&source, &selection, with_idle, false))?;
     if before.read.selected == 0 && after.read.selected == 0 {
-        bail!("nothing is selected, neither now nor in the baseline; there is nothing to compare");
+        bail!("no samples are selected, neither now nor in the baseline; nothing to compare");
     }
     if before.read.selected > 0 && after.read.selected > 0 && before.event_name() != after.event_name() {
         warn(&format!(
-            "the two sides count different events, {} and {}: only shares can be compared",
+            "the two sides count different events ({} and {}): only shares can be compared",
             before.event_name(),
             after.event_name()
         ));
@@ -84,7 +84,7 @@ fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<Output
             out::write(args.output.output.as_deref(), |to| svg::write_diff(&tree, &options, to))?;
             Summary::of(after.read).warn();
         }
-        Some(_) => bail!("a difference can be written as .svg only; --json has its numbers"),
+        Some(_) => bail!("a difference can only be written as .svg; --json has the numbers"),
         None if args.json => print(&documents::flame::difference(&before, &after, &tree, &risers))?,
         None => print(&flame_text::difference(&before, &after, &tree, &risers, terminal::width()))?,
     }

@@ -17,9 +17,7 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     let name = args.output.to_string_lossy();
     if name == "-" || [".svg", ".folded", ".gz", ".json", ".pb", ".data", ".txt"].iter().any(|end| name.ends_with(end))
     {
-        bail!(
-            "{name}: import writes a recording, a file of its own: name it X.coroner; `coroner export` writes other formats"
-        );
+        bail!("{name}: import writes a recording; name it X.coroner. `coroner export` writes other formats");
     }
     let read = write(&args.source.source(), &Selection::default(), &args.output)?;
     if args.json {

@@ -13,7 +13,7 @@ pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
     if let Some(format) = output.to {
         return Ok(format);
     }
-    let path = output.output.as_deref().context("say where to: -o FILE")?;
+    let path = output.output.as_deref().context("name the output file: -o FILE")?;
     let name = path.to_string_lossy().to_lowercase();
     let ends = |with: &[&str]| with.iter().any(|end| name.ends_with(end));
     Ok(match () {
@@ -22,7 +22,7 @@ pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
         () if ends(&[".pb.gz", ".pprof", ".pb"]) => OutputFormat::Pprof,
         () if ends(&[".speedscope.json", ".speedscope"]) => OutputFormat::Speedscope,
         () if ends(&[".coroner"]) => OutputFormat::Coroner,
-        () => bail!("{}: the name does not tell the format; end it in {NAMES}, or say --to FORMAT", path.display()),
+        () => bail!("{}: cannot tell the format from the name; end it in {NAMES}, or use --to FORMAT", path.display()),
     })
 }
 
@@ -34,7 +34,7 @@ pub fn must_not_be(output: Option<&Path>, input: &Path) -> anyhow::Result<()> {
         && id(output).is_some()
         && id(output) == id(input)
     {
-        bail!("{}: this is the file to read; write to another", output.display());
+        bail!("{}: this is the input file; write to another one", output.display());
     }
     Ok(())
 }
@@ -66,11 +66,11 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
             let mut stdout = BufWriter::new(io::stdout().lock());
             return match write(&mut stdout).and_then(|()| stdout.flush()) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                written => written.context("cannot write to the standard output"),
+                written => written.context("cannot write to standard output"),
             };
         }
     };
-    let cannot = || format!("{}: cannot be written", path.display());
+    let cannot = || format!("{}: cannot write it", path.display());
     let path = &destination(path).with_context(cannot)?;
     // A device or a pipe is written to, not replaced.
     if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {

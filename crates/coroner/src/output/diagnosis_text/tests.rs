@@ -23,7 +23,7 @@ fn the_root_cause_comes_first_and_each_link_after_its_cause() {
     in_order(
         &told,
         &[
-            "VERDICT critical, likely: not all of it could be seen",
+            "VERDICT critical, likely: not everything could be seen",
             "Likely root cause: ecs.service crashloops: 4.0 restarts per minute (unit-crashloop)",
             "ecs.service ends and is started again and again.",
             "Also: ecs.service has no work here (agent-unused)",
@@ -37,7 +37,7 @@ fn the_root_cause_comes_first_and_each_link_after_its_cause() {
             "What to do: Switch it off: `systemctl disable --now ecs.service`, then reboot.",
             "But: Disabling alone frees nothing.",
             "If nothing is done: It happens again",
-            "Ruled out - huge pages: 0.1 % of the kernel's time - also (-v says why): oom-kill",
+            "Ruled out - huge pages: 0.1 % of the kernel's time - also (-v shows why): oom-kill",
             "Not seen - whether there is gpu-xid",
             "coroner --explain unit-crashloop",
         ],
@@ -53,7 +53,7 @@ fn verbose_has_the_findings_their_evidence_and_all_reasons() {
         &told,
         &[
             "VERDICT",
-            "What the verdict rests on",
+            "Findings behind the verdict",
             "Detail of nic-reset.",
             "fact of nic-reset waited: 42 ms",
             "Detail of agent-unused.",
@@ -127,10 +127,10 @@ fn without_a_cause_it_says_what_is_needed() {
     in_order(
         &text(&unexplained(), false),
         &[
-            "No cause found for what hurts:",
+            "Problems found, but not their cause:",
             "CRITICAL nic-reset nic eth0",
             "What to do: Remedy of nic-reset.",
-            "To name its cause we need what ran on the core that serves the queue. To get that: `coroner record --dir DIR`, then look at its incidents.",
+            "To find its cause: what ran on the core that serves the queue. Run `coroner record --dir DIR`, then look at its incidents.",
             "huge pages: 0.1 %",
         ],
     );
@@ -149,7 +149,7 @@ fn other_problems_stand_below_the_verdict() {
     both.findings.push(other);
     in_order(
         &text(&both, false),
-        &["VERDICT", "Other problems, whose cause was not found", "WARNING gpu-xid gpu 0", "Ruled out"],
+        &["VERDICT", "Other problems, cause not found", "WARNING gpu-xid gpu 0", "Ruled out"],
     );
 }
 
@@ -162,10 +162,10 @@ fn a_healthy_node_gets_few_words() {
         &[
             "Nothing wrong in what was seen.",
             "Worth knowing - core 1 dropped 3 packets (softnet-drop)",
-            "Ruled out (-v says why): oom-kill, huge-pages.",
+            "Ruled out (-v shows why): oom-kill, huge-pages.",
         ],
     );
-    assert!(!told.contains("No cause found") && !told.contains("Detail of"), "{told}");
+    assert!(!told.contains("Problems found") && !told.contains("Detail of"), "{told}");
 }
 
 #[test]

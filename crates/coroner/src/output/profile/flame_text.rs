@@ -27,7 +27,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     };
     if side.idle > 0 {
         let (idle, busy) = (side.idle_total as f64, tree.total() as f64);
-        shown.push_str(&format!("; besides, cores were idle in {:.1} % of all", 100.0 * idle / (idle + busy)));
+        shown.push_str(&format!("; in addition, cores were idle for {:.1} % of all", 100.0 * idle / (idle + busy)));
     }
     let _ = writeln!(out, "\n{}", bold(&printable(&shown)));
     others(side, &mut out);
@@ -56,11 +56,14 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     }
     if least > 1 {
         let percent = 100.0 * least as f64 / total;
-        let _ =
-            writeln!(out, "{}", dim(&format!("stacks below {percent:.2} % are left out here; _[k] is the kernel\'s")));
+        let _ = writeln!(
+            out,
+            "{}",
+            dim(&format!("stacks below {percent:.2} % are not shown; _[k] marks kernel functions"))
+        );
     }
     let what = if inverted { "Commands" } else { "Functions" };
-    let _ = writeln!(out, "\n{}", bold(&format!("{what} that cost most by themselves")));
+    let _ = writeln!(out, "\n{}", bold(&format!("{what} with the highest own cost")));
     let mut own: HashMap<&str, u64> = HashMap::new();
     for (at, node) in tree.nodes.iter().enumerate().skip(1) {
         *own.entry(tree.name(at as u32)).or_default() += node.own;
@@ -147,14 +150,14 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
     out.push_str(&header(&after.read, &after.selection, width));
     for (side, what) in [(before, "in the baseline"), (after, "now")] {
         if side.read.selected == 0 {
-            let _ = writeln!(out, "nothing was sampled {what}: its shares are 0");
+            let _ = writeln!(out, "no samples {what}: its shares are 0");
         }
     }
-    let _ = writeln!(out, "\n{}", bold("Risers: shares of the time that was not idle"));
+    let _ = writeln!(out, "\n{}", bold("What rose (shares of the non-idle time)"));
     if before.read.selected == 0 {
-        let _ = writeln!(out, "  cannot be told: there is nothing in the baseline to rise against");
+        let _ = writeln!(out, "  cannot tell: the baseline is empty");
     } else if risers.is_empty() {
-        let _ = writeln!(out, "  none: no command and no kernel function rose beyond chance");
+        let _ = writeln!(out, "  nothing: no command or kernel function rose beyond chance");
     }
     for riser in risers {
         let what = match (riser.what, &riser.mostly_in) {

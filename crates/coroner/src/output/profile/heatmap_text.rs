@@ -75,9 +75,9 @@ pub fn by_core(
     }
     let columns = width.saturating_sub(MARGIN).max(20);
     let what = match (only, &asked) {
-        (Some(pid), _) => format!("only process {pid} was recorded: who else had these cores is not known"),
-        (None, Some(_)) => "height: the share of what was asked for".to_owned(),
-        (None, None) => "a letter: one thread had the core for itself (small: mostly)".to_owned(),
+        (Some(pid), _) => format!("only process {pid} was recorded: what else ran on these cores is unknown"),
+        (None, Some(_)) => "height: share of the selected samples".to_owned(),
+        (None, None) => "letter: one thread had the core to itself (lower case: mostly)".to_owned(),
     };
     let _ = writeln!(
         out,
@@ -101,14 +101,15 @@ pub fn by_core(
         out,
         "{}",
         dim(
-            "        · idle  ▁▂▃▄▅▆▇█ busy, shared  ▒ mostly interrupts  - no samples here: idle or lost  (blank: none anywhere)"
+            "        · idle  ▁▂▃▄▅▆▇█ busy, shared  ▒ mostly interrupts  - no samples on this core: idle or lost  (blank: none \
+             on any core)"
         )
     );
     owners(read, map, &letters, &mut out);
     for (count, what) in [
-        (map.left_out, "samples without a time or a core, or too far off, are not shown"),
-        (map.other_events, "samples of events that do not tick like a clock are not counted"),
-        (map.late, "samples came too late to name an owner by"),
+        (map.left_out, "samples without a time or core, or with an implausible time, are not shown"),
+        (map.other_events, "samples of events that are not clock-like are not counted"),
+        (map.late, "samples came too late to determine an owner"),
     ] {
         if count > 0 {
             let _ = writeln!(out, "{}", dim(&format!("{} {what}", super::thousands(count))));
@@ -234,7 +235,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
         out,
         "\n{}",
         bold(&format!(
-            "A column for each second, rows are parts of it · fullest cell {} samples",
+            "One column per second, rows are parts of it · fullest cell: {} samples",
             (f64::from(map.largest) * 10.0).round() / 10.0
         ))
     );
@@ -268,7 +269,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
     }
     if let (true, Some(ns)) = (map.is_weighed, map.sample_ns) {
         let what = format!(
-            "samples came at several rates: each counts by the time that it stands for ({:.1} ms of a core are one)",
+            "samples have several rates: each counts by the time it stands for ({:.1} ms of a core count as one)",
             ns as f64 / 1e6
         );
         let _ = writeln!(out, "{}", dim(&what));
@@ -277,7 +278,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
         let _ = writeln!(
             out,
             "{}",
-            dim(&format!("{} samples without a time, or too far off, are not shown", map.left_out))
+            dim(&format!("{} samples without a time, or with an implausible time, are not shown", map.left_out))
         );
     }
     out.push_str(&footer(read, width));

@@ -80,19 +80,19 @@ pub fn counted(count: u64, what: &str) -> String {
 pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if report.truncated {
-        notes.push("the file is cut off or damaged at its end; this is what is there".to_owned());
+        notes.push("the file is truncated or damaged at its end; this is what could be read".to_owned());
     }
     if report.lost > 0 {
         notes.push(format!("{} samples were lost while recording", thousands(report.lost)));
     }
     if report.out_of_order > 0 {
-        notes.push(format!("{} samples stood behind younger ones; put in order", thousands(report.out_of_order)));
+        notes.push(format!("{} samples were out of order; sorted", thousands(report.out_of_order)));
     }
     notes.extend(report.oddities.iter().map(|odd| printable(&oddity(odd))));
     if let Some(first) = unnamed.first() {
         let more = match unnamed.len() {
             1 => String::new(),
-            n => format!("; so with {} more (--json has all)", n - 1),
+            n => format!("; same for {} more (--json has all)", n - 1),
         };
         notes.push(format!("names: {}{more}", printable(first)));
     }

@@ -34,7 +34,7 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: 
     let least = shown.threshold.as_secs_f64() * 1e3;
     out.push('\n');
     if found.is_empty() {
-        let _ = writeln!(out, "{}", good(&format!("No thread had a core for itself for {least} ms or longer.")));
+        let _ = writeln!(out, "{}", good(&format!("No thread had a core to itself for {least} ms or longer.")));
         out.push_str(&remarks(read, coverage, width));
         return out;
     }
@@ -61,7 +61,7 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: 
         let at = read.seconds(longest.start);
         let _ = writeln!(
             out,
-            "\nWhat it did in the longest: coroner flame {} --core {} --since {at:.3} --until {:.3}",
+            "\nFor the longest one: coroner flame {} --core {} --since {at:.3} --until {:.3}",
             read.file.display(),
             longest.core,
             at + longest.length as f64 / 1e9
@@ -96,7 +96,7 @@ fn remarks(read: &ReadProfile, coverage: &Coverage, width: usize) -> String {
     let mut out: String = notes(coverage).iter().map(|note| dim(&wrap(note, width, 0))).collect();
     if let Some(pid) = read.only_process() {
         let note =
-            format!("only process {pid} was recorded: who else ran on these cores is not known (perf record -a)");
+            format!("only process {pid} was recorded: what else ran on these cores is unknown (use perf record -a)");
         out.push_str(&dim(&wrap(&note, width, 0)));
     }
     out.push_str(&footer(read, width));
@@ -118,8 +118,8 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
     let mut about = Vec::new();
     about.extend(read.wall(run.start).map(wall_clock));
     about.push(format!("± {:.0} ms, {:.0} % in the kernel", run.uncertainty as f64 / 1e6, run.kernel * 100.0));
-    about.extend(run.before.map(|before| format!("before it {} ran there", task(names, before))));
-    about.extend(run.after.map(|after| format!("after it {}", task(names, after))));
+    about.extend(run.before.map(|before| format!("before: {}", task(names, before))));
+    about.extend(run.after.map(|after| format!("after: {}", task(names, after))));
     if run.pauses > 0 {
         let pauses = match run.pauses {
             1 => format!("one pause of {:.0} ms", run.longest_pause as f64 / 1e6),
@@ -130,10 +130,10 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
         about.push(format!("it had {:.1} % of that time, with {pauses}", run.share() * 100.0));
     }
     if run.foreign > 0 {
-        about.push(format!("{} of {} samples were others'", run.foreign, run.samples + run.foreign));
+        about.push(format!("{} of {} samples belong to others", run.foreign, run.samples + run.foreign));
     }
     if run.gaps > 0 {
-        about.push(format!("nobody sampled {:.0} ms of it", run.unseen as f64 / 1e6));
+        about.push(format!("no samples for {:.0} ms of it", run.unseen as f64 / 1e6));
     }
     if !run.absent.is_empty() {
         let absent: Vec<String> = run
@@ -166,11 +166,11 @@ fn notes(coverage: &Coverage) -> Vec<String> {
             notes.push(format!("{} {what}", thousands(count)));
         }
     };
-    note(coverage.left_out, "samples without a time or a core were not used");
-    note(coverage.other_events, "samples of events that do not tick like a clock were not used");
+    note(coverage.left_out, "samples without a time or core were not used");
+    note(coverage.other_events, "samples of events that are not clock-like were not used");
     note(coverage.late, "samples came too late to be used");
-    note(coverage.restarts, "times the clock went back, as in two files put together");
-    note(coverage.by_chance, "runs were long enough, but are as likely by chance at this rate of sampling");
+    note(coverage.restarts, "times the clock went backwards, as in concatenated files");
+    note(coverage.by_chance, "runs were long enough, but may be chance at this sampling rate");
     note(coverage.not_kept, "shorter runs were not kept");
     notes
 }

@@ -137,7 +137,7 @@ fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
     assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
     let fired = &node.fired[0];
     assert_eq!((fired.code.as_str(), fired.core), ("core-monopolised", Some(1)));
-    assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 for itself");
+    assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 to itself");
     assert!(fired.at.since(born) < Duration::from_millis(1300), "{:?}", fired.at);
     // It ends, and programs fill the core: that is another story, until the next one comes.
     assert_eq!(node.run(100, USER), 0);
