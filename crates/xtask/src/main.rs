@@ -1,4 +1,5 @@
-//! Chores of the project that are not tests: `cargo xtask bench` measures what docs/benchmarks.md claims.
+//! Chores of the project: `cargo xtask bench` measures what docs/benchmarks.md claims, `cargo xtask steady` finds tests that fail now
+//! and then.
 
 mod bench;
 mod bench_profile;
@@ -8,8 +9,10 @@ mod bench_view;
 mod bench_zombies;
 mod big_node;
 mod flamescope;
+mod steady;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Chores of the project")]
@@ -31,6 +34,21 @@ enum Command {
         #[arg(long, default_value_t = 3)]
         runs: u32,
     },
+    /// Run the host and browser tests again and again, and print which failed how often. Needs root, as they do.
+    ///
+    /// Runs every program of `cargo test --release` and browser-tests. Keeps what they print in target/steady where something fails;
+    /// then the exit code is 1.
+    Steady {
+        /// How often.
+        #[arg(long, default_value_t = 3)]
+        runs: u32,
+        /// Beside `stress-ng --cpu 2 --fork 1 --hdd 1`.
+        #[arg(long)]
+        load: bool,
+        /// Only tests whose name contains one of these.
+        #[arg(value_name = "TEST")]
+        tests: Vec<String>,
+    },
     /// The load of `bench profile:monopolies`.
     #[command(hide = true)]
     Bursts {
@@ -45,11 +63,17 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
-        Command::Bench { filter, runs } => bench::run(filter.as_deref().unwrap_or(""), runs.max(1)),
+        Command::Bench { filter, runs } => bench::run(filter.as_deref().unwrap_or(""), runs.max(1))?,
+        Command::Steady { runs, load, tests } => {
+            if !steady::run(runs.max(1), load, &tests)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::Bursts { seed, seconds, threshold_ms, truth } => {
-            bench_profile::monopolies::workload::run(seed, seconds, threshold_ms, &truth)
+            bench_profile::monopolies::workload::run(seed, seconds, threshold_ms, &truth)?;
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
