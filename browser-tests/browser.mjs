@@ -30,11 +30,15 @@ function executable() {
   throw new Error("no Chromium found; name one in $CHROMIUM");
 }
 
+// A loaded machine may take long for anything.
+const PATIENCE = 120_000;
+
 // A browser with an empty profile of its own, which is gone after close().
 export async function launch(options = {}) {
   const profile = mkdtempSync(join(tmpdir(), "coroner-browser-"));
   const context = await chromium.launchPersistentContext(profile, {
-    headless: true, executablePath: executable(), args: FLAGS, viewport: { width: 1280, height: 900 }, ...options });
+    headless: true, executablePath: executable(), args: FLAGS, viewport: { width: 1280, height: 900 }, timeout: PATIENCE, ...options });
+  context.setDefaultTimeout(PATIENCE);
   const close = async () => {
     await context.close();
     rmSync(profile, { recursive: true, force: true, maxRetries: 5 });

@@ -13,7 +13,7 @@ const skip = process.getuid() === 0 ? false : "needs root";
 const HOST_LOCK = "/tmp/coroner-host-tests.lock";
 const dir = mkdtempSync(join(tmpdir(), "coroner-recorder-")), place = join(dir, "recorded"), text = 'deploy "7" begins <b>now</b>';
 // The page looks for news every ten seconds.
-const FOLLOWS = 40_000;
+const FOLLOWS = 180_000;
 let browser, recorder, server, said = "";
 
 // However the tests end, the recorder does, too.
@@ -21,7 +21,7 @@ const end = () => { recorder?.kill("SIGKILL"); rmSync(dir, { recursive: true, fo
 process.on("exit", end);
 
 const sleep = ms => new Promise(done => setTimeout(done, ms));
-async function wait(what, condition, ms = 60_000) {
+async function wait(what, condition, ms = 180_000) {
   for (const last = Date.now() + ms; ;) {
     const found = await condition();
     if (found) return found;
@@ -39,7 +39,7 @@ before(async () => {
   const settings = join(dir, "coroner.toml");
   writeFileSync(settings, '[incidents]\nbefore = "20s"\nafter = "2s"\n');
   // One that records at a time, as in all tests of the host; if nobody ends it, it ends by itself.
-  recorder = spawn("flock", ["--no-fork", HOST_LOCK, coroner, "record", "--config", settings, "--dir", place, "--metrics", "off", "--max-size", "64MiB", "--for", "5m"],
+  recorder = spawn("flock", ["--no-fork", HOST_LOCK, coroner, "record", "--config", settings, "--dir", place, "--metrics", "off", "--max-size", "64MiB", "--for", "30m"],
     { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, CORONER_RUNNING: join(dir, "running") } });
   recorder.stderr.on("data", data => { said += data; });
   browser = await launch();

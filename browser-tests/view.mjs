@@ -57,7 +57,7 @@ export async function look(context, url, hash = "") {
 }
 
 // Asks again and again. Playwright's own waitForFunction evaluates text, which the page's policy forbids.
-export async function until(page, condition, argument, wait = 15_000) {
+export async function until(page, condition, argument, wait = 120_000) {
   for (const end = Date.now() + wait; ;) {
     if (await page.evaluate(condition, argument)) return;
     if (Date.now() > end) throw new Error(`waited ${wait} ms for ${condition}`);

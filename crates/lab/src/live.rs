@@ -81,7 +81,7 @@ impl LiveScenario {
     }
 
     fn wait(&mut self) -> Result<()> {
-        let limit = Instant::now() + Duration::from_secs(60);
+        let limit = Instant::now() + Duration::from_secs(300);
         while Instant::now() < limit {
             match self.child.ended()? {
                 Some(status) if status.success() => return Ok(()),

@@ -2,7 +2,7 @@
 //! that it is taken back, and what happens when it breaks in the middle.
 
 use crate::support::*;
-use coroner_lab::{HostLock, LiveScenario, node};
+use coroner_lab::{Child, HostLock, LiveScenario, node};
 use coroner_probes::Root;
 use coroner_probes::units::Manager;
 use coroner_remedy::steps::{Action, DisableUnit, Hands, IsolateUnit, MaskUnit, StepError};
@@ -20,7 +20,7 @@ fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
 
 /// Some of these look at a node, act, look again and undo, several times.
 fn long(name: &str) -> LiveScenario {
-    LiveScenario::start(name, &["--seconds", "240"]).unwrap_or_else(|e| panic!("{name}: {e:#}"))
+    LiveScenario::start(name, &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{name}: {e:#}"))
 }
 
 /// A scenario with a systemd, and a journal of our own.
@@ -298,7 +298,7 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
 #[test]
 fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
     let Some(_host) = HostLock::take_as_root() else { return };
-    let scenario = LiveScenario::start("cgroup-dir-leak", &["--seconds", "240"]).unwrap();
+    let scenario = LiveScenario::start("cgroup-dir-leak", &["--seconds", "1800"]).unwrap();
     let journal = tempfile::tempdir().unwrap();
     let journal = journal.path().to_str().unwrap();
     let memory =
@@ -308,8 +308,8 @@ fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
     // One that somebody is in stays, whoever asks.
     let used = directory.join("used");
     fs::create_dir(&used).unwrap();
-    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
-    fs::write(used.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+    let sleeper = Child::spawn("sleep", Command::new("sleep").arg("1800")).unwrap();
+    fs::write(used.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
 
     let before = children();
     let plan = json_of(&coroner(&["fix", "cgroup-leak", "--for", "3s", "--json"]));
@@ -323,8 +323,7 @@ fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
     let done = json_of(&out);
     let left = children();
     let stays = used.is_dir();
-    let _ = sleeper.kill();
-    let _ = sleeper.wait();
+    drop(sleeper);
     let _ = fs::remove_dir(&used);
     assert!(stays, "one that was in use was removed: {done:#}");
     assert_eq!((out.status.code(), &done["worked"]), (Some(0), &true.into()), "{done:#}");
@@ -475,7 +474,7 @@ fn killed_between_two_steps_it_can_be_undone() {
     let two = ["--apply", "--step", "disable-unit", "--step", "mask-unit"];
     let command: Vec<String> = node.args(&two).iter().map(|arg| format!("'{arg}'")).collect();
     let mut script = Command::new("script")
-        .args(["-qefc", &format!("exec timeout --foreground 120 {CORONER} {}", command.join(" ")), "/dev/null"])
+        .args(["-qefc", &format!("exec timeout --foreground 900 {CORONER} {}", command.join(" ")), "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

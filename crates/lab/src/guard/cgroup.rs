@@ -164,7 +164,7 @@ pub fn remove_tree(dir: &Path) -> Result<()> {
 /// The same; `last` is called when nothing is left below.
 fn remove_tree_after(dir: &Path, last: &dyn Fn()) -> Result<()> {
     // A member that was just killed leaves the cgroup only when it is through with its exit; 10 s is far beyond that.
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     loop {
         match remove_once(dir, last) {
             Ok(()) => return Ok(()),

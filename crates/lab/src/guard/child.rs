@@ -72,7 +72,7 @@ impl Drop for Child {
                 free_threads(self.pid());
                 freed = true;
             }
-            if start.elapsed() > Duration::from_secs(10) {
+            if start.elapsed() > Duration::from_secs(60) {
                 return complain(&self.label(), &"it does not die");
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -1,7 +1,7 @@
 //! Somebody makes cgroups and forgets them: they live on, with nobody in them.
 
 use super::zombies::{AwaitFreed, tracked_memcgs};
-use super::{Need, Scenario};
+use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child};
 use crate::hierarchy::Hierarchy;
@@ -51,7 +51,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         &every_ms.to_string(),
     ]);
     let mut maker = Child::spawn(&comm, command.arg("--parent").arg(parent.dir()))?;
-    stage.until("so many are there", LIMIT_EACH * count as u32 + Duration::from_secs(10), || {
+    stage.until("so many are there", LIMIT_EACH * count as u32 + PATIENCE, || {
         maker.expect_running()?;
         Ok((children(&parent)? > count).then_some(()))
     })?;

@@ -149,7 +149,7 @@ const UNIT_FINDINGS: &[&str] = &[
 ];
 
 /// How long a scenario tries to make its trouble. Long: the node may be busy already.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Trouble that lasted this long is really there.
 const REAL_NS: u64 = 200_000_000;

@@ -183,7 +183,7 @@ impl Drop for Pins {
         }
         // Others are made meanwhile, but not so many.
         let enough = |now: u64| before.is_none_or(|before| now + self.count / 10 * 9 <= before);
-        let limit = Instant::now() + Duration::from_secs(20);
+        let limit = Instant::now() + Duration::from_secs(30);
         while tracked_memcgs().is_some_and(|now| !enough(now)) && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }

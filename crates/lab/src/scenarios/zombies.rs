@@ -1,6 +1,6 @@
 //! Memory cgroups that were removed but live on, because pages charged to them stay in a tmpfs.
 
-use super::{Need, Scenario};
+use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child, TmpfsMount};
 use crate::stage::Stage;
@@ -84,11 +84,7 @@ impl Graveyard {
 
     pub fn await_pinned(&self, stage: &Stage, count: u64) -> Result<()> {
         stage
-            .until(
-                "as many zombies are pinned",
-                Duration::from_secs(10),
-                || Ok((self.pinned()? >= count).then_some(())),
-            )
+            .until("as many zombies are pinned", PATIENCE, || Ok((self.pinned()? >= count).then_some(())))
             .context("this kernel frees removed cgroups although pages stay")
     }
 
@@ -109,12 +105,10 @@ impl Graveyard {
 /// Runs an actor that makes so many dead cgroups, and waits until it is through.
 pub(super) fn await_maker(stage: &Stage, command: &mut Command, count: u64) -> Result<()> {
     let mut maker = Child::spawn("zombie maker", command)?;
-    stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + Duration::from_secs(10), || {
-        match maker.ended()? {
-            Some(status) if status.success() => Ok(Some(())),
-            Some(status) => bail!("the zombie maker failed: {status}"),
-            None => Ok(None),
-        }
+    stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + PATIENCE, || match maker.ended()? {
+        Some(status) if status.success() => Ok(Some(())),
+        Some(status) => bail!("the zombie maker failed: {status}"),
+        None => Ok(None),
     })
 }
 

@@ -4,7 +4,7 @@
 //! and each file with what it keeps.
 
 use super::zombies::{AwaitFreed, await_maker, pinned, tracked_memcgs};
-use super::{Need, Scenario};
+use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Ext4Mount, TmpfsMount};
 use crate::stage::Stage;
@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "zombies-pinned",
@@ -81,9 +80,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let drained = drain_lru_batches().is_ok();
 
     stage
-        .until("as many zombies are pinned", Duration::from_secs(10), || {
-            Ok((pinned(&parent, page)? >= count).then_some(()))
-        })
+        .until("as many zombies are pinned", PATIENCE, || Ok((pinned(&parent, page)? >= count).then_some(())))
         .context("this kernel frees removed cgroups although pages stay")?;
 
     let facts = json!({

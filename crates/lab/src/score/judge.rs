@@ -57,14 +57,18 @@ pub struct Asking<'a> {
     pub no_bpf: bool,
     /// An answer from before the scenario: what the kernel log told already then is none of its fault.
     pub earlier: Option<&'a Value>,
-    /// What the hypervisor takes is not the scenario's doing either: a test cannot choose its neighbours.
+    /// The machine has others to serve, and perhaps too little for all: what is said of them is not held against the answer.
     pub on_any_machine: bool,
 }
 
 /// What the kernel log tells of the last day: a machine may have a past.
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
 
-const STEAL: &str = "cpu-steal";
+/// What a machine that has others to serve may be short of, whatever the scenario does.
+const SHORTAGE: [&str; 2] = ["cpu-steal", "cpu-contention"];
+
+/// Which facts name something that the scenario made.
+const OWN: [&str; 8] = ["comm", "comms", "cgroup", "unit", "unit_cgroup", "child", "supervisor", "device"];
 
 const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
 const WARNING: usize = 1;
@@ -122,19 +126,25 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     if let Some(earlier) = asking.earlier {
         forget_the_past(&mut told, &read(earlier)?, truth);
     }
-    if asking.on_any_machine && !is_expected(truth, STEAL) {
-        told.findings.retain(|f| f.code != STEAL);
-        told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| v.root_cause.code != STEAL));
-        told.unexplained.retain(|u| u.finding.code != STEAL);
+    let mut own = None;
+    if asking.on_any_machine {
+        let shortage = |code: &str| SHORTAGE.contains(&code) && !is_expected(truth, code);
+        told.findings.retain(|f| !shortage(&f.code));
+        told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| !shortage(&v.root_cause.code)));
+        told.unexplained.retain(|u| !shortage(&u.finding.code));
+        let mut names = Vec::new();
+        truth.facts.iter().for_each(|(key, value)| own_names(key, value, &mut names));
+        own = Some(names);
     }
+    let counts = |text: &str| own.as_ref().is_none_or(|own| own.iter().any(|name| names(text, name)));
     let mut judgement = Judgement {
         control: truth.max_severity.is_some() && truth.verdicts.as_ref().is_none_or(Vec::is_empty),
         ..Judgement::default()
     };
-    judge_findings(truth, &told.findings, &mut judgement)?;
+    judge_findings(truth, &told.findings, &counts, &mut judgement)?;
     if let Some(expected) = &truth.verdicts {
         let given = told.verdicts.context("the answer has no verdicts")?;
-        judge_verdicts(expected, &given, asking.no_bpf, &mut judgement)?;
+        judge_verdicts(expected, &given, asking.no_bpf, &counts, &mut judgement)?;
         for Unexplained { finding } in &told.unexplained {
             judgement.unexplained.push(format!("not explained: {} ({})", finding.code, finding.title));
         }
@@ -157,6 +167,16 @@ fn is_expected(truth: &Truth, code: &str) -> bool {
     truth.expect.iter().any(|e| e.code == code) || verdicts.any(|v| v.is(code) || v.chain.iter().any(|c| c == code))
 }
 
+/// The names among the facts of a scenario of what it made.
+fn own_names(key: &str, value: &Value, names: &mut Vec<String>) {
+    match value {
+        Value::Object(facts) => facts.iter().for_each(|(key, value)| own_names(key, value, names)),
+        Value::Array(facts) => facts.iter().for_each(|value| own_names(key, value, names)),
+        Value::String(name) if OWN.contains(&key) && !name.is_empty() => names.push(name.clone()),
+        _ => {}
+    }
+}
+
 /// Takes out what was told before, unless the scenario is about just that.
 fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     let past = |code: &str, subject: &Subject| {
@@ -171,19 +191,25 @@ fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     told.unexplained.retain(|u| !past(&u.finding.code, &u.finding.subject));
 }
 
-fn judge_findings(truth: &Truth, findings: &[Finding], judgement: &mut Judgement) -> Result<()> {
+/// `counts`: whether what speaks so may be held against the answer.
+fn judge_findings(
+    truth: &Truth,
+    findings: &[Finding],
+    counts: &dyn Fn(&str) -> bool,
+    judgement: &mut Judgement,
+) -> Result<()> {
     for expected in &truth.expect {
         if let Some(fault) = fault_of(expected, findings)? {
             judgement.faults.push(fault);
         }
     }
-    for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code)) {
+    for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code) && counts(&f.text)) {
         judgement.faults.push(format!("found although it is not so: {} ({})", finding.code, finding.title));
     }
     let Some(most) = &truth.max_severity else { return Ok(()) };
     let most = rank(most)?;
     for finding in findings {
-        if rank(&finding.severity)? > most {
+        if rank(&finding.severity)? > most && counts(&finding.text) {
             let fault = format!("{} {} ({})", finding.severity, finding.code, finding.title);
             judgement.faults.push(format!("all is well, but: {fault}"));
             judgement.false_alarms.push(fault);
@@ -210,6 +236,7 @@ fn judge_verdicts(
     expected: &[ExpectedVerdict],
     given: &[Verdict],
     no_bpf: bool,
+    counts: &dyn Fn(&str) -> bool,
     judgement: &mut Judgement,
 ) -> Result<()> {
     let mut left: Vec<&Verdict> = Vec::new();
@@ -240,6 +267,9 @@ fn judge_verdicts(
     }
     for verdict in left {
         let words = words(verdict);
+        if !counts(&format!("{} {words}", verdict.root_cause.title)) {
+            continue;
+        }
         // A piece of the story that was not joined to it still blames the right one.
         let right_one = asked.iter().any(|e| e.culprit.is_some() && blames(verdict, e) == Some(true));
         if verdict.certainty == "proven" && !right_one {

@@ -10,6 +10,7 @@ use crate::interrupt;
 use crate::scenarios::{self, Scenario};
 use anyhow::{Context, Result, bail, ensure};
 use judge::{Asking, Judgement, judge};
+pub use run::BUSY;
 use run::{Question, Said};
 use serde::Serialize;
 use serde_json::json;
@@ -62,7 +63,7 @@ pub struct Run {
 impl Run {
     /// What it shows may be the trouble of others.
     pub fn was_disturbed(&self) -> bool {
-        self.busy_before >= run::BUSY
+        self.busy_before >= BUSY
     }
 }
 

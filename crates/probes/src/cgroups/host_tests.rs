@@ -107,13 +107,13 @@ fn census() -> CgroupCensus {
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(started.elapsed() < Duration::from_secs(180), "{what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// The node lives on while we count.
-const OTHERS: i64 = 5;
+/// The node lives on while we count: far fewer than we make.
+const OTHERS: i64 = 60;
 
 #[test]
 fn three_hundred_zombies_are_counted_and_gone_when_nothing_pins_them() {
@@ -220,9 +220,9 @@ fn crowd(host: &Host, n: usize) {
     let census = evidence.cgroup_censuses.pop().unwrap();
     let grown = census.live as i64 - before.live as i64;
     assert!((grown - n as i64).abs() <= OTHERS, "{grown} more directories");
-    let parent = &census.crowded[0];
+    let path = host.memory.full_path(scratch.0.file_name().unwrap().to_str().unwrap());
+    let parent = census.crowded.iter().find(|parent| parent.path == path).expect("it is among the crowded");
     assert_eq!((parent.children, parent.empty), (n as u64, Some(n as u64 - 1)));
-    assert_eq!(host.memory.full_path(scratch.0.file_name().unwrap().to_str().unwrap()), parent.path);
     assert!(parent.example.as_deref().unwrap().starts_with("session-"));
 
     // The same directories as cgroups of processes: what the limits of all of them cost.

@@ -84,7 +84,7 @@ impl Watching {
             if freed >= count {
                 return;
             }
-            assert!(started.elapsed() < Duration::from_secs(60), "{freed} of {count} were freed");
+            assert!(started.elapsed() < Duration::from_secs(180), "{freed} of {count} were freed");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

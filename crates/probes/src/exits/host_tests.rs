@@ -260,7 +260,7 @@ fn nothing_stays_in_the_kernel_after_kill_9() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let started = Instant::now();
     while left() > 0 {
-        assert!(started.elapsed() < Duration::from_secs(20), "{} programs and maps are left", left());
+        assert!(started.elapsed() < Duration::from_secs(180), "{} programs and maps are left", left());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -162,13 +162,20 @@ fn what_is_no_answer_is_an_error() {
 }
 
 #[test]
-fn what_the_hypervisor_takes_is_forgiven_on_any_machine_only() {
-    let steal = finding("cpu-steal", "warning", "node", "hypervisor", "the hypervisor took 30 %");
-    let control = Truth::new(json!({})).at_most("info");
-    let told = answer(&[steal], &[verdict("cpu-steal", "proven", "node", "hypervisor", &[])]);
-    let alarms = |on_any_machine| {
+fn what_others_suffer_and_do_is_forgiven_on_any_machine_only() {
+    let control =
+        Truth::new(json!({"comm": "train-ab", "napi": {"device": "v0"}})).forbid(&["observer-cost"]).at_most("info");
+    let alarms = |code: &str, name: &str, on_any_machine| {
+        let told = answer(
+            &[finding(code, "warning", "process", name, "it is told")],
+            &[verdict(code, "proven", "process", name, &[])],
+        );
         let asking = Asking { on_any_machine, ..Asking::default() };
-        judge(&control, &told, asking).unwrap().false_alarms.len()
+        judge(&control, &told, asking).unwrap().faults.len()
     };
-    assert_eq!((alarms(true), alarms(false) > 0), (0, true));
+    for (code, name) in [("cpu-steal", "train-ab"), ("cpu-contention", "train-ab[7]"), ("observer-cost", "top[9]")] {
+        assert_eq!((alarms(code, name, true), alarms(code, name, false) > 0), (0, true), "{code} {name}");
+    }
+    assert!(alarms("observer-cost", "train-ab[7]", true) > 0, "that is the scenario's own");
+    assert!(alarms("core-saturated", "v0", true) > 0);
 }
