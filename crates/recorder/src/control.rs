@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn heard(control: &Control) -> Vec<String> {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(180);
         loop {
             let marks = control.marks();
             if !marks.is_empty() || Instant::now() > until {

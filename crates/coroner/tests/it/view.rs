@@ -90,7 +90,7 @@ impl Server {
 
     /// A document. While a profile is read it is asked for again, as the page does.
     fn get(&self, path: &str) -> Value {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(180);
         loop {
             let got = self.ask(&format!("/api/v1/{path}"), &[]);
             match got.status {
@@ -254,7 +254,7 @@ fn a_recorder_at_work_is_shown_and_grows() {
         .spawn()
         .unwrap();
     let _recorder = Server { child: recorder, address: String::new(), url: String::new() };
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(180);
     // Until it has something to show.
     let server = loop {
         let server = Server::of(&place);
@@ -324,7 +324,7 @@ fn what_comes_into_a_directory_is_shown() {
     let unfinished = dir.path().join("unfinished");
     fs::copy(golden("the-incident"), &unfinished).unwrap();
     fs::rename(unfinished, dir.path().join("2026-11-16T19-00-00Z.coroner")).unwrap();
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(180);
     while server.get("source")["segments"].as_array().unwrap().len() < 2 {
         assert!(Instant::now() < until, "it is not noticed");
         std::thread::sleep(Duration::from_millis(100));
@@ -347,7 +347,7 @@ fn a_segment_that_is_replaced_or_removed_gives_no_names_of_before() {
         (got.status, has("walCheckpoint"), has("walCheckpoint_of_another"))
     };
     let becomes = |wanted: (u16, bool, bool), before: (u16, bool, bool)| {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(180);
         loop {
             match names() {
                 now if now == wanted => return,

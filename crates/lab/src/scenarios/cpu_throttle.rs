@@ -60,6 +60,10 @@ impl Throttled {
         let comm = format!("quota-{}", stage.draw.tag());
         let group = Cgroup::with_controller("cpu", "throttle")?;
         group.hierarchy().enable(group.dir(), "cpu")?;
+        // Its quota, not others, shall be what stops it: it comes first also on a loaded machine.
+        let (weight, most) =
+            if group.hierarchy().version == 1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
+        group.write(weight, most)?;
         let job = group.child(&format!("job-{}", stage.draw.tag()))?;
         if job.hierarchy().version == 1 {
             job.write("cpu.cfs_period_us", &PERIOD_US.to_string())?;

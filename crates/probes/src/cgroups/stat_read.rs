@@ -286,7 +286,7 @@ mod tests {
             if enough(evidence, done) {
                 return;
             }
-            assert!(started.elapsed() < Duration::from_secs(30), "nothing came back: {evidence:?}");
+            assert!(started.elapsed() < Duration::from_secs(180), "nothing came back: {evidence:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -59,12 +59,13 @@ fn a_line_from_before_the_first_look_is_placed_where_it_was() {
     let before = now();
     say(&token);
     let after = now();
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_secs(1));
     let mut evidence = Evidence::default();
     KernelLog::new(Root::live()).look(now(), &mut evidence);
     let line = find(&evidence, &token).expect("the line just written");
-    // By the measured distance of the clocks, not by arrival: 200 ms lie between.
-    assert!(line.uncertainty_ns < 10_000_000, "{line:?}");
+    // By the measured distance of the clocks, not by arrival: a second lies between. Whoever is kept from running while it measures is
+    // less sure.
+    assert!(line.uncertainty_ns < 500_000_000, "{line:?}");
     assert!(line.at.0 + line.uncertainty_ns >= before.0, "{before:?} {line:?}");
     assert!(line.at.0 - line.uncertainty_ns <= after.0, "{after:?} {line:?}");
 }

@@ -47,7 +47,7 @@ impl Drop for VethPair {
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + Duration::from_secs(180);
     while !condition() {
         assert!(std::time::Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn wait(loading: &Loading) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(180);
         while loading.shown().is_none() {
             assert!(Instant::now() < until, "it is not read");
             std::thread::sleep(Duration::from_millis(5));
