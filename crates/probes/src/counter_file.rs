@@ -121,13 +121,13 @@ pub(crate) fn core_number(word: &[u8]) -> Option<u32> {
 #[derive(Debug)]
 pub(crate) struct Moved {
     source: Source,
-    series: Vec<Known>,
+    series: Vec<KnownCounter>,
     index: HashMap<String, HashMap<String, usize>>,
     next: usize,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownCounter {
     subject: String,
     name: String,
     value: u64,
@@ -157,7 +157,7 @@ impl Moved {
             }
             None => {
                 let i = self.series.len();
-                self.series.push(Known { subject: subject.to_owned(), name: name.to_owned(), value });
+                self.series.push(KnownCounter { subject: subject.to_owned(), name: name.to_owned(), value });
                 self.index.entry(subject.to_owned()).or_default().insert(name.to_owned(), i);
                 self.next = i + 1;
                 i

@@ -43,7 +43,7 @@ const UNPROMPTED_WALK_EVERY: Duration = Duration::from_secs(10);
 pub struct Cgroups {
     root: Root,
     /// `None` before the first look.
-    found: Option<Found>,
+    found: Option<FoundHierarchies>,
     last_walk: Option<LastWalk>,
     told: Told,
     control: Control,
@@ -51,7 +51,7 @@ pub struct Cgroups {
 }
 
 #[derive(Debug)]
-struct Found {
+struct FoundHierarchies {
     mounts: Vec<CgroupMount>,
     memory: Option<Hierarchy>,
     cpu: Option<Hierarchy>,
@@ -201,7 +201,7 @@ impl Cgroups {
             );
         }
         evidence.cgroup_mounts.extend(mounts.iter().cloned());
-        self.found = Some(Found { mounts, memory, cpu });
+        self.found = Some(FoundHierarchies { mounts, memory, cpu });
     }
 
     fn take_census(

@@ -36,11 +36,11 @@ pub(super) struct Makers {
     root: Root,
     /// Whether /proc speaks of the same pids as the events.
     proc_is_theirs: bool,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownMaker>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct KnownMaker {
     comm: String,
     command: Option<String>,
     cgroup: Option<String>,
@@ -67,7 +67,7 @@ impl Makers {
                 self.known.clear();
             }
             let cgroup = self.root.read(&format!("/proc/{}/cgroup", process.pid)).ok();
-            let known = Known {
+            let known = KnownMaker {
                 comm: process.comm.clone(),
                 command: self.command(process.pid),
                 cgroup: cgroup.and_then(|text| parse_membership(&text).memory),

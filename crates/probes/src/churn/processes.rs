@@ -19,12 +19,12 @@ const CHAIN: usize = 4;
 #[derive(Debug)]
 pub(super) struct Processes {
     root: Root,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, ChurnProcess>,
     ended: VecDeque<(u32, Option<Time>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct ChurnProcess {
     comm: String,
     parent: u32,
     began: Option<Time>,
@@ -39,7 +39,7 @@ impl Processes {
         // Until it is given another program, a child bears its parent's name.
         let Some(comm) = self.look_up(parent).map(|p| p.comm.clone()) else { return };
         if self.known.len() < MAX_PROCESSES {
-            self.known.insert(pid, Known { comm, parent, began: Some(at) });
+            self.known.insert(pid, ChurnProcess { comm, parent, began: Some(at) });
         }
     }
 
@@ -77,7 +77,7 @@ impl Processes {
         chain
     }
 
-    fn look_up(&mut self, pid: u32) -> Option<&Known> {
+    fn look_up(&mut self, pid: u32) -> Option<&ChurnProcess> {
         if pid == 0 {
             return None;
         }
@@ -94,11 +94,11 @@ impl Processes {
 }
 
 /// `7 (a (b) c) S 1 …`: the name is in the outer parentheses, the parent after the state (proc_pid_stat(5)).
-fn parse_stat(text: &str) -> Option<Known> {
+fn parse_stat(text: &str) -> Option<ChurnProcess> {
     let (head, tail) = text.rsplit_once(')')?;
     let (_, comm) = head.split_once('(')?;
     let parent = tail.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Known { comm: comm.to_owned(), parent, began: None })
+    Some(ChurnProcess { comm: comm.to_owned(), parent, began: None })
 }
 
 #[cfg(test)]

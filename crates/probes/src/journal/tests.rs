@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
 
 /// A tree with a journal, and a program that stands for journalctl: it notes its arguments and says what it is told to.
-struct Node {
+struct JournalTree {
     dir: tempfile::TempDir,
 }
 
-impl Node {
-    fn new(script: &str) -> Node {
+impl JournalTree {
+    fn new(script: &str) -> JournalTree {
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("var/log/journal").join(MACHINE);
         fs::create_dir_all(&journal).unwrap();
@@ -22,7 +22,7 @@ impl Node {
         let arguments = dir.path().join("arguments");
         fs::write(&program, format!("#!/bin/sh\necho \"$@\" >> {}\n{script}\n", arguments.display())).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        Node { dir }
+        JournalTree { dir }
     }
 
     fn reader(&self) -> JournalReader {
@@ -57,7 +57,7 @@ esac"#;
 
 #[test]
 fn messages_and_restarts_in_the_order_of_time_and_only_once() {
-    let node = Node::new(ONE_OF_EACH);
+    let node = JournalTree::new(ONE_OF_EACH);
     let mut reader = node.reader();
     let evidence = node.look(&mut reader, &[("ecs.service", true)]);
     assert_eq!(evidence.unseen, []);
@@ -79,7 +79,7 @@ fn messages_and_restarts_in_the_order_of_time_and_only_once() {
 
 #[test]
 fn one_that_talks_all_the_time_does_not_hide_the_others() {
-    let node = Node::new(
+    let node = JournalTree::new(
         r#"
 case "$*" in
 *MESSAGE_ID=*) ;;
@@ -96,7 +96,7 @@ esac"#,
 
 #[test]
 fn the_beginning_of_a_long_loop_is_told_with_its_latest_restarts() {
-    let node = Node::new(
+    let node = JournalTree::new(
         r#"
 entry() {
   echo '{"__REALTIME_TIMESTAMP":"'$((1700000000000000 + $1))'","_PID":"1","UNIT":"ecs.service","N_RESTARTS":"'$1'","MESSAGE":"again","MESSAGE_ID":"5eb03494b6584870a536b337290809b3"}'
@@ -120,12 +120,12 @@ fn what_hides_the_journal_is_told() {
         assert_eq!(evidence.unseen[0].probe, probe::JOURNAL);
         evidence.unseen[0].why.clone()
     };
-    let node = Node::new("echo 'Failed to open files: Protocol not supported' >&2; exit 1");
+    let node = JournalTree::new("echo 'Failed to open files: Protocol not supported' >&2; exit 1");
     let ask = [("ecs.service", false)];
     assert!(why(node.look(&mut node.reader(), &ask)).contains("Protocol not supported"));
     let mut without = JournalReader { program: None, ..node.reader() };
     assert!(why(node.look(&mut without, &ask)).contains("not installed"));
-    let slow = Node::new("exec sleep 60");
+    let slow = JournalTree::new("exec sleep 60");
     let mut reader = JournalReader { limit: Duration::from_millis(200), ..slow.reader() };
     assert!(why(slow.look(&mut reader, &ask)).contains("its time was over"));
     fs::remove_dir_all(node.dir.path().join("var/log")).unwrap();
@@ -135,8 +135,8 @@ fn what_hides_the_journal_is_told() {
 
 #[test]
 fn a_journal_that_is_a_link_out_of_the_tree_is_not_followed() {
-    let outside = Node::new("");
-    let node = Node::new(ONE_OF_EACH);
+    let outside = JournalTree::new("");
+    let node = JournalTree::new(ONE_OF_EACH);
     fs::remove_dir_all(node.dir.path().join("var/log/journal")).unwrap();
     let target = outside.dir.path().join("var/log/journal");
     std::os::unix::fs::symlink(target, node.dir.path().join("var/log/journal")).unwrap();

@@ -40,7 +40,7 @@ pub(super) struct Key {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct ChainNode {
     /// The caller; its own number for an outermost function.
     parent: u32,
     address: u64,
@@ -49,7 +49,7 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub from: Time,
-    nodes: Vec<Node>,
+    nodes: Vec<ChainNode>,
     index: HashMap<(u32, u64), u32>,
     pub counts: HashMap<Key, u64>,
     /// By second.
@@ -113,7 +113,7 @@ impl Batch {
                 Some(&known) => known,
                 None if self.nodes.len() >= MAX_NODES => return NOWHERE,
                 None => {
-                    self.nodes.push(Node { parent: if node == NOWHERE { next } else { node }, address });
+                    self.nodes.push(ChainNode { parent: if node == NOWHERE { next } else { node }, address });
                     self.index.insert((node, address), next);
                     next
                 }
@@ -190,7 +190,7 @@ pub(super) mod tests {
     impl Batch {
         /// Addresses from the innermost function to the outermost.
         fn chain(&self, node: u32) -> Vec<u64> {
-            let Some(Node { parent, address }) = self.nodes.get(node as usize).copied() else { return Vec::new() };
+            let Some(ChainNode { parent, address }) = self.nodes.get(node as usize).copied() else { return Vec::new() };
             let callers = if parent == node { Vec::new() } else { self.chain(parent) };
             [vec![address], callers].concat()
         }

@@ -307,23 +307,23 @@ mod tests {
     use super::*;
     use std::fs;
 
-    struct Node {
+    struct NicTree {
         dir: tempfile::TempDir,
     }
 
-    impl Node {
-        fn new() -> Node {
-            Node { dir: tempfile::tempdir().unwrap() }
+    impl NicTree {
+        fn new() -> NicTree {
+            NicTree { dir: tempfile::tempdir().unwrap() }
         }
 
-        fn with(self, path: &str, text: &str) -> Node {
+        fn with(self, path: &str, text: &str) -> NicTree {
             let path = self.dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
             self
         }
 
-        fn interrupts(self, lines: &[(u32, &str)]) -> Node {
+        fn interrupts(self, lines: &[(u32, &str)]) -> NicTree {
             let lines: Vec<String> =
                 lines.iter().map(|(irq, name)| format!("{irq:>4}:  5  7  PCI-MSI {irq}-edge  {name}\n")).collect();
             self.with("proc/interrupts", &format!("    CPU0 CPU1\n{}", lines.concat()))
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn one_interrupt_of_ena_serves_both_directions() {
-        let node = Node::new()
+        let node = NicTree::new()
             .interrupts(&[(30, "ena-mgmnt@pci:0000:20:03.0"), (31, "eth0-Tx-Rx-0"), (32, "eth0-Tx-Rx-1")])
             .with("proc/irq/31/effective_affinity_list", "39\n")
             .with("proc/irq/32/effective_affinity_list", "\n")
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn gve_has_its_transmit_blocks_first() {
-        let node = Node::new().interrupts(&[
+        let node = NicTree::new().interrupts(&[
             (40, "gve-ntfy-blk0@pci:0000:00:04.0"),
             (41, "gve-ntfy-blk1@pci:0000:00:04.0"),
             (42, "gve-ntfy-blk2@pci:0000:00:04.0"),
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn mlx5_transmit_queues_of_higher_classes_share_the_channels_vector() {
-        let node = Node::new().interrupts(&[
+        let node = NicTree::new().interrupts(&[
             (50, "mlx5_comp0@pci:0000:5e:00.0"),
             (51, "mlx5_comp1@pci:0000:5e:00.0"),
             (52, "mlx5_async0"),
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn without_names_nothing_is_claimed() {
-        let node = Node::new().interrupts(&[(20, "Hypervisor"), (21, "eth1-TxRx-0")]);
+        let node = NicTree::new().interrupts(&[(20, "Hypervisor"), (21, "eth1-TxRx-0")]);
         let queues = node.map(device("hv_netvsc", Some("f8b3781a-1e82")), 1, 1, None);
         assert_eq!(queues.iter().map(|q| q.map).collect::<Vec<_>>(), [MapSource::Unmapped; 2]);
         assert!(queues.iter().all(|q| q.irq.is_none() && q.cores().is_none()));
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn netlink_outranks_names_and_names_fill_what_it_leaves_open() {
-        let node = Node::new().interrupts(&[(38, "virtio2-input.0"), (39, "virtio2-output.0")]);
+        let node = NicTree::new().interrupts(&[(38, "virtio2-input.0"), (39, "virtio2-output.0")]);
         let napi = |id, irq| Napi { ifindex: 2, id, irq, thread: None, threaded: Some(false) };
         let rx = Queue { ifindex: 2, kind: QueueKind::Rx, index: 0, napi: Some(257) };
         let netdev = |irq| Some(Netdev { queues: vec![rx], napis: vec![napi(257, irq)] });
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_polls_is_what_the_queue_needs() {
-        let node = Node::new()
+        let node = NicTree::new()
             .interrupts(&[(31, "eth0-Tx-Rx-0")])
             .with("proc/irq/31/effective_affinity_list", "5\n")
             .with("proc/2/comm", "kthreadd\n")
@@ -444,7 +444,7 @@ mod tests {
     fn threads_whose_queue_cannot_be_told_are_still_shown() {
         let napi = |id| Napi { ifindex: 2, id, irq: None, thread: Some(id + 1000), threaded: Some(true) };
         let netdev = Netdev { queues: vec![], napis: vec![napi(9), napi(7)] };
-        let node = Node::new().with("proc/1007/status", "Cpus_allowed_list:\t3\n");
+        let node = NicTree::new().with("proc/1007/status", "Cpus_allowed_list:\t3\n");
         let queues = node.map(device("veth", None), 3, 3, Some(netdev));
         let extra: Vec<&NicQueue> = queues.iter().filter(|q| q.kind == QueueKind::Combined).collect();
         assert_eq!(extra.iter().map(|q| q.napi_tid).collect::<Vec<_>>(), [Some(1007), Some(1009)]);
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn a_thread_outside_our_pid_namespace_leaves_the_core_unknown() {
         let napi = Napi { ifindex: 2, id: 9, irq: Some(31), thread: Some(0), threaded: Some(true) };
-        let node = Node::new().with("proc/irq/31/effective_affinity_list", "5\n");
+        let node = NicTree::new().with("proc/irq/31/effective_affinity_list", "5\n");
         let netdev = Netdev { queues: vec![], napis: vec![napi] };
         let queues = node.map(device("ena", Some("0000:20:03.0")), 1, 0, Some(netdev));
         assert_eq!((queues[0].map, queues[0].cores()), (MapSource::Unmapped, None));

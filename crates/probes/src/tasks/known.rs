@@ -23,7 +23,7 @@ const MAX_WATCHED: usize = 4096;
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownTasks {
     threads: HashMap<u32, KnownThread>,
     processes: HashMap<u32, KnownProcess>,
     /// Threads to read at each look, or in turns.
@@ -91,7 +91,7 @@ pub struct ToDescribe {
     pub kernel: bool,
 }
 
-impl Known {
+impl KnownTasks {
     /// Each thread and process is told once more when it is next seen.
     pub fn tell_anew(&mut self) {
         self.telling = self.telling.wrapping_add(1);

@@ -28,7 +28,7 @@ use crate::root::now;
 pub(crate) use command::command_of;
 use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
-use known::{Known, Watched};
+use known::{KnownTasks, Watched};
 pub(crate) use membership::parse_membership;
 use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
 
@@ -55,7 +55,7 @@ const MAX_CGROUP_FILE: usize = 64 << 10;
 pub struct TaskReader {
     root: Root,
     node: Option<(ProcDir, ThreadFiles)>,
-    known: Known,
+    known: KnownTasks,
     describer: Describer,
     /// The number that the kernel gave to the latest thread.
     newest_tid: Option<u32>,
@@ -105,7 +105,7 @@ impl TaskReader {
         TaskReader {
             root,
             node: None,
-            known: Known::default(),
+            known: KnownTasks::default(),
             describer: Describer::default(),
             newest_tid: None,
             loadavg: None,
@@ -515,7 +515,7 @@ impl Notes {
 }
 
 fn observe(
-    known: &mut Known,
+    known: &mut KnownTasks,
     proc: &ProcDir,
     full: bool,
     at: Time,

@@ -30,7 +30,7 @@ pub struct Install {
 
 /// A unit that was found, all links followed.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundUnitFile {
     /// Its own name: that of the target if it was asked by an alias.
     pub name: String,
     pub path: String,
@@ -70,15 +70,15 @@ pub struct States<'a> {
 
 impl States<'_> {
     /// Follows the name to the file that describes it. `Ok(None)` if there is none.
-    pub fn find(&self, asked: &str) -> Result<Option<Found>, Bad> {
+    pub fn find(&self, asked: &str) -> Result<Option<FoundUnitFile>, Bad> {
         let mut name = asked.to_owned();
         let Some((mut path, mut at)) = self.search(&name)? else { return Ok(None) };
         for _ in 0..MAX_FOLLOWED {
             match at {
-                At::Masked => return Ok(Some(Found { name, path, masked: true, install: Install::default() })),
+                At::Masked => return Ok(Some(FoundUnitFile { name, path, masked: true, install: Install::default() })),
                 At::File => {
                     let install = self.install(&name, &path)?;
-                    return Ok(Some(Found { name, path, masked: false, install }));
+                    return Ok(Some(FoundUnitFile { name, path, masked: false, install }));
                 }
                 At::Linked(target) => {
                     at = self.at(&name, &target)?;
@@ -187,7 +187,7 @@ impl States<'_> {
     }
 
     /// As `systemctl is-enabled` would say.
-    pub fn enablement(&self, asked: &str, found: &Found) -> Enablement {
+    pub fn enablement(&self, asked: &str, found: &FoundUnitFile) -> Enablement {
         let part = |path: &str| {
             let directory = split(path).0;
             self.search.directories.iter().find(|d| d.path == directory).map(|d| d.part)
@@ -225,7 +225,7 @@ impl States<'_> {
     }
 
     /// `known_names`: only links of a name that `systemctl enable` would make count.
-    fn by_links(&self, found: &Found, known_names: bool) -> Option<Enablement> {
+    fn by_links(&self, found: &FoundUnitFile, known_names: bool) -> Option<Enablement> {
         let mut below_own_file = false;
         let (mut in_runtime, mut anywhere) = (false, false);
         let (mut linked, mut linked_runtime) = (false, false);
@@ -262,7 +262,7 @@ enum Links {
     None,
 }
 
-fn links_in(directory: &SearchDirectory, found: &Found, known_names: bool, below_own_file: bool) -> Links {
+fn links_in(directory: &SearchDirectory, found: &FoundUnitFile, known_names: bool, below_own_file: bool) -> Links {
     let counts = |link: &str| !known_names || is_known_name(found, link);
     for links in directory.pulls.values() {
         let of_unit = |link: &&String| {
@@ -286,7 +286,7 @@ fn links_in(directory: &SearchDirectory, found: &Found, known_names: bool, below
     if same_name { Links::SameName } else { Links::None }
 }
 
-fn is_known_name(found: &Found, link: &str) -> bool {
+fn is_known_name(found: &FoundUnitFile, link: &str) -> bool {
     let of_default_instance = || {
         let unit = UnitName::of(&found.name).filter(|u| u.kind() == NameKind::Template)?;
         Some(unit.with_instance(found.install.default_instance.as_deref()?) == link)

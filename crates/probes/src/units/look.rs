@@ -10,7 +10,7 @@ use rustix::time::ClockId;
 use super::address::UnixSocket;
 use super::conversation::{Answer, Conversation, End};
 use super::place::{Place, UnitCgroups};
-use super::questions::{self, Known, Look, Moment, Property};
+use super::questions::{self, KnownUnit, Look, Moment, Property};
 use super::wire::{Body, Reader, Value};
 use super::{Blind, address};
 use crate::Root;
@@ -34,7 +34,7 @@ pub struct Seen {
     /// What is worth telling.
     pub units: Vec<Unit>,
     /// All there are, as they were seen last.
-    pub known: HashMap<String, Known>,
+    pub known: HashMap<String, KnownUnit>,
     /// Why some units were not asked for their properties.
     pub partly: Option<String>,
 }
@@ -46,7 +46,7 @@ pub struct Wanted<'a> {
     pub since: Instant,
     pub deadline: Instant,
     pub look: Look,
-    pub known: &'a HashMap<String, Known>,
+    pub known: &'a HashMap<String, KnownUnit>,
 }
 
 /// A unit being asked.
@@ -56,7 +56,7 @@ struct Asked<'k> {
     /// With the answers.
     unit: Unit,
     object: String,
-    known: Option<&'k Known>,
+    known: Option<&'k KnownUnit>,
     questions: &'static [Property],
     /// Questions that are not answered.
     open: usize,
@@ -321,7 +321,7 @@ fn conclude(
         cgroups.note_use(&mut unit);
         seen.units.push(unit.clone());
     }
-    seen.known.insert(name, Known { unit, suspect: suspect && is_service });
+    seen.known.insert(name, KnownUnit { unit, suspect: suspect && is_service });
 }
 
 /// Other than in what it uses, which moves all the time.

@@ -28,7 +28,7 @@ use coroner_evidence::{Evidence, Time, probe};
 
 use crate::Root;
 use look::{Seen, Wanted};
-use questions::Known;
+use questions::KnownUnit;
 
 pub use manager::{Manager, ManagerError, UnitNow};
 pub use questions::Look;
@@ -47,7 +47,7 @@ pub struct UnitReader {
     limit: Duration,
     looking: Option<Looking>,
     /// What was seen last, by name.
-    known: Arc<HashMap<String, Known>>,
+    known: Arc<HashMap<String, KnownUnit>>,
     took: Duration,
     /// What the last look could not see, so that it is not said again at every look of a long recording.
     said: Option<String>,

@@ -95,13 +95,13 @@ pub enum Look {
 
 /// What an earlier look left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownUnit {
     pub unit: Unit,
     /// It was seen restarting, waiting for that, or starting: it is asked at every look. `reset-failed` does not end that.
     pub suspect: bool,
 }
 
-impl Known {
+impl KnownUnit {
     fn same_state(&self, unit: &Unit) -> bool {
         let states = |u: &Unit| (u.load_state.clone(), u.active_state.clone(), u.sub_state.clone());
         states(&self.unit) == states(unit)
@@ -147,7 +147,7 @@ const OF_PATH: &[Property] = &[Triggers];
 const OF_STEADY: &[Property] = &[InvocationId];
 
 /// What to ask first of a unit of which ListUnits told the state.
-pub fn first(unit: &Unit, known: Option<&Known>, look: Look) -> &'static [Property] {
+pub fn first(unit: &Unit, known: Option<&KnownUnit>, look: Look) -> &'static [Property] {
     if matches!(unit.load_state.as_str(), "not-found" | "masked") {
         return &[];
     }
@@ -167,7 +167,7 @@ pub fn first(unit: &Unit, known: Option<&Known>, look: Look) -> &'static [Proper
     }
 }
 
-fn of_service(unit: &Unit, known: Option<&Known>) -> &'static [Property] {
+fn of_service(unit: &Unit, known: Option<&KnownUnit>) -> &'static [Property] {
     match unit.active_state.as_str() {
         _ if known.is_some_and(|k| k.suspect) => OF_SUSPECT,
         "active" => OF_ACTIVE,
@@ -177,7 +177,7 @@ fn of_service(unit: &Unit, known: Option<&Known>) -> &'static [Property] {
 }
 
 /// What to ask next, now that `unit` holds the answer to `answered`, one of `asked`.
-pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&Known>) -> &'static [Property] {
+pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&KnownUnit>) -> &'static [Property] {
     let started_anew = || unit.invocation_id != known.and_then(|k| k.unit.invocation_id.clone());
     match answered {
         InvocationId if asked == OF_STEADY && started_anew() => match unit.active_state.as_str() {

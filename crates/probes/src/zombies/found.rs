@@ -10,7 +10,7 @@ use coroner_evidence::{Born, Held, Zombie};
 /// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
 /// than the walk.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundDead {
     names: Vec<u8>,
     /// In the order of their serials once the walk is over.
     dead: Vec<Corpse>,
@@ -53,7 +53,7 @@ impl Corpse {
     }
 }
 
-impl Found {
+impl FoundDead {
     pub fn add(&mut self, told: Told) {
         match told {
             Told::Dead(dead) => {
@@ -226,7 +226,7 @@ const UNKNOWN: &str = "?";
 
 /// Paths of parents, each put together once.
 struct Paths<'f> {
-    found: &'f Found,
+    found: &'f FoundDead,
     /// The serial number of the root: the smallest, as it was made first.
     root: u64,
     known: HashMap<u64, Rc<str>>,
@@ -235,7 +235,7 @@ struct Paths<'f> {
 }
 
 impl<'f> Paths<'f> {
-    fn new(found: &'f Found) -> Paths<'f> {
+    fn new(found: &'f FoundDead) -> Paths<'f> {
         let parents = found.dead.iter().map(|c| c.parent).chain(found.ancestors.values().map(|(parent, _)| *parent));
         Paths { found, root: parents.min().unwrap_or(0), known: HashMap::new(), last: None }
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_parent_that_went_is_not_told_as_the_root() {
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         found.add(Told::Ancestor { serial: 2, parent: 1, name: b"a" });
         found.add(Told::Dead(dead(3, 2, "known")));
         found.add(Told::Dead(dead(9, 7, "lost")));
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn paths_go_through_dead_and_live_ancestors() {
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         found.add(Told::Dead(dead(9, 7, "leaf")));
         found.add(Told::Dead(dead(7, 4, "pod-x")));
         found.add(Told::Dead(dead(8, 1, "top")));
@@ -351,14 +351,14 @@ mod tests {
 
     #[test]
     fn pages_of_all_nodes_are_added_at_each_look() {
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         let more = |file| Told::More { serial: 9, file, swap_backed: 1, unevictable: 2 };
         for told in [Told::Dead(dead(9, 1, "a")), more(3), more(4)] {
             found.add(told);
         }
         found.sort();
         let pages =
-            |found: &Found| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
+            |found: &FoundDead| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
         assert_eq!(pages(&found), [(8, 3, 4)]);
         for told in [Told::Dead(dead(9, 1, "a")), more(1)] {
             found.update(&told);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn one_told_twice_is_one() {
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         found.add(Told::Dead(dead(9, 1, "a")));
         found.add(Told::Dead(dead(8, 1, "b")));
         found.add(Told::Dead(dead(9, 1, "a")));
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_holds_no_page_is_looked_at_again_but_a_dead_parent_is_not() {
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         let nothing = |serial, parent| Dead { file: 0, swap_backed: 0, ..dead(serial, parent, "x") };
         found.add(Told::Dead(nothing(2, 1)));
         found.add(Told::Dead(dead(3, 2, "holds pages")));
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn kernel_memory_is_what_is_charged_here_and_still_holds_it() {
         let kernel = |references, own, child| {
-            let mut found = Found::default();
+            let mut found = FoundDead::default();
             found.add(Told::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
             found.add(Told::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
             found.sort();
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(kernel(2, 1225, 0), Some(0), "handed to the parent: nothing here holds it");
         assert_eq!(kernel(13, 15, 5), Some(10), "two pages and a child account for three references");
         assert_eq!(kernel(100, 15, 5), Some(10));
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         found.add(Told::Dead(dead(2, 1, "p")));
         assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None).0[0].held.kernel, None);
     }
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn swap_is_its_own_and_holds_one_reference_however_much_it_is() {
         let told = |knows_swap| {
-            let mut found = Found::default();
+            let mut found = FoundDead::default();
             let swapped =
                 Dead { file: 0, swap_backed: 0, references: Some(2), kernel_charged: 9, swap: 300, ..dead(2, 1, "p") };
             found.add(Told::Dead(swapped));
@@ -436,7 +436,7 @@ mod tests {
     fn on_v2_a_later_birth_bounds_an_earlier_one() {
         let timing = Timing::for_test(1000, 10_000, coroner_evidence::Time::from_secs(100));
         let births = |unified| {
-            let mut found = Found::default();
+            let mut found = FoundDead::default();
             for (serial, jiffies) in [(2, 9000), (3, 5000), (4, 8000)] {
                 found.add(Told::Dead(Dead { pressure_jiffies: jiffies, ..dead(serial, 1, "x") }));
             }
@@ -450,7 +450,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_told_tree(told in proptest::collection::vec((0u64..20, 0u64..20, any::<[u64; 6]>(), proptest::collection::vec(any::<u8>(), 0..8), any::<bool>()), 0..40)) {
-            let mut found = Found::default();
+            let mut found = FoundDead::default();
             for (serial, parent, n, name, is_dead) in &told {
                 if *is_dead {
                     found.add(Told::Dead(Dead {

@@ -235,7 +235,7 @@ fn v2_counts_the_dead_by_parent() {
         let ground = Ground { memory: &memory, top: &top, started, until, slab_stays: false };
         v2_counts::look(&ground, true).unwrap()
     };
-    let counted = |found: &v2_counts::Found, parent: &Cgroup| {
+    let counted = |found: &v2_counts::FoundCounts, parent: &Cgroup| {
         found.below.iter().find(|b| b.parent == parent.path()).map(|b| (b.dead, b.held))
     };
     let found = look();

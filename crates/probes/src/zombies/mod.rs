@@ -36,7 +36,7 @@ use rustix::time::ClockId;
 use crate::Root;
 pub use crate::bpf::{Blind, Reason};
 use crate::root::{clock, now};
-use found::Found;
+use found::FoundDead;
 use kernel::{Ended, Kernel};
 pub(crate) use look::by_name;
 pub use look::{Bpf, LookOptions, look};
@@ -202,7 +202,7 @@ impl Walker {
         let mut cost = Cost { load: self.load, ..Cost::default() };
 
         let watch = Watch::start();
-        let mut found = Found::default();
+        let mut found = FoundDead::default();
         let (counts, ended) = self
             .kernel
             .walk(options.time_limit, |told| found.add(told))
@@ -260,7 +260,7 @@ impl Walker {
     }
 
     /// Looks again at those that hold no page: they may be just going away. Says how many went.
-    fn look_again(&mut self, found: &mut Found) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+    fn look_again(&mut self, found: &mut FoundDead) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
         let mut suspects = found.suspects();
         for after in LOOKS_AFTER {
             if suspects.is_empty() {

@@ -75,7 +75,7 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     key: Key,
     /// In [`Gathered::filesystems`].
     filesystem: u32,
@@ -98,7 +98,7 @@ struct Split {
 
 #[derive(Debug, Default)]
 struct Gathered {
-    files: Vec<Known>,
+    files: Vec<KnownFile>,
     by_key: HashMap<Key, u32, Keyed>,
     holds: Vec<(u32, u32, u64)>,
     split: Vec<Split>,
@@ -178,7 +178,7 @@ impl Gathered {
         let index = *self.by_key.entry(key).or_insert(next);
         if index == next {
             let filesystem = self.filesystem(file.filesystem);
-            self.files.push(Known {
+            self.files.push(KnownFile {
                 key,
                 filesystem,
                 size: file.size,
@@ -240,7 +240,7 @@ impl Gathered {
         }
     }
 
-    fn tell_file(&self, file: &Known, mounts: &Mounts, scratch: &mut String) -> PinningFile {
+    fn tell_file(&self, file: &KnownFile, mounts: &Mounts, scratch: &mut String) -> PinningFile {
         let filesystem = self.filesystems.get(file.filesystem as usize).map_or("", String::as_str);
         let on_block_device = filesystem == PinningFile::BLOCK_DEVICES;
         let numbers = device(if on_block_device { file.key.block_device } else { file.key.device });

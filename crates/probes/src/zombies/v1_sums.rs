@@ -16,7 +16,7 @@ const STAT: &str = "memory.stat";
 
 /// What was found out, and what of it is missing.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundSums {
     /// The parent whose dead hold most first.
     pub below: Vec<DeadBelow>,
     pub truncated: Vec<String>,
@@ -27,16 +27,16 @@ pub(super) struct Found {
     pub flat: u64,
 }
 
-struct Known {
+struct DirectorySums {
     /// Below it and, as far as these are known, in none of its live children. `None` if its file could not be read.
     rest: Option<Amounts>,
     counts_children: bool,
 }
 
 /// One read of each directory finds the parents in question; these are then read with care. An error if no file can be read.
-pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
+pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
     let mut files = Files::new();
-    let mut found = Found::default();
+    let mut found = FoundSums::default();
     let (mut first_error, mut unread) = (None, 0u64);
     let mut read = |files: &mut Files, dir: BorrowedFd<'_>, name: &[u8]| {
         let sums = files.parse(dir, name, STAT, Sums::of_v1);
@@ -50,7 +50,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
     let top = ground.top.as_fd();
     let sums = read(&mut files, top, b"");
     let counts_children = counts_children_of(&mut files, top, b"");
-    let mut known = vec![Known { rest: sums.map(|s| s.below()), counts_children }];
+    let mut known = vec![DirectorySums { rest: sums.map(|s| s.below()), counts_children }];
     let mut places = Places::new();
     let started = Instant::now();
     // The other half of the time is for the parents in question.
@@ -67,7 +67,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<Found, String> {
             parent.rest = parent.rest.map(|rest| rest.less(sums.all));
         }
         places.add(directory);
-        known.push(Known { rest: sums.map(|s| s.below()), counts_children });
+        known.push(DirectorySums { rest: sums.map(|s| s.below()), counts_children });
         ControlFlow::Continue(())
     });
     let walked = walked.map_err(|e| format!("{}: {e}", ground.memory.mount_point))?;

@@ -23,7 +23,7 @@ const LIVE_OF_MEMORY: &str = "nr_subsys_memory";
 const STAT: &str = "cgroup.stat";
 
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundCounts {
     /// Memory cgroups with a directory; `None` if not all were seen.
     pub live: Option<u64>,
     pub dead: u64,
@@ -50,14 +50,14 @@ pub(super) enum NotTold {
     Unreadable,
 }
 
-struct Known {
+struct DirectoryCounts {
     dying: Result<u64, Unknown>,
     /// Of its live children together.
     in_children: u64,
 }
 
 /// An error, with the reason, if the kernel does not count them.
-pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<Found, String> {
+pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, String> {
     let mut files = Files::new();
     let top = ground.top.as_fd();
     let at_top = |why: Unknown| format!("{}: {why}", ground.memory.mount_point);
@@ -70,9 +70,9 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<Found, String
             return Err(format!("{} does not count dead cgroups (before Linux 4.14)", ground.memory.file(STAT)));
         }
     };
-    let mut found = Found { dead: dying, of_any_kind: key == OF_ANY, ..Found::default() };
+    let mut found = FoundCounts { dead: dying, of_any_kind: key == OF_ANY, ..FoundCounts::default() };
 
-    let mut known = vec![Known { dying: Ok(dying), in_children: 0 }];
+    let mut known = vec![DirectoryCounts { dying: Ok(dying), in_children: 0 }];
     let mut places = Places::new();
     // Whether the children of the parent that is being listed have the memory controller.
     let mut gives_memory = (u32::MAX, Ok(false));
@@ -98,7 +98,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<Found, String
             parent.in_children = parent.in_children.saturating_add(*dying);
         }
         places.add(directory);
-        known.push(Known { dying, in_children: 0 });
+        known.push(DirectoryCounts { dying, in_children: 0 });
         ControlFlow::Continue(())
     });
     let walked = walked.map_err(|e| format!("{}: {e}", ground.memory.mount_point))?;
@@ -223,7 +223,7 @@ fn full_path(ground: &Ground<'_>, path: &[u8]) -> String {
     ground.memory.full_path(&String::from_utf8_lossy(path))
 }
 
-impl Found {
+impl FoundCounts {
     fn note_unheld(&mut self, kind: NotTold, parent: &str, why: &str) {
         let lines = match self.unheld.iter().position(|(k, _)| *k == kind) {
             Some(at) => &mut self.unheld[at].1,

@@ -25,7 +25,7 @@ use crate::records::Limits;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};
 use crate::symbols::Symbols;
-use node::Node;
+use node::SampledNode;
 
 /// What the records contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Live {
     work: Work,
     order: Order,
     symbols: Symbols,
-    node: Node,
+    node: SampledNode,
     attrs: [Attr; 1],
     ids: HashMap<u64, usize, Seeded>,
     event: [EventId; 1],
@@ -65,7 +65,7 @@ impl Live {
             work,
             order: Order::new(Limits::LIVE.held_bytes),
             symbols: Symbols::sparing(root),
-            node: Node::new(root),
+            node: SampledNode::new(root),
             attrs: [attr],
             ids: HashMap::default(),
             event: [EventId(0)],

@@ -34,7 +34,7 @@ const MAX_BUILD_IDS: usize = 4096;
 
 type InodeAndPath = (u64, Box<str>);
 
-pub(super) struct Node {
+pub(super) struct SampledNode {
     root: PathBuf,
     budget: Budget,
     build_ids: HashMap<InodeAndPath, Option<Rc<[u8]>>, Seeded>,
@@ -42,9 +42,9 @@ pub(super) struct Node {
     cgroups: HashMap<Rc<str>, (), Seeded>,
 }
 
-impl Node {
-    pub fn new(root: &Path) -> Node {
-        Node {
+impl SampledNode {
+    pub fn new(root: &Path) -> SampledNode {
+        SampledNode {
             root: root.to_owned(),
             budget: Budget::new(EACH_SECOND, AT_ONCE),
             build_ids: HashMap::default(),
@@ -124,7 +124,7 @@ impl Node {
     }
 }
 
-impl Beyond for Node {
+impl Beyond for SampledNode {
     fn build_id(&mut self, pid: u32, path: &str, inode: Option<u64>) -> Option<Rc<[u8]>> {
         if !self.budget.is_left() {
             return None;

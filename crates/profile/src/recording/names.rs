@@ -46,7 +46,7 @@ impl Source for Names<'_> {
 
 /// A stack of the file.
 #[derive(Clone, Copy)]
-struct Node {
+struct StoredStack {
     below: u32,
     frame: u32,
     depth: u16,
@@ -57,12 +57,12 @@ const DIRECT: usize = 1 << 18;
 
 /// Ids by the file's numbers. Asked for each sample.
 #[derive(Default)]
-struct Known {
+struct KnownIds {
     direct: Vec<u32>,
     others: HashMap<u32, u32, Seeded>,
 }
 
-impl Known {
+impl KnownIds {
     fn get(&self, number: u32) -> Option<u32> {
         match self.direct.get(number as usize) {
             Some(&id) if id != STRAY => Some(id),
@@ -87,13 +87,13 @@ impl Known {
 /// What a file's numbers are in the dictionary.
 pub(super) struct Numbers<'p, 's> {
     places: &'p mut Places<'s>,
-    nodes: Vec<Node>,
+    nodes: Vec<StoredStack>,
     /// The stack of each node; [`STRAY`] if it was not asked for yet.
     stacks: Vec<u32>,
     events: HashMap<u32, EventId, Seeded>,
     paths: HashMap<u32, StrId, Seeded>,
-    tasks: Known,
-    frames: Known,
+    tasks: KnownIds,
+    frames: KnownIds,
 }
 
 impl<'p, 's> Numbers<'p, 's> {
@@ -104,8 +104,8 @@ impl<'p, 's> Numbers<'p, 's> {
             stacks: Vec::new(),
             events: HashMap::default(),
             paths: HashMap::default(),
-            tasks: Known::default(),
-            frames: Known::default(),
+            tasks: KnownIds::default(),
+            frames: KnownIds::default(),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'p, 's> Numbers<'p, 's> {
     }
 
     pub fn add_stacks(&mut self, stacks: &[StackRow], report: &mut Report) {
-        let unknown = Node { below: STRAY, frame: STRAY, depth: 0 };
+        let unknown = StoredStack { below: STRAY, frame: STRAY, depth: 0 };
         for stack in stacks {
             let at = stack.number as usize;
             if at >= MAX_STACKS || at > self.nodes.len() + MAX_MISSING {
@@ -135,11 +135,11 @@ impl<'p, 's> Numbers<'p, 's> {
             }
             let below = (stack.below as usize).checked_sub(1).map(|below| self.nodes.get(below).unwrap_or(&unknown));
             self.nodes[at] = match below {
-                None => Node { below: 0, frame: stack.frame, depth: 1 },
+                None => StoredStack { below: 0, frame: stack.frame, depth: 1 },
                 Some(below) if below.frame != STRAY && below.depth < MAX_DEPTH => {
-                    Node { below: stack.below, frame: stack.frame, depth: below.depth + 1 }
+                    StoredStack { below: stack.below, frame: stack.frame, depth: below.depth + 1 }
                 }
-                Some(_) => Node { below: STRAY, frame: stack.frame, depth: 1 },
+                Some(_) => StoredStack { below: STRAY, frame: stack.frame, depth: 1 },
             };
         }
     }

@@ -6,7 +6,7 @@ use super::flame::FlameTree;
 use crate::model::{Place, StrId, Strings};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Node {
+pub struct DiffNode {
     #[serde(skip)]
     pub label: StrId,
     pub place: Option<Place>,
@@ -18,7 +18,7 @@ pub struct Node {
     pub children: Vec<u32>,
 }
 
-impl Node {
+impl DiffNode {
     pub fn change(&self) -> f64 {
         self.after - self.before
     }
@@ -27,8 +27,8 @@ impl Node {
 #[derive(Clone, Debug)]
 pub struct DiffTree {
     pub labels: Strings,
-    /// Node 0 is the root; a child's position is behind its parent's.
-    pub nodes: Vec<Node>,
+    /// DiffNode 0 is the root; a child's position is behind its parent's.
+    pub nodes: Vec<DiffNode>,
     pub total_before: u64,
     pub total_after: u64,
 }
@@ -50,7 +50,7 @@ pub fn diff(before: &FlameTree, after: &FlameTree) -> DiffTree {
         };
         let first_child = sides.len() as u32;
         merge(before, after, a.map_or(&[], |a| &a.children), b.map_or(&[], |b| &b.children), &mut sides);
-        tree.nodes.push(Node {
+        tree.nodes.push(DiffNode {
             label: tree.labels.intern(name),
             place: a.or(b).and_then(|node| node.place),
             before: a.map_or(0.0, |node| share(node.total, total_before)),

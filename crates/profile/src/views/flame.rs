@@ -15,7 +15,7 @@ pub struct Options {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Node {
+pub struct FlameNode {
     #[serde(skip)]
     pub label: StrId,
     /// Whose code; `None` for the root and for commands.
@@ -30,11 +30,11 @@ pub struct Node {
     pub children: Vec<u32>,
 }
 
-/// Node 0 is the root; a child's position is behind its parent's.
+/// FlameNode 0 is the root; a child's position is behind its parent's.
 #[derive(Clone, Debug)]
 pub struct FlameTree {
     pub labels: Strings,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<FlameNode>,
     pub samples: u64,
     /// Frames that were too small to be built; their time is in the totals below them.
     pub left_out: usize,
@@ -46,7 +46,7 @@ impl Default for FlameTree {
         let label = labels.intern("all");
         FlameTree {
             labels,
-            nodes: vec![Node { label, place: None, inlined: false, total: 0, own: 0, children: Vec::new() }],
+            nodes: vec![FlameNode { label, place: None, inlined: false, total: 0, own: 0, children: Vec::new() }],
             samples: 0,
             left_out: 0,
         }
@@ -95,7 +95,7 @@ impl Grower {
         let nodes = &mut self.tree.nodes;
         *self.children.entry((parent, label.0)).or_insert_with(|| {
             let id = nodes.len() as u32;
-            nodes.push(Node { label, place, inlined, total: 0, own: 0, children: Vec::new() });
+            nodes.push(FlameNode { label, place, inlined, total: 0, own: 0, children: Vec::new() });
             nodes[parent as usize].children.push(id);
             id
         })
@@ -301,7 +301,7 @@ pub fn merged(trees: &[FlameTree]) -> FlameTree {
             let told = above.fold(node.own, u64::saturating_add);
             grower.hide(places[at], node.total.saturating_sub(told));
             for child in &node.children {
-                let Node { label, place, inlined, .. } = &tree.nodes[*child as usize];
+                let FlameNode { label, place, inlined, .. } = &tree.nodes[*child as usize];
                 let new = &mut grower.tree.labels;
                 let label = *labels.entry(*label).or_insert_with(|| new.intern(tree.labels.get(*label)));
                 places[*child as usize] = grower.child(places[at], Label { label, place: *place, inlined: *inlined });

@@ -12,8 +12,8 @@ fn unit(name: &str, active: &str, sub: &str) -> Unit {
     }
 }
 
-fn known(unit: &Unit) -> Known {
-    Known { unit: Unit { invocation_id: Some("1".into()), ..unit.clone() }, suspect: false }
+fn known(unit: &Unit) -> KnownUnit {
+    KnownUnit { unit: Unit { invocation_id: Some("1".into()), ..unit.clone() }, suspect: false }
 }
 
 #[test]
@@ -27,13 +27,13 @@ fn at_first_every_service_is_asked_and_later_those_that_may_have_run() {
     assert_eq!(first(&looping, None, look), OF_SUSPECT);
     assert_eq!(first(&running, Some(&known(&running)), look), OF_STEADY);
     assert_eq!(first(&dead, Some(&known(&dead)), look), OF_STEADY, "it ran once, and may have again");
-    let never_ran = Known { unit: dead.clone(), suspect: false };
+    let never_ran = KnownUnit { unit: dead.clone(), suspect: false };
     assert_eq!(first(&dead, Some(&never_ran), look), &[]);
     let waits_for_timer = Unit { triggered_by: vec!["a.timer".into()], ..dead.clone() };
-    assert_eq!(first(&dead, Some(&Known { unit: waits_for_timer, suspect: false }), look), OF_STEADY);
+    assert_eq!(first(&dead, Some(&KnownUnit { unit: waits_for_timer, suspect: false }), look), OF_STEADY);
     assert_eq!(first(&dead, Some(&known(&running)), look), OF_INACTIVE, "it ended");
     // reset-failed and a quiet moment do not make us look away.
-    let once_looped = Known { suspect: true, ..known(&running) };
+    let once_looped = KnownUnit { suspect: true, ..known(&running) };
     assert_eq!(first(&running, Some(&once_looped), look), OF_SUSPECT);
     let failed = unit("a.service", "failed", "failed");
     assert_eq!(first(&failed, None, look), OF_SUSPECT);

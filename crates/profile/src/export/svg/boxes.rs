@@ -80,7 +80,7 @@ pub(super) fn without_mark(label: &str) -> &str {
 }
 
 /// A frame of a tree, with its weights now and in the baseline: all of it, and what ended in it.
-pub(super) struct Node<'t> {
+pub(super) struct BoxNode<'t> {
     pub(super) name: &'t str,
     pub(super) kind: Kind,
     pub(super) shade: u8,
@@ -124,11 +124,11 @@ impl<'t> Picture<'t> {
     /// Keeps the `most` widest of `nodes` nodes. No child is wider than its parent, so none is kept without it.
     pub(super) fn new(
         nodes: usize,
-        node: impl Fn(u32) -> Node<'t>,
+        node: impl Fn(u32) -> BoxNode<'t>,
         (total, total_was): (u64, u64),
         most: usize,
     ) -> Picture<'t> {
-        let share = |node: &Node<'_>| {
+        let share = |node: &BoxNode<'_>| {
             let of = |weight: u64, total: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
             of(node.now.0, total).max(of(node.was.0, total_was))
         };

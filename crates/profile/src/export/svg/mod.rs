@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use crate::model::Place;
 use crate::views::diff::DiffTree;
 use crate::views::flame::FlameTree;
-use boxes::{Kind, Node, Picture};
+use boxes::{BoxNode, Kind, Picture};
 use page::Words;
 use text::{amount, percent, points, shorten, thousands};
 
@@ -53,7 +53,7 @@ pub fn write(tree: &FlameTree, options: &Options, to: impl Write) -> io::Result<
     let node = |at: u32| {
         let node = &tree.nodes[at as usize];
         let name = tree.name(at);
-        Node {
+        BoxNode {
             name: boxes::without_mark(name),
             kind: kind(name, node.place, node.inlined),
             shade: boxes::shade(name),
@@ -82,7 +82,7 @@ pub fn write_diff(tree: &DiffTree, options: &Options, to: impl Write) -> io::Res
     let node = |at: u32| {
         let node = &tree.nodes[at as usize];
         let (kind, shade) = boxes::change(node.change(), largest);
-        Node {
+        BoxNode {
             name: boxes::without_mark(tree.labels.get(node.label)),
             kind,
             shade,

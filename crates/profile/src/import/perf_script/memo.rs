@@ -30,7 +30,7 @@ const BLOCK: usize = 32;
 
 /// A remembered line, in one line of the cache.
 #[repr(align(64))]
-struct Known {
+struct KnownLine {
     /// The first bytes of its head, padded: most need no more.
     head_block: [u8; BLOCK],
     head: u32,
@@ -47,7 +47,7 @@ struct Known {
     high: bool,
 }
 
-impl Known {
+impl KnownLine {
     fn has_offset(&self) -> bool {
         self.spread > 0
     }
@@ -63,7 +63,7 @@ struct Tail {
 pub(super) struct Memo {
     seed: u64,
     slots: Vec<u64>,
-    known: Vec<Known>,
+    known: Vec<KnownLine>,
     /// The heads of all known lines, one after the other, and where each ends.
     heads: Vec<u8>,
     head_ends: Vec<usize>,
@@ -81,7 +81,7 @@ pub(super) const START: u32 = 0;
 
 impl Memo {
     pub fn new() -> Memo {
-        let start = Known {
+        let start = KnownLine {
             head_block: [0; BLOCK],
             head: 0,
             tail: 0,
@@ -213,7 +213,7 @@ impl Memo {
         self.head_ends.push(self.heads.len());
         let tail = self.tail(tail_text);
         let has_offset = split.head < split.tail;
-        self.known.push(Known {
+        self.known.push(KnownLine {
             head_block: block(head),
             head: head.len() as u32,
             tail,

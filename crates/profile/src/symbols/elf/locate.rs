@@ -15,7 +15,7 @@ pub(in crate::symbols) struct Wanted<'a> {
     pub pid: u32,
 }
 
-pub(super) struct Found {
+pub(super) struct LocatedFile {
     /// The file that was mapped.
     pub mapped: Image,
     /// The distribution's file with its debug symbols.
@@ -24,7 +24,7 @@ pub(super) struct Found {
 
 /// The file itself if its build id is the recorded one; else perf's copy of it (`~/.debug`); else the file as the process sees it,
 /// for processes in containers. What has another build id names nothing.
-pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(String)) -> Result<Found, String> {
+pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(String)) -> Result<LocatedFile, String> {
     let path = wanted.path;
     let below = |path: &str| root.join(path.trim_start_matches('/'));
     let in_its_namespace = || Image::open(&below(&format!("proc/{}/root{path}", wanted.pid)));
@@ -42,7 +42,7 @@ pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(S
             None => in_its_namespace().ok_or_else(|| format!("{path}: no such file; its functions stay unnamed"))?,
         };
         let debug = mapped.build_id().and_then(|id| debug_file(root, &id));
-        return Ok(Found { mapped, debug });
+        return Ok(LocatedFile { mapped, debug });
     };
     let is_it = |image: &Image| image.build_id().as_deref() == Some(id);
     let existed = there.is_some();
@@ -51,7 +51,7 @@ pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(S
         .or_else(|| Image::open(&cached(root, id).join("elf")).filter(is_it))
         .or_else(|| in_its_namespace().filter(is_it));
     match mapped {
-        Some(mapped) => Ok(Found { mapped, debug: debug_file(root, id) }),
+        Some(mapped) => Ok(LocatedFile { mapped, debug: debug_file(root, id) }),
         None if existed => {
             Err(format!("{path}: is not the file that ran (that had build id {}); its functions stay unnamed", hex(id)))
         }
