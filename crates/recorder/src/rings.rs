@@ -171,12 +171,12 @@ impl Reader {
         let at = now();
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let behind: BTreeMap<u32, u64> = status.own.lost_behind_rings.clone();
-        for CoreLosses { core, lost, throttled_ns } in losses {
+        for losses in losses {
+            let CoreLosses { core, lost, throttled_ns } = losses;
             let refused = self.lost_behind.get(&core).copied().unwrap_or(0);
             let lost = lost + refused + behind.get(&core).copied().unwrap_or(0);
-            let throttled = u128::from(throttled_ns) * u128::from(self.rate_hz) / 1_000_000_000;
             status.own.lost_samples.insert(core, lost);
-            status.own.throttled_samples.insert(core, u64::try_from(throttled).unwrap_or(u64::MAX));
+            status.own.throttled_samples.insert(core, losses.held_back(self.rate_hz));
             if self.told.insert(core, (lost, throttled_ns)) != Some((lost, throttled_ns)) {
                 tell(&mut evidence.counters, at, core, lost, throttled_ns);
             }

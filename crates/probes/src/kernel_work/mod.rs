@@ -162,9 +162,8 @@ impl KernelSampler {
 
     /// Samples that the kernel had no room for, and those it held back to save time, since this was asked last.
     fn note_losses(&mut self, at: Time, losses: &[CoreLosses]) {
-        let rate = u128::from(self.rate_hz);
-        let held = |ns: u64| u64::try_from(u128::from(ns) * rate / 1_000_000_000).unwrap_or(u64::MAX);
-        let all = losses.iter().fold(0u64, |sum, l| sum.saturating_add(l.lost).saturating_add(held(l.throttled_ns)));
+        let missing = |core: &CoreLosses| core.lost.saturating_add(core.held_back(self.rate_hz));
+        let all = losses.iter().fold(0u64, |sum, core| sum.saturating_add(missing(core)));
         self.batch.lose(at, all.saturating_sub(self.lost));
         self.lost = self.lost.max(all);
     }

@@ -29,6 +29,14 @@ pub struct CoreLosses {
     pub throttled_ns: u64,
 }
 
+impl CoreLosses {
+    /// How many samples were held back, at this rate.
+    pub fn held_back(&self, rate_hz: u32) -> u64 {
+        let samples = u128::from(self.throttled_ns) * u128::from(rate_hz) / 1_000_000_000;
+        u64::try_from(samples).unwrap_or(u64::MAX)
+    }
+}
+
 pub(crate) fn online(root: &Root) -> Option<CoreSet> {
     root.read_line(ONLINE).as_deref().and_then(CoreSet::parse_list).filter(|online| !online.is_empty())
 }
