@@ -22,7 +22,7 @@ use coroner_http::Running;
 use coroner_probes::sampler::{Sampler, SamplerOptions};
 use coroner_probes::watch::{NameZombies, Options, Watch};
 use coroner_profile::live::LiveFormat;
-use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::directory::{self, OwnDirectory};
 use coroner_source::live::LiveNode;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
     let to_store = store.handle();
 
-    let audit = Known::read(&[])?.audit_options(read_baseline(None)?);
+    let audit = KnownAgents::read(&[])?.audit_options(read_baseline(None)?);
     // The stack samples say more of the kernel than its own sampler.
     let options = Options { kernel_work: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
     let mut watch = Watch::start_endless(node.root(), options);

@@ -20,14 +20,14 @@ const MAX_CATALOGUE: u64 = 4 << 20;
 const MAX_BASELINE: u64 = 64 << 20;
 
 /// The agents that are known, and what users added to them.
-pub struct Known {
+pub struct KnownAgents {
     pub catalogue: Catalogue,
     pub added: Vec<TextFile>,
 }
 
-impl Known {
+impl KnownAgents {
     /// The catalogues in /etc and those that were `named`. A broken file that was named is an error; one in /etc is told and judged without.
-    pub fn read(named: &[PathBuf]) -> anyhow::Result<Known> {
+    pub fn read(named: &[PathBuf]) -> anyhow::Result<KnownAgents> {
         let mut added = Vec::new();
         for path in toml_files(Path::new(ADDED_CATALOGUES)).unwrap_or_default() {
             match read_text(&path, MAX_CATALOGUE) {
@@ -49,7 +49,7 @@ impl Known {
                 added.push(read_text(&path, MAX_CATALOGUE)?);
             }
         }
-        Ok(Known { catalogue: Catalogue::load(&added)?, added })
+        Ok(KnownAgents { catalogue: Catalogue::load(&added)?, added })
     }
 
     /// What a watch has to look at for these agents.

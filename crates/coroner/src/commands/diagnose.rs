@@ -9,7 +9,7 @@ use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::zombies::Bpf;
-use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
 use coroner_web::documents;
 
@@ -41,7 +41,7 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
 
 /// The evidence, and where it comes from if it was recorded.
 fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> {
-    let known = Known::read(&args.catalogue.catalogue)?;
+    let known = KnownAgents::read(&args.catalogue.catalogue)?;
     let is_watch = args.duration.is_some() || args.no_bpf || args.node.is_asked();
     let Some(mut recorded) = recorded::read(&args.recorded.query(), is_watch)? else {
         let baseline = read_baseline(args.baseline.as_deref())?;

@@ -20,7 +20,7 @@ use coroner_remedy::plan::{Plan, Step};
 use coroner_remedy::planner::{self, Wishes};
 use coroner_remedy::steps::Hands;
 use coroner_remedy::{Facts, Journal};
-use coroner_source::audit_files::Known;
+use coroner_source::audit_files::KnownAgents;
 use coroner_source::directory;
 use coroner_source::incident_files as files;
 use coroner_source::recorded::{self, Recorded};
@@ -35,7 +35,7 @@ use std::time::Duration;
 const MOST_NAMED: u64 = 64 << 20;
 
 pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
-    let known = Known::read(&args.catalogue.catalogue)?;
+    let known = KnownAgents::read(&args.catalogue.catalogue)?;
     if args.image {
         return for_image(&args, &known);
     }
@@ -160,7 +160,7 @@ struct Seen {
     recorded: Option<Recorded>,
 }
 
-fn look(args: &FixArgs, known: &Known) -> anyhow::Result<Seen> {
+fn look(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Seen> {
     // What is wrong now, also if a recorder runs here: its last minutes may be full of what is over.
     match recorded::read(&args.recorded.query(), true)? {
         Some(mut recorded) => {
@@ -177,7 +177,7 @@ fn look(args: &FixArgs, known: &Known) -> anyhow::Result<Seen> {
     }
 }
 
-fn watch_node(args: &FixArgs, known: &Known, duration: Duration) -> anyhow::Result<Evidence> {
+fn watch_node(args: &FixArgs, known: &KnownAgents, duration: Duration) -> anyhow::Result<Evidence> {
     let audit = Some(known.audit_options(None));
     let options = Options { zombies: NameZombies::Always, bus: args.bus.clone(), audit, ..Options::default() };
     let mut evidence = watch(Root::live(), options, duration)?;
@@ -189,7 +189,7 @@ fn watch_node(args: &FixArgs, known: &Known, duration: Duration) -> anyhow::Resu
 struct Before<'b> {
     evidence: &'b Evidence,
     is_recorded: bool,
-    known: &'b Known,
+    known: &'b KnownAgents,
 }
 
 fn do_it(
@@ -320,7 +320,7 @@ impl Terminal<'_> {
     }
 }
 
-fn for_image(args: &FixArgs, known: &Known) -> anyhow::Result<Exit> {
+fn for_image(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Exit> {
     ensure!(
         args.root.is_none() || args.recorded.from.is_none(),
         "--image takes the units of an image (--root) or of a recorded node (--from), not both"

@@ -16,7 +16,7 @@ use coroner_recorder::config::{Config, parse_listen};
 use coroner_recorder::freeze::finding_row;
 use coroner_recorder::run::Outcome;
 use coroner_recorder::status::Status;
-use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::audit_files::{KnownAgents, read_baseline};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -105,7 +105,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let path = args.output.clone().unwrap_or_else(default_name);
     let stop = stop_on_signals()?;
 
-    let audit = Known::read(&[])?.audit_options(read_baseline(None)?);
+    let audit = KnownAgents::read(&[])?.audit_options(read_baseline(None)?);
     let mut recorder = Appender::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, duration, &Evidence::default());

@@ -12,14 +12,14 @@ use coroner_diagnosis::units::{Audit, audit};
 use coroner_evidence::{Evidence, UnitFile};
 use coroner_probes::watch::{NameZombies, Options};
 use coroner_probes::{Root, image};
-use coroner_source::audit_files::{Known, read_baseline};
+use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
 use coroner_web::documents;
 use std::io::Write;
 use std::path::Path;
 
 pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
-    let known = Known::read(&args.catalogue.catalogue)?;
+    let known = KnownAgents::read(&args.catalogue.catalogue)?;
     // Before minutes are spent on watching.
     let stores = args.baseline.as_deref().is_some_and(|path| !path.exists());
     let baseline = if stores { None } else { read_baseline(args.baseline.as_deref())? };
@@ -76,7 +76,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     Ok(if drifted && args.baseline.is_some() && stored.is_none() { Exit::Findings } else { Exit::NothingWrong })
 }
 
-pub fn read_image(dir: &Path, known: &Known) -> anyhow::Result<Evidence> {
+pub fn read_image(dir: &Path, known: &KnownAgents) -> anyhow::Result<Evidence> {
     let questions = |units: &[UnitFile]| {
         let names = units.iter().map(|u| u.name.as_str());
         let of_agents = names.filter_map(|n| known.catalogue.agent_of(n)).flat_map(|a| &a.needs);

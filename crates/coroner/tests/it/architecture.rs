@@ -64,6 +64,10 @@ fn crates_use_only_crates_of_lower_layers() {
         }
         layer_of(&name);
     }
+    for name in layers.keys() {
+        let manifest = root().join("crates").join(name).join("Cargo.toml");
+        assert!(manifest.exists(), "docs/architecture.md has a row for crates/{name}, which is not there");
+    }
     assert!(edges > 20, "only {edges} dependencies were found: are the manifests written otherwise?");
 }
 

@@ -36,11 +36,11 @@ pub fn head<'a>(schema: &'static str, side: &'a Side, tree: &FlameTree, inverted
 struct Flame<'a> {
     #[serde(flatten)]
     head: FlameHead<'a>,
-    nodes: Vec<Node<'a>>,
+    nodes: Vec<FlameNode<'a>>,
 }
 
 #[derive(Serialize)]
-struct Node<'a> {
+struct FlameNode<'a> {
     /// Position of the node below; `None` for the root, which is the first.
     parent: Option<u32>,
     name: &'a str,
@@ -51,10 +51,10 @@ struct Node<'a> {
 }
 
 pub fn flame(side: &Side, tree: &FlameTree, inverted: bool) -> String {
-    let mut nodes: Vec<Node<'_>> = (0..tree.nodes.len() as u32)
+    let mut nodes: Vec<FlameNode<'_>> = (0..tree.nodes.len() as u32)
         .map(|at| {
             let node = &tree.nodes[at as usize];
-            Node { parent: None, name: tree.name(at), place: node.place, total: node.total, own: node.own }
+            FlameNode { parent: None, name: tree.name(at), place: node.place, total: node.total, own: node.own }
         })
         .collect();
     for (at, node) in tree.nodes.iter().enumerate() {
