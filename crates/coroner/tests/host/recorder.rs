@@ -39,19 +39,16 @@ fn a_second_recorder_of_a_directory_is_refused() {
 }
 
 /// Killed at 100 moments: every file can be read, and holds all but the last second or two of what its recorder saw.
-#[test]
-fn a_hundred_kills_lose_no_file() {
-    let Some(_host) = HostLock::take_as_root() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    for round in 0..100 {
+/// Starts and kills a recorder again and again; after each kill every file can be read.
+fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
+    for round in 0..times {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         // Now and then in the middle of its start, mostly after it.
-        let recorder = Recorder::spawn(dir.path(), &[]);
+        let recorder = Recorder::spawn(dir, &[]);
         std::thread::sleep(Duration::from_millis(random % 1500));
-        let before = segments(dir.path());
+        let before = segments(dir);
         recorder.kill();
         let mut empty = Vec::new();
         for segment in &before {
@@ -64,6 +61,19 @@ fn a_hundred_kills_lose_no_file() {
         }
         assert!(empty.len() <= 1, "round {round}: a recorder takes away what the last one left empty: {empty:?}");
     }
+}
+
+#[test]
+fn a_hundred_kills_lose_no_file() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    // Four at once, as they mostly sleep.
+    let dirs = [(); 4].map(|()| tempfile::tempdir().unwrap());
+    std::thread::scope(|scope| {
+        for (dir, seed) in dirs.iter().zip(1u64..) {
+            scope.spawn(move || kill_again_and_again(dir.path(), seed * 0x2545_f491_4f6c_dd1d, 25));
+        }
+    });
+    let [dir, ..] = &dirs;
     // The last one lived for a while: what it committed is there.
     let recorder = Recorder::start(dir.path(), &[]);
     let newest = || segments(dir.path()).last().cloned().expect("a segment");

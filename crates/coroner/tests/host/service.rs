@@ -23,7 +23,7 @@ const CONFIG: &str = include_str!("../../../../deploy/coroner.toml");
 const CAPABILITIES: [u32; 6] = [2, 14, 19, 34, 38, 39];
 
 /// So many restarts, unless CORONER_TEST_RESTARTS says otherwise. Less than a second each.
-const RESTARTS: u32 = 100;
+const RESTARTS: u32 = 30;
 
 /// A node with our service installed, which does not run yet. Its state lies on the disk, as it does in real life: the pages of
 /// a tmpfs are memory that nothing can drop.

@@ -35,6 +35,15 @@ fn audit(scenario: &LiveScenario, watch: &str) -> Value {
     audit_of(&coroner(&["units", "--json", "--for", watch, "--bus", fact(scenario, "bus")]))
 }
 
+/// What the audit and the diagnosis say of the same seconds.
+fn audit_and_diagnosis(scenario: &LiveScenario, watch: &str) -> (Value, Value) {
+    let diagnose = ["diagnose", "--json", "--for", watch, "--bus", fact(scenario, "bus")];
+    std::thread::scope(|scope| {
+        let diagnosis = scope.spawn(|| coroner(&diagnose));
+        (audit(scenario, watch), json_of(&diagnosis.join().unwrap()))
+    })
+}
+
 fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
     scenario.truth.facts[name].as_str().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
 }
@@ -91,7 +100,7 @@ fn a_crashloop_is_told_with_its_rate_and_the_cgroups_it_leaked() {
     let recording = dir.path().join("loop.coroner");
     let recording = recording.to_str().unwrap();
 
-    let live = audit(&scenario, "3s");
+    let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     let ecs = unit(&live, &name);
     assert_rate(&ecs["loop"]["per_hour"], ecs);
     assert_eq!((&ecs["enablement"], &ecs["exit_status"]), (&"enabled".into(), &1.into()), "{ecs:#}");
@@ -108,10 +117,8 @@ fn a_crashloop_is_told_with_its_rate_and_the_cgroups_it_leaked() {
     finding(&live, "agent-unused", &name);
 
     // `diagnose` finds it as well, and a recording tells it elsewhere.
-    let bus = fact(&scenario, "bus");
-    let diagnosis = json_of(&coroner(&["diagnose", "--json", "--for", "3s", "--bus", bus]));
     assert_truth(&scenario.truth, &diagnosis);
-    json_of(&coroner(&["record", "--json", "--for", "3s", "--bus", bus, "-o", recording]));
+    json_of(&coroner(&["record", "--json", "--for", "3s", "--bus", fact(&scenario, "bus"), "-o", recording]));
     let at_ready = number(&scenario, "leaked");
     let measured = scenario.stop().unwrap();
     let since = measured["memcgs_leaked"].as_u64().unwrap();
@@ -142,8 +149,7 @@ fn a_supervisor_that_respawns_its_child_churns_without_a_restart() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("supervised-churn", &[]);
     let name = fact(&scenario, "unit").to_owned();
-    let live = audit(&scenario, "3s");
-    let diagnosis = json_of(&coroner(&["diagnose", "--json", "--for", "3s", "--bus", fact(&scenario, "bus")]));
+    let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     assert_truth(&scenario.truth, &diagnosis);
     assert_truth(&scenario.truth, &live);
     let supervisor = unit(&live, &name);
@@ -168,12 +174,8 @@ fn a_supervisor_that_respawns_its_child_churns_without_a_restart() {
 fn an_administrators_restarts_are_no_finding() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("admin-restarts", &[]);
-    let bus = fact(&scenario, "bus");
     // Both watch while the service is restarted.
-    let (live, diagnosis) = std::thread::scope(|scope| {
-        let diagnosis = scope.spawn(|| coroner(&["diagnose", "--json", "--for", "4s", "--bus", bus]));
-        (audit(&scenario, "4s"), json_of(&diagnosis.join().unwrap()))
-    });
+    let (live, diagnosis) = audit_and_diagnosis(&scenario, "4s");
     assert_eq!(unit_findings(&live), Vec::<String>::new());
     assert_eq!(unit_findings(&diagnosis), Vec::<String>::new());
     let web = unit(&live, fact(&scenario, "unit"));
@@ -186,10 +188,9 @@ fn an_administrators_restarts_are_no_finding() {
 fn a_job_that_fails_now_and_then_gets_a_milder_word() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("failing-oneshot", &[]);
-    let live = audit(&scenario, "3s");
+    let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     assert_truth(&scenario.truth, &live);
     assert_eq!(finding(&live, "unit-failing", fact(&scenario, "unit"))["severity"], "info");
-    let diagnosis = json_of(&coroner(&["diagnose", "--json", "--for", "3s", "--bus", fact(&scenario, "bus")]));
     assert_truth(&scenario.truth, &diagnosis);
 }
 
@@ -198,7 +199,7 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("agent-unused", &[]);
     let name = fact(&scenario, "unit");
-    let live = audit(&scenario, "2s");
+    let (live, diagnosis) = audit_and_diagnosis(&scenario, "2s");
     assert_truth(&scenario.truth, &live);
     let judged = judgement(&live, name);
     assert_eq!(judged["verdict"], "unused", "{judged:#}");
@@ -208,7 +209,6 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
         assert!(found.contains(part), "{part} is not in {found}");
     }
     assert_eq!(unit(&live, name)["enablement"], "enabled");
-    let diagnosis = json_of(&coroner(&["diagnose", "--json", "--for", "2s", "--bus", fact(&scenario, "bus")]));
     assert_truth(&scenario.truth, &diagnosis);
 
     // The same files, taken for an image.
