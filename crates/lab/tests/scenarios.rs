@@ -544,7 +544,8 @@ fn without_root_it_says_so() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let binary = dir.path().join("coroner-lab");
-    fs::copy(BINARY, &binary).unwrap();
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    assert!(Command::new("cp").arg(BINARY).arg(&binary).status().unwrap().success());
     let nobody = |args: &[&str]| Command::new(&binary).args(args).uid(65534).gid(65534).output();
     match nobody(&["run", "idle", "--seconds", "0"]) {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr)),

@@ -334,7 +334,8 @@ fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     let files = Files::new();
     // A name of its own, so that whatever else runs on this machine is told apart.
     let hog = files.path("burst-hog");
-    fs::copy(fs::canonicalize("/bin/sh").expect("a shell"), &hog).expect("a copy");
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    assert!(Command::new("cp").args(["/bin/sh", &hog]).status().expect("cp").success());
     let data = files.path("perf.data");
     let burst = format!("chrt -r 20 taskset -c 1 timeout 0.35 {hog} -c 'while :; do :; done'");
     let script = format!("for i in 1 2 3; do sleep 0.6; {burst}; done; true");

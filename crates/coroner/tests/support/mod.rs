@@ -156,7 +156,8 @@ pub fn readable_copy() -> ReadableCopy {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("coroner");
-    std::fs::copy(CORONER, &path).unwrap();
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    assert!(Command::new("cp").arg(CORONER).arg(&path).status().unwrap().success());
     for readable in [dir.path(), &path] {
         std::fs::set_permissions(readable, std::fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -42,6 +42,7 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
                 Err(source) => RecordingError::Unreadable { path: owned(), source },
             });
         }
+        Ok(_) if is_before_its_first_commit(path) => return Err(RecordingError::Empty { path: owned() }),
         Ok(_) => {}
     }
     let (opened, mut missing) = with_what_log_there_is(path);
@@ -62,6 +63,17 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
             Ok(_) => Err(RecordingError::Other { path: owned(), why: e.to_string() }),
         },
     }
+}
+
+/// Killed in the transaction that makes the tables: what is in the file by then is to be rolled back, to nothing. The rollback journal
+/// beside it says so, as it begins with how many pages there were before (https://sqlite.org/fileformat2.html, 3).
+fn is_before_its_first_commit(path: &Path) -> bool {
+    const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    let mut header = [0; 20];
+    let journal = std::fs::File::open(beside(path, "-journal"));
+    journal.and_then(|mut file| io::Read::read_exact(&mut file, &mut header)).is_ok()
+        && header.starts_with(&MAGIC)
+        && header[16..] == [0; 4]
 }
 
 /// The recording with its log, and what of the log cannot be reached. Without a log there is an error to go on from.

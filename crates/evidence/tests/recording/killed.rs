@@ -1,7 +1,7 @@
 //! A writer is killed with SIGKILL at any moment; readers of all kinds then find what it had written.
 
 use crate::scratch::{Tmpfs, is_root, second, seconds, snapshot};
-use coroner_evidence::recording::{Writer, read};
+use coroner_evidence::recording::{RecordingError, Writer, read};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -118,6 +118,26 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
     assert!(whole > 7, "{whole} of 15 files alone were consistent");
 }
 
+/// The tables are made in one transaction, before there is a log. A kill may meet it when half of its pages are in the file.
+#[test]
+fn one_that_was_killed_while_its_tables_were_made_is_empty() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("a.coroner");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    // Pages that find no room in memory go into the file before the commit.
+    let half = "PRAGMA cache_size = 5; BEGIN; CREATE TABLE meta (key, value); CREATE TABLE log (line);
+                WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
+                INSERT INTO log SELECT randomblob(500) FROM n;";
+    db.execute_batch(half).unwrap();
+    let copied = copy(dir.path(), elsewhere.path(), &["", "-journal"]);
+    assert!(std::fs::metadata(&copied).unwrap().len() > 4096);
+    assert!(matches!(read(&copied), Err(RecordingError::Empty { .. })), "{:?}", read(&copied).err());
+    db.execute_batch("COMMIT").unwrap();
+    let copied = copy(dir.path(), elsewhere.path(), &[""]);
+    std::fs::remove_file(elsewhere.path().join("a.coroner-journal")).unwrap();
+    assert!(!matches!(read(&copied), Err(RecordingError::Empty { .. })));
+}
+
 #[test]
 fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
     let Some(tmpfs) = Tmpfs::mount("64m") else { return };
@@ -151,7 +171,9 @@ fn a_killed_recording_is_read_by_one_who_may_only_read() {
     let public = tempfile::tempdir().unwrap();
     std::fs::set_permissions(public.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = public.path().join("reader");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     let read_as_nobody = || {
         let output = child_of(&program, READ_FROM, &path).uid(nobody).gid(nobody).output().unwrap();
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()

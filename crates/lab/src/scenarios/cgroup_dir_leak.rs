@@ -69,7 +69,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let before = children(&parent)?;
     stage.hold(|| maker.expect_running())?;
     let now = children(&parent)?;
-    stage.ended(json!({"cgroups": now, "grew_by": now - before}))
+    stage.ended(json!({"cgroups": now, "grew_by": now.saturating_sub(before)}))
 }
 
 fn children(parent: &Cgroup) -> Result<u64> {

@@ -154,7 +154,8 @@ fn parents_that_are_gone_are_summed_up() {
     // A name that nobody else has.
     let name = format!("fail{}", std::process::id());
     let failing = dir.path().join(&name);
-    std::fs::copy(std::fs::canonicalize("/bin/false").unwrap(), &failing).unwrap();
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    assert!(Command::new("cp").args([Path::new("/bin/false"), &failing]).status().unwrap().success());
     let reader = start();
     let _shell = shell(&times(10, &format!("sh -c '{}; true'", failing.display())));
     let evidence = finish(reader);

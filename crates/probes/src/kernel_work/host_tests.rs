@@ -239,7 +239,8 @@ fn processes_that_begin_are_known_by_name_after_their_end() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let brief = dir.path().join("coroner-brief");
-    std::fs::copy("/bin/true", &brief).unwrap();
+    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    assert!(Command::new("cp").args([Path::new("/bin/true"), &brief]).status().unwrap().success());
     let starter = Busy::start("starter", move || assert!(Command::new(&brief).status().unwrap().success()));
     sample_until("its name is told", Naming::Always, |work| samples(work, |row| row.comm == "coroner-brief") > 0);
     drop(starter);
