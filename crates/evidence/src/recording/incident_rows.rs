@@ -1,10 +1,10 @@
 //! What the recorder adds of its own: which incident a file is, who rose in it, and one row for each minute.
 
+use super::confine::{MOST_ROWS, are_tables, fits};
 use super::open::{self, Opened};
-use super::read::{self, are_tables};
+use super::read;
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
-use super::schema::INCIDENTS_SINCE;
-use super::{About, RecordingError, Writer};
+use super::{RecordingError, Writer};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -221,44 +221,43 @@ fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<(
 /// The incident that a file holds, and who rose in it; `None` if it holds none.
 pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
-    let (about, _) = read::about(&db, path)?;
-    incident_in(&db, &about, path)
+    read::about(&db, path)?;
+    incident_in(&db, path)
 }
 
 /// The same of a file that was opened.
 pub(super) fn incident_in(
     db: &Connection,
-    about: &About,
     path: &Path,
 ) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
-    if !has(db, about, &["incident", "risers"]) {
+    if !are_tables(db, &["incident", "risers"]) {
         return Ok(None);
     }
     let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() };
     let sql = "SELECT number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns FROM incident
                WHERE id = 1";
-    let Some(incident) = db.query_row(sql, [], incident_row).optional().map_err(damaged)? else { return Ok(None) };
+    let Some(incident) =
+        db.query_row(sql, [], |row| fits(row).and_then(|_| incident_row(row))).optional().map_err(damaged)?
+    else {
+        return Ok(None);
+    };
     Ok(Some((incident, all(db, RISERS, riser).map_err(damaged)?)))
 }
 
 /// The minutes that a file has roll-ups of, in the order in which they were stored.
 pub fn rollups(path: &Path) -> Result<Vec<RollupRow>, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
-    let (about, _) = read::about(&db, path)?;
-    if !has(&db, &about, &["rollups"]) {
+    read::about(&db, path)?;
+    if !are_tables(&db, &["rollups"]) {
         return Ok(Vec::new());
     }
     all(&db, ROLLUPS, rollup).map_err(|e| RecordingError::Damaged { path: path.to_owned(), why: e.to_string() })
 }
 
-/// Not if the file is older than these tables.
-fn has(db: &Connection, about: &About, tables: &[&str]) -> bool {
-    about.format >= INCIDENTS_SINCE && are_tables(db, tables)
-}
-
 fn all<T>(db: &Connection, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<Vec<T>> {
-    let mut select = db.prepare(&format!("SELECT {} FROM {} ORDER BY id", table.columns.join(", "), table.name))?;
-    select.query_map([], value)?.collect()
+    let sql = format!("SELECT {} FROM {} ORDER BY id LIMIT {MOST_ROWS}", table.columns.join(", "), table.name);
+    let mut select = db.prepare(&sql)?;
+    select.query_map([], |row| fits(row).and_then(|_| value(row)))?.collect()
 }
 
 fn incident_row(row: &Row<'_>) -> rusqlite::Result<IncidentRow> {

@@ -4,13 +4,14 @@
 //! describes the file for people with only sqlite3 at hand, and says what survives a kill, a full disk and a power cut.
 //!
 //! [`schema`] has the tables, [`rows`], [`node_rows`] and [`zombie_rows`] turn evidence into their rows and back, [`chunk`]
-//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`sync`] brings it to the disk beside the writer.
+//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`confine`] keeps what is in it from doing anything, [`sync`] brings it to the disk beside the writer.
 //!
 //! The always-on recorder keeps a directory of such files ([`segments`]). [`span`] reads a stretch of time out of it, and [`cut`]
 //! decides what belongs to that; [`incident_rows`] has what the recorder says beside evidence. [`outline`] tells what there is
 //! without reading it.
 
 mod chunk;
+mod confine;
 mod cut;
 mod incident_rows;
 mod kernel_work_rows;
@@ -58,10 +59,13 @@ pub enum RecordingError {
     NotSqlite { path: PathBuf },
     #[error("{path}: a SQLite file, but not a coroner recording")]
     NotRecording { path: PathBuf },
+    #[error("{path}: made by coroner {made_by}, format {format}; this one reads only format {reads}: update coroner")]
+    Newer { path: PathBuf, made_by: String, format: u32, reads: u32 },
     #[error(
-        "{path}: made by coroner {made_by}, format {format}; this one reads up to format {reads_up_to}; update coroner"
+        "{path}: made by coroner {made_by}, format {format}; this one reads only format {reads}: \
+         read it with the coroner that made it, or record anew"
     )]
-    Newer { path: PathBuf, made_by: String, format: u32, reads_up_to: u32 },
+    Older { path: PathBuf, made_by: String, format: u32, reads: u32 },
     #[error("{path}: damaged or truncated, nothing in it can be read: {why}; copy it again if this is a copy")]
     Damaged { path: PathBuf, why: String },
     #[error("{path}: already exists; recordings are never overwritten: remove it or choose another name")]

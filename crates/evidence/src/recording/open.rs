@@ -6,6 +6,7 @@
 //! of the files, and what it reads may be the only trace of an incident.
 
 use super::RecordingError;
+use super::confine::{self, Steps};
 use super::write::beside;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 pub struct Opened {
     pub db: Connection,
+    pub steps: Steps,
     /// What of the recording cannot be reached this way, and why.
     pub missing: Vec<(String, String)>,
 }
@@ -47,10 +49,10 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
     }
     let (opened, mut missing) = with_what_log_there_is(path);
     match opened.or_else(|_| file_alone(path)) {
-        Ok((db, None)) => Ok(Opened { db, missing }),
-        Ok((db, Some(damage))) => {
+        Ok((db, steps, None)) => Ok(Opened { db, steps, missing }),
+        Ok((db, steps, Some(damage))) => {
             missing.push(("what stood in the damaged parts of the recording".to_owned(), damage));
-            Ok(Opened { db, missing })
+            Ok(Opened { db, steps, missing })
         }
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             Err(RecordingError::NotSqlite { path: owned() })
@@ -115,7 +117,7 @@ fn has_lost_its_log(path: &Path) -> bool {
 
 fn is_sealed(path: &Path) -> bool {
     let sealed = |db: Connection| db.query_row("SELECT value FROM meta WHERE key = 'sealed'", [], |row| row.get(0));
-    file_alone(path).and_then(|(db, _)| sealed(db)).is_ok_and(|sealed: i64| sealed == 1)
+    file_alone(path).and_then(|(db, ..)| sealed(db)).is_ok_and(|sealed: i64| sealed == 1)
 }
 
 /// Whether the file says that its youngest rows are in a log (https://sqlite.org/fileformat2.html, offset 18). Only asked where
@@ -127,7 +129,7 @@ fn is_in_wal_mode(path: &Path) -> bool {
 }
 
 /// A database whose tables can be listed; and if that took an effort, why.
-type Readable = (Connection, Option<String>);
+type Readable = (Connection, Steps, Option<String>);
 
 /// With the log and its index, as SQLite means it: right also while a writer is at work.
 fn with_log(path: &Path) -> rusqlite::Result<Readable> {
@@ -166,22 +168,23 @@ fn made_readable(db: Connection) -> rusqlite::Result<Readable> {
     db.busy_timeout(Duration::from_secs(2))?;
     // A log that we can read we leave as it is.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // The file may come from anybody: nothing in its schema may run anything.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    let steps = confine::confine(&db)?;
     let list = |db: &Connection| {
         // One snapshot for all that is read, also while a writer is at work.
         db.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;").inspect_err(|_| {
             let _ = db.execute_batch("ROLLBACK");
         })
     };
-    match list(&db) {
-        Ok(()) => Ok((db, None)),
+    let damage = match list(&db) {
+        Ok(()) => None,
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
             // With this setting SQLite also opens a file that is shorter than its header says. We do not write.
             db.set_db_config(DbConfig::SQLITE_DBCONFIG_WRITABLE_SCHEMA, true)?;
             list(&db)?;
-            Ok((db, Some(format!("the file is shorter than it should be: {e}"))))
+            Some(format!("the file is shorter than it should be: {e}"))
         }
-        Err(e) => Err(e),
-    }
+        Err(e) => return Err(e),
+    };
+    confine::only_tables(&db)?;
+    Ok((db, steps, damage))
 }

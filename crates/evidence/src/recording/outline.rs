@@ -2,10 +2,11 @@
 //! recording, or a directory of them, at once.
 
 use super::chunk::{self, ChunkError, Streamed};
+use super::confine::{MOST_ROWS, is_table};
 use super::incident_rows::incident_in;
 use super::open::{self, Opened};
 use super::profile::SourceRow;
-use super::read::{self, Reader, is_table};
+use super::read::{self, Reader};
 use super::rows::U64;
 use super::{About, IncidentRow, RecordingError};
 use crate::time::{Clocks, Time, Window};
@@ -46,7 +47,7 @@ pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
     let reader = super::profile::Reader::open(path)?;
     let (about, samples) = (reader.about.clone(), samples(&reader));
     let opened = reader.into_opened();
-    let incident = incident_in(&opened.db, &about, path).ok().flatten().map(|(incident, _)| incident);
+    let incident = incident_in(&opened.db, path).ok().flatten().map(|(incident, _)| incident);
     let (mut boot_id, mut node, mut clocks, mut looks, mut cores) = (None, None, None, None, Vec::new());
     match Reader::of(opened, path) {
         Ok(reader) => {
@@ -201,7 +202,7 @@ fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
     let chunk = |row: &rusqlite::Row<'_>| {
         Ok(ChunkAt { id: row.get(0)?, from: row.get(1)?, to: row.get(2)?, rows: row.get::<_, U64>(3)?.0 })
     };
-    let mut chunks: Vec<ChunkAt> = select.query_map([], chunk)?.filter_map(Result::ok).collect();
+    let mut chunks: Vec<ChunkAt> = select.query_map([], chunk)?.filter_map(Result::ok).take(MOST_ROWS).collect();
     chunks.sort_by_key(|chunk| (chunk.from, chunk.id));
     Ok(chunks)
 }

@@ -4,17 +4,19 @@
 //! [`PROBE`]; everything else is given back.
 
 use super::chunk::{self, CounterPoint, Streamed};
+use super::confine::{MOST_PAIRS, MOST_ROWS, Steps, fits, is_table};
 use super::open::{self, Opened};
 use super::rows::{self, Table, U64};
-use super::schema::{APPLICATION_ID, FORMAT, KERNEL_WORK_SINCE, PROFILE_SINCE, ZOMBIES_SINCE};
+use super::schema::{APPLICATION_ID, FORMAT};
 use super::zombie_rows::{self, Unpacked};
 use super::{About, Logs, PROBE, Recording, RecordingError, cut, kernel_work_rows, node_rows, unit_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::{Clocks, Time, Window};
-use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, ZombieScan, probe};
+use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, ZombieScan};
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,17 +37,10 @@ fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
     Ok(Reader::open(path)?.read(None, &mut Room::of(bytes)))
 }
 
-/// What recordings of the first format cannot know. Dead cgroups are told by their count there.
-const SINCE_THE_SECOND_FORMAT: [(&str, &str); 4] = [
-    (probe::CGROUP_CHURN, "who makes and removes cgroups"),
-    (probe::CHILD_EXITS, "whose children fail"),
-    (probe::UNIT_FILES, "what is installed to run"),
-    (probe::CONTAINERS, "which containers restart"),
-];
-
 /// A recording that was opened and found readable.
 pub struct Reader {
     db: Connection,
+    steps: Steps,
     path: PathBuf,
     about: About,
     evidence: Evidence,
@@ -68,13 +63,27 @@ impl Room {
         Room { all: bytes, left: bytes }
     }
 
-    fn take(&mut self, bytes: usize) -> Result<(), String> {
-        match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
+    fn take(&mut self, bytes: usize) -> Result<(), Bad> {
+        let why = || format!("the recording unpacks to more than {} MB; the rest was left out", self.all >> 20);
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| Bad::TooMuch(why()))?;
+        Ok(())
+    }
+}
+
+/// Why a row is not read.
+enum Bad {
+    Row(String),
+    /// Nor any after it.
+    TooMuch(String),
+}
+
+impl From<rusqlite::Error> for Bad {
+    fn from(e: rusqlite::Error) -> Bad {
+        match e.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => {
+                Bad::TooMuch("reading it does not end; it was given up".to_owned())
             }
-            None => Err(format!("the recording unpacks to more than {} MB; the rest was left out", self.all >> 20)),
+            _ => Bad::Row(e.to_string()),
         }
     }
 }
@@ -99,10 +108,11 @@ impl Reader {
     }
 
     /// Of a file that was opened.
-    pub fn of(Opened { db, missing }: Opened, path: &Path) -> Result<Reader, RecordingError> {
+    pub fn of(Opened { db, steps, missing }: Opened, path: &Path) -> Result<Reader, RecordingError> {
         let (about, damage) = about(&db, path)?;
         let mut reader = Reader {
             db,
+            steps,
             path: path.to_owned(),
             about,
             evidence: Evidence::default(),
@@ -113,7 +123,7 @@ impl Reader {
         if let Some(e) = damage {
             reader.lost("all or part of table meta".to_owned(), format!("table meta: {e}"));
         }
-        if reader.about.format >= PROFILE_SINCE && reader.is_only_profile() {
+        if reader.is_only_profile() {
             return Err(RecordingError::OnlyProfile { path: path.to_owned() });
         }
         for (what, why) in missing {
@@ -130,23 +140,10 @@ impl Reader {
         self.evidence.core_times = self.stream::<CoreTimes>(&mut |_| {});
         self.evidence.counters = self.counters();
         self.plain_tables();
-        if self.about.format >= ZOMBIES_SINCE {
-            self.evidence.zombie_scans = self.zombie_scans();
-            self.evidence.cgroup_churn = self.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
-            self.what_is_installed_to_run();
-        } else {
-            for (probe, what) in SINCE_THE_SECOND_FORMAT {
-                let why = "an older coroner made this recording, which did not look at it";
-                self.evidence.unseen(probe, what, why, "record the node anew");
-            }
-        }
-        if self.about.format >= KERNEL_WORK_SINCE {
-            self.evidence.kernel_work = self.values(kernel_work_rows::KERNEL_WORK, kernel_work_rows::kernel_work);
-        } else {
-            let (what, why) =
-                ("what the kernel was doing", "an older coroner made this recording, which wrote down less of it");
-            self.evidence.unseen(probe::KERNEL_SAMPLES, what, why, "record the node anew");
-        }
+        self.evidence.zombie_scans = self.zombie_scans();
+        self.evidence.cgroup_churn = self.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
+        self.what_is_installed_to_run();
+        self.evidence.kernel_work = self.values(kernel_work_rows::KERNEL_WORK, kernel_work_rows::kernel_work);
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
         if let Some(window) = self.window {
             cut::cut(&mut self.evidence, window);
@@ -220,10 +217,7 @@ impl Reader {
     pub fn only_logs(mut self) -> Logs {
         self.room = Room::of(MAX_BYTES);
         let log = self.values(rows::KERNEL_LOG, rows::log_line);
-        let unit_log = match self.about.format >= ZOMBIES_SINCE {
-            true => self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line),
-            false => Vec::new(),
-        };
+        let unit_log = self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line);
         Logs { log, unit_log }
     }
 
@@ -272,7 +266,13 @@ impl Reader {
         self.evidence.log = self.values(rows::KERNEL_LOG, rows::log_line);
         self.units = self.rows(rows::UNITS, rows::unit);
         self.evidence.cost = self.values(rows::COST, rows::cost).pop();
-        for unseen in self.values(rows::UNSEEN, rows::unseen) {
+        let mut unseen = self.values(rows::UNSEEN, rows::unseen);
+        if unseen.len() > MOST_PAIRS {
+            let why = format!("table unseen: more than {MOST_PAIRS} rows");
+            self.lost(format!("{} of the things that could not be seen", unseen.len() - MOST_PAIRS), why);
+            unseen.truncate(MOST_PAIRS);
+        }
+        for unseen in unseen {
             self.evidence.unseen(&unseen.probe, unseen.what, unseen.why, unseen.how_to_see);
         }
     }
@@ -343,10 +343,11 @@ impl Reader {
             Ok(()) => {
                 let room = &mut self.room;
                 let mut bounded = |row: &Row<'_>| {
-                    let value = value(row).map_err(|e| e.to_string())?;
-                    // Names and texts are in the file as long as they are in memory; the structs around them are not.
-                    room.take(size_of::<(i64, T)>()).map(|()| value)
+                    let texts = fits(row)?;
+                    let value = value(row)?;
+                    room.take(size_of::<(i64, T)>() + texts).map(|()| value)
                 };
+                self.steps.again();
                 scan(&self.db, table, &mut bounded, &mut found, &mut damage);
             }
             Err(why) => damage.note(|| why),
@@ -394,15 +395,15 @@ impl Reader {
             let read = || -> rusqlite::Result<(Time, Time, u64)> {
                 Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0))
             };
-            let (from, to, rows) = read().map_err(|e| e.to_string())?;
+            let (from, to, rows) = read()?;
             if let Some(window) = window
                 && (from > window.to || (to < window.from && !T::IS_STATE))
             {
                 return Ok(());
             }
-            let data = row.get_ref("data").and_then(|data| Ok(data.as_blob()?)).map_err(|e| e.to_string())?;
+            let data = row.get_ref("data").and_then(|data| Ok(data.as_blob()?))?;
             let why = |why: String| format!("({from:?} to {to:?} after boot): the chunk {why}");
-            let mut unpacked = chunk::decode::<T>(data, rows).map_err(|e| why(e.to_string()))?;
+            let mut unpacked = chunk::decode::<T>(data, rows).map_err(|e| Bad::Row(why(e.to_string())))?;
             if let Some(window) = window {
                 let mut within = Vec::with_capacity(unpacked.len());
                 for item in unpacked {
@@ -422,9 +423,10 @@ impl Reader {
     }
 
     /// Unpacks chunks one by one as they are read.
-    fn chunks(&mut self, table: Table, mut unpack: impl FnMut(&Row<'_>, &mut Room) -> Result<(), String>) {
+    fn chunks(&mut self, table: Table, mut unpack: impl FnMut(&Row<'_>, &mut Room) -> Result<(), Bad>) {
         let (mut chunks, mut damage) = (Vec::new(), Damage::default());
         let room = &mut self.room;
+        self.steps.again();
         match is_table(&self.db, table.name) {
             Ok(()) => scan(&self.db, table, &mut |row| unpack(row, room), &mut chunks, &mut damage),
             Err(why) => damage.note(|| why),
@@ -444,7 +446,7 @@ impl Reader {
             if row.get("scan_id").is_ok_and(|id| !wanted.contains(&id)) {
                 return Ok(());
             }
-            let (scan, unpacked, holds) = zombie_rows::zombie_chunk(row)?;
+            let (scan, unpacked, holds) = zombie_rows::zombie_chunk(row).map_err(Bad::Row)?;
             let paths: usize = unpacked.iter().map(|z| z.path.len()).sum();
             room.take(paths + size_of_val(unpacked.as_slice()) + size_of_val(holds.as_slice()))?;
             zombies.entry(scan).or_default().add(unpacked, holds);
@@ -514,7 +516,7 @@ impl Reader {
 }
 
 /// What a file says of itself, if it is a recording that can be read; and what of that is damaged.
-pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<rusqlite::Error>), RecordingError> {
+pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<String>), RecordingError> {
     let path = path.to_owned();
     let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let damaged = |e: rusqlite::Error| RecordingError::Damaged { path: path.clone(), why: e.to_string() };
@@ -527,71 +529,63 @@ pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<rusqlite::Er
         Some(Value::Text(text)) => text.clone(),
         _ => "unknown".to_owned(),
     };
-    if format > FORMAT {
-        return Err(RecordingError::Newer { path, made_by: text("coroner_version"), format, reads_up_to: FORMAT });
-    }
-    if format == 0 {
-        return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() });
+    let made_by = text("coroner_version");
+    match format {
+        0 => return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() }),
+        ..FORMAT => return Err(RecordingError::Older { path, made_by, format, reads: FORMAT }),
+        FORMAT => {}
+        _ => return Err(RecordingError::Newer { path, made_by, format, reads: FORMAT }),
     }
     let sealed = meta.get("sealed") == Some(&Value::Integer(1));
-    Ok((About { format, uuid: text("uuid"), coroner_version: text("coroner_version"), sealed }, damage))
+    Ok((About { format, uuid: text("uuid"), coroner_version: made_by, sealed }, damage))
 }
 
 /// What can be read of a table of (key, value), and what ended the reading.
-fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<rusqlite::Error>) {
+fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<String>) {
     let mut pairs = HashMap::new();
     let mut read = || -> rusqlite::Result<()> {
-        let mut select = db.prepare(&format!("SELECT key, value FROM {table}"))?;
+        let mut select = db.prepare(&format!("SELECT key, value FROM {table} LIMIT {MOST_PAIRS} + 1"))?;
         let mut found = select.query([])?;
         while let Some(row) = found.next()? {
+            fits(row)?;
             pairs.insert(row.get(0)?, row.get(1)?);
         }
         Ok(())
     };
-    let damage = read().err();
-    (pairs, damage)
-}
-
-/// Not a view or a virtual table in its place: they have no root page.
-pub fn is_table(db: &Connection, name: &str) -> Result<(), String> {
-    let real = db.query_row("SELECT rootpage > 0 FROM sqlite_schema WHERE name = ?", [name], |r| r.get(0));
-    match real.optional() {
-        Ok(Some(true)) => Ok(()),
-        Ok(_) => Err("there is no such table".to_owned()),
-        Err(e) => Err(e.to_string()),
-    }
-}
-
-/// The same of several, at one look.
-pub fn are_tables(db: &Connection, names: &[&str]) -> bool {
-    let mut missing: Vec<&str> = names.to_vec();
-    let mut look = || -> rusqlite::Result<bool> {
-        let mut select = db.prepare_cached("SELECT name, rootpage > 0 FROM sqlite_schema")?;
-        let mut found = select.query([])?;
-        while let Some(row) = found.next()? {
-            let Ok(name) = row.get_ref(0)?.as_str() else { continue };
-            let Some(at) = missing.iter().position(|missing| *missing == name) else { continue };
-            missing.swap_remove(at);
-            if !row.get(1)? {
-                return Ok(false);
-            }
-        }
-        Ok(missing.is_empty())
+    let damage = match read() {
+        Ok(()) if pairs.len() > MOST_PAIRS => Some(format!("more than {MOST_PAIRS} rows; the rest was left out")),
+        read => read.err().map(|e| e.to_string()),
     };
-    look().unwrap_or(false)
+    (pairs, damage)
 }
 
 /// Reads a table from front to end; where that fails, row by row around the damage.
 fn scan<T>(
     db: &Connection,
     table: Table,
-    value: &mut dyn FnMut(&Row<'_>) -> Result<T, String>,
+    value: &mut dyn FnMut(&Row<'_>) -> Result<T, Bad>,
     found: &mut Vec<(i64, T)>,
     damage: &mut Damage,
 ) {
     let select = format!("SELECT id, {} FROM {}", table.columns.join(", "), table.name);
     // The number of the last row that was read or given up.
     let mut last = -1;
+    // Keeps a row, or tells why not. What is to end ends there.
+    let mut keep = |id: i64, read: Result<T, Bad>| -> ControlFlow<()> {
+        match read {
+            Ok(_) if found.len() >= MOST_ROWS => {
+                damage.note(|| format!("row {id}: it has more than {MOST_ROWS} rows; the rest was left out"));
+                return ControlFlow::Break(());
+            }
+            Ok(value) => found.push((id, value)),
+            Err(Bad::Row(why)) => damage.note(|| format!("row {id}: {why}")),
+            Err(Bad::TooMuch(why)) => {
+                damage.note(|| format!("row {id}: {why}"));
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    };
     let mut forward = || -> rusqlite::Result<()> {
         let mut select = db.prepare(&format!("{select} ORDER BY id"))?;
         let mut rows = select.query([])?;
@@ -601,15 +595,16 @@ fn scan<T>(
                 return Err(rusqlite::Error::IntegralValueOutOfRange(0, id));
             }
             last = id;
-            match value(row) {
-                Ok(value) => found.push((id, value)),
-                Err(e) => damage.note(|| format!("row {id}: {e}")),
+            if keep(id, value(row)).is_break() {
+                return Ok(());
             }
         }
         Ok(())
     };
     let Err(e) = forward() else { return };
-    damage.note(|| format!("after row {last}: {e}"));
+    if keep(last, Err(Bad::from(e))).is_break() {
+        return;
+    }
     // A broken page holds an unknown number of rows: leap over it in growing steps.
     let mut step = 1;
     let next = format!("SELECT id FROM {} WHERE id > ? ORDER BY id LIMIT 1", table.name);
@@ -618,9 +613,9 @@ fn scan<T>(
         match db.query_row(&next, [last], |row| row.get::<_, i64>(0)).optional() {
             Ok(None) => return,
             Ok(Some(id)) if id > last => {
-                match db.query_row(&one, [id], |row| Ok(value(row))).unwrap_or_else(|e| Err(e.to_string())) {
-                    Ok(value) => found.push((id, value)),
-                    Err(e) => damage.note(|| format!("row {id}: {e}")),
+                let read = db.query_row(&one, [id], |row| Ok(value(row))).unwrap_or_else(|e| Err(Bad::from(e)));
+                if keep(id, read).is_break() {
+                    return;
                 }
                 (last, step) = (id, 1);
             }

@@ -6,24 +6,8 @@
 /// "CRNR", at offset 68 of the file: what `file` and we tell a recording from other SQLite files by.
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
-/// The version of the format, SQLite's user_version. A change that an older coroner would misread or miss makes it larger.
-/// 2: [`ZOMBIES_SINCE`]. 3: [`PROFILE_SINCE`]. 4: [`INCIDENTS_SINCE`], [`PLACES_SINCE`]. 5: [`KERNEL_WORK_SINCE`].
+/// The version of the format, SQLite's user_version. A change that another coroner would misread or miss makes it larger; only this one is read.
 pub const FORMAT: u32 = 5;
-
-/// The first format with zombies, churn, samples of the kernel, and what is installed to run; older files have no tables for them.
-pub const ZOMBIES_SINCE: u32 = 2;
-
-/// The first format with CPU samples; a file may hold them alone, which an older coroner would take for a node that says nothing.
-pub const PROFILE_SINCE: u32 = 3;
-
-/// The first format that says which incident a file is, who rose in it, and tells minutes in a row each.
-pub const INCIDENTS_SINCE: u32 = 4;
-
-/// The first format in which frames without a name keep their file's build id and their place in it.
-pub const PLACES_SINCE: u32 = 4;
-
-/// The first format that says what the kernel was at work on by core, thread and second; before that it was one sum.
-pub const KERNEL_WORK_SINCE: u32 = 5;
 
 pub const CREATE: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

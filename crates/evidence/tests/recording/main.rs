@@ -6,6 +6,7 @@ mod any_zombies;
 mod cost;
 mod damaged;
 mod full_disk;
+mod hostile;
 mod killed;
 mod refused;
 mod round_trip;

@@ -37,11 +37,20 @@ fn each_refusal_says_what_is_wrong() {
     fs::remove_file(&path).unwrap();
     Writer::create(&path).unwrap().finish(&[]).unwrap();
     assert!(read(&path).is_ok());
-    let newer = format!("PRAGMA user_version={}; UPDATE meta SET value='9.8' WHERE key='coroner_version'", FORMAT + 1);
-    Connection::open(&path).unwrap().execute_batch(&newer).unwrap();
-    let (error, text) = refusal(&path);
+    let made_in = |format: u32| {
+        let sql = format!("PRAGMA user_version={format}; UPDATE meta SET value='9.8' WHERE key='coroner_version'");
+        Connection::open(&path).unwrap().execute_batch(&sql).unwrap();
+        refusal(&path)
+    };
+    let (error, text) = made_in(FORMAT + 1);
     assert!(matches!(error, RecordingError::Newer { .. }));
-    assert!(text.ends_with("made by coroner 9.8, format 6; this one reads up to format 5; update coroner"), "{text}");
+    assert!(text.ends_with(": update coroner") && text.contains("made by coroner 9.8, format 6"), "{text}");
+    for older in 1..FORMAT {
+        let (error, text) = made_in(older);
+        assert!(matches!(error, RecordingError::Older { .. }));
+        assert!(text.contains(&format!("made by coroner 9.8, format {older}; this one reads only format 5")), "{text}");
+        assert!(text.ends_with("read it with the coroner that made it, or record anew"), "{text}");
+    }
 }
 
 #[test]

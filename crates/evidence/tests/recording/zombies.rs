@@ -128,48 +128,6 @@ fn a_row_that_makes_no_sense_costs_itself() {
     }
 }
 
-/// What the format was before it had zombies.
-fn make_format_1(path: &Path) {
-    let tables = ["zombie_scans", "zombies_below", "zombie_files", "zombie_chunks", "cgroup_churn", "kernel_work"];
-    let drop: String = tables.iter().map(|t| format!("DROP TABLE {t};")).collect();
-    let db = Connection::open(path).unwrap();
-    db.execute_batch(&format!("DROP VIEW events; DROP VIEW zombies_readable; {drop} PRAGMA user_version = 1")).unwrap();
-}
-
-#[test]
-fn a_file_of_format_1_is_whole_and_says_what_was_not_looked_at_then() {
-    let (_dir, path) = recorded(Vec::new());
-    make_format_1(&path);
-    let recording = read(&path).unwrap();
-    assert_eq!(recording.about.format, 1);
-    let mut evidence = recording.evidence;
-    let blind: Vec<String> = std::mem::take(&mut evidence.unseen).into_iter().map(|u| u.probe).collect();
-    assert_eq!(blind, ["cgroup-churn", "child-exits", "unit-files", "containers", "kernel-samples"]);
-    let before = second(0, 1);
-    let none = Evidence { zombie_scans: vec![], cgroup_churn: vec![], kernel_work: vec![], unseen: vec![], ..before };
-    assert_eq!(evidence, none);
-
-    // One that a coroner of that time made.
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recording/format-1.coroner");
-    let recording = read(&golden).unwrap();
-    assert_eq!(recording.about.format, 1, "{}", golden.display());
-    let Evidence { zombie_scans, cgroup_churn, kernel_work, unseen, core_times, .. } = recording.evidence;
-    assert!(zombie_scans.is_empty() && cgroup_churn.is_empty() && kernel_work.is_empty());
-    assert!(!core_times.is_empty() && unseen.iter().all(|u| u.probe != PROBE), "{unseen:?}");
-}
-
-#[test]
-fn tables_that_are_not_there_are_told_from_format_2_on() {
-    let (_dir, path) = recorded(Vec::new());
-    make_format_1(&path);
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 2").unwrap();
-    let told = read(&path).unwrap().evidence.unseen;
-    let (missing, not_looked_at): (Vec<_>, Vec<_>) =
-        told.iter().partition(|u| u.why.contains("there is no such table"));
-    assert_eq!(missing.len(), 5, "{told:?}");
-    assert_eq!(not_looked_at.iter().map(|u| u.probe.as_str()).collect::<Vec<_>>(), ["kernel-samples"], "{told:?}");
-}
-
 #[test]
 fn people_with_only_sqlite3_see_the_dead_and_who_makes_them() {
     let dir = tempfile::tempdir().unwrap();

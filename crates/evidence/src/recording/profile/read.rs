@@ -2,10 +2,10 @@
 //!
 //! Every byte of the file may be wrong: what cannot be read is an error of its chunk or row, never of the whole.
 
+use super::super::confine::{MOST_ROWS, Steps, are_tables, fits};
 use super::super::open::{self, Opened};
-use super::super::read::{self, are_tables};
+use super::super::read;
 use super::super::rows::U64;
-use super::super::schema::{PLACES_SINCE, PROFILE_SINCE};
 use super::super::{About, RecordingError, chunk};
 use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
 use rusqlite::{Connection, Row, Statement};
@@ -27,6 +27,7 @@ const TABLES: [&str; 7] = [
 /// A recording, opened for its samples.
 pub struct Reader {
     db: Connection,
+    steps: Steps,
     path: PathBuf,
     pub about: About,
     /// What of the file cannot be reached, and why.
@@ -61,16 +62,16 @@ pub struct Chunk {
 
 impl Reader {
     pub fn open(path: &Path) -> Result<Reader, RecordingError> {
-        let Opened { db, missing } = open::open(path)?;
+        let Opened { db, steps, missing } = open::open(path)?;
         let (about, _) = read::about(&db, path)?;
         db.set_prepared_statement_cache_capacity(16);
-        let has_tables = about.format >= PROFILE_SINCE && are_tables(&db, &TABLES);
-        Ok(Reader { db, path: path.to_owned(), about, missing, has_tables })
+        let has_tables = are_tables(&db, &TABLES);
+        Ok(Reader { db, steps, path: path.to_owned(), about, missing, has_tables })
     }
 
     /// For those who want to know more of the file than its samples.
     pub(in super::super) fn into_opened(self) -> Opened {
-        Opened { db: self.db, missing: self.missing }
+        Opened { db: self.db, steps: self.steps, missing: self.missing }
     }
 
     pub fn path(&self) -> &Path {
@@ -159,11 +160,14 @@ impl Reader {
                 Some(range) => select.query([bound(range.start), bound(range.end)])?,
                 None => select.query([])?,
             };
-            while let Some(row) = rows.next()? {
+            while let Some(row) = rows.next()?
+                && chunks.len() < MOST_ROWS
+            {
                 chunks.push((row.get(0)?, row.get(1)?));
             }
             Ok(())
         };
+        self.steps.again();
         let listed = list(&mut chunks);
         // Those without times last.
         chunks.sort_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
@@ -177,6 +181,7 @@ impl Reader {
     }
 
     fn chunk(&self, id: i64) -> PackedChunk {
+        self.steps.again();
         let read = || -> rusqlite::Result<PackedChunk> {
             let mut select = self.db.prepare_cached("SELECT rows, data FROM profile_sample_chunks WHERE id = ?")?;
             select.query_row([id], |row| {
@@ -196,12 +201,15 @@ impl Reader {
             let mut ids: Vec<i64> = Vec::new();
             let mut select = self.db.prepare_cached("SELECT id FROM profile_stack_chunks ORDER BY id")?;
             let mut found = select.query([])?;
-            while let Some(row) = found.next()? {
+            while let Some(row) = found.next()?
+                && ids.len() < MOST_ROWS
+            {
                 ids.push(row.get(0)?);
             }
             ids.dedup();
             let mut select = self.db.prepare_cached("SELECT rows, data FROM profile_stack_chunks WHERE id = ?")?;
             for id in ids {
+                self.steps.again();
                 let stacks = select.query_row([id], |row| {
                     let (rows, data) = (row.get::<_, U64>(0)?.0, row.get_ref(1)?.as_blob()?);
                     Ok(chunk::decode::<StackRow>(data, rows).map_err(|e| format!("chunk {id} {e}")))
@@ -220,11 +228,8 @@ impl Reader {
     /// A way to look names up.
     pub fn names(&self) -> Names<'_> {
         let prepare = |sql: &str| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
-        let at = match self.about.format {
-            PLACES_SINCE.. => "build_id, file_offset",
-            _ => "NULL, NULL",
-        };
-        let frames = format!("SELECT symbol, module_path_id, place, is_inlined, {at}, id FROM profile_frames WHERE id");
+        let frames =
+            "SELECT symbol, module_path_id, place, is_inlined, build_id, file_offset, id FROM profile_frames WHERE id";
         Names {
             event: prepare("SELECT name FROM profile_events WHERE id = ?"),
             path: prepare("SELECT path FROM profile_paths WHERE id = ?"),
@@ -232,6 +237,7 @@ impl Reader {
             frame: prepare(&format!("{frames} = ?")),
             frames: prepare(&format!("{frames} BETWEEN ? AND ?")),
             ahead: Ahead::default(),
+            steps: &self.steps,
         }
     }
 }
@@ -244,6 +250,7 @@ pub struct Names<'r> {
     frame: Option<Statement<'r>>,
     frames: Option<Statement<'r>>,
     ahead: Ahead,
+    steps: &'r Steps,
 }
 
 /// Frames beside those that were asked for. Their numbers follow each other as they were met, so that who asks for one soon asks
@@ -272,7 +279,7 @@ impl Ahead {
         let rows = entry.insert(vec![None; Ahead::BLOCK as usize]);
         self.bytes += size_of_val(rows.as_slice());
         let first = block * Ahead::BLOCK;
-        let Ok(mut found) = select.query([first, first + (Ahead::BLOCK - 1)]) else { return };
+        let Ok(mut found) = select.query([first, first.saturating_add(Ahead::BLOCK - 1)]) else { return };
         while let Ok(Some(row)) = found.next()
             && self.bytes <= Ahead::MOST_BYTES
         {
@@ -286,6 +293,7 @@ impl Ahead {
 }
 
 fn frame_row(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
+    fits(row)?;
     let at = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<U64>>(5)?);
     Ok(FrameRow {
         symbol: row.get(0)?,
@@ -298,15 +306,15 @@ fn frame_row(row: &Row<'_>) -> rusqlite::Result<FrameRow> {
 
 impl Names<'_> {
     pub fn event(&mut self, number: u32) -> Option<String> {
-        look_up(&mut self.event, number, |row| row.get(0))
+        look_up(self.steps, &mut self.event, number, |row| row.get(0))
     }
 
     pub fn path(&mut self, number: u32) -> Option<String> {
-        look_up(&mut self.path, number, |row| row.get(0))
+        look_up(self.steps, &mut self.path, number, |row| row.get(0))
     }
 
     pub fn task(&mut self, number: u32) -> Option<TaskRow> {
-        look_up(&mut self.task, number, |row| {
+        look_up(self.steps, &mut self.task, number, |row| {
             Ok(TaskRow { pid: row.get(0)?, tid: row.get(1)?, comm: row.get(2)?, cgroup: row.get(3)? })
         })
     }
@@ -315,15 +323,18 @@ impl Names<'_> {
         if let Some(frame) = self.ahead.take(number) {
             return Some(frame);
         }
+        self.steps.again();
         self.ahead.read(&mut self.frames, number);
-        self.ahead.take(number).or_else(|| look_up(&mut self.frame, number, frame_row))
+        self.ahead.take(number).or_else(|| look_up(self.steps, &mut self.frame, number, frame_row))
     }
 }
 
 fn look_up<T>(
+    steps: &Steps,
     select: &mut Option<Statement<'_>>,
     number: u32,
     value: fn(&Row<'_>) -> rusqlite::Result<T>,
 ) -> Option<T> {
-    select.as_mut()?.query_row([number], value).ok()
+    steps.again();
+    select.as_mut()?.query_row([number], |row| fits(row).and_then(|_| value(row))).ok()
 }
