@@ -19,6 +19,7 @@ pub mod kernel_work;
 pub mod log;
 pub mod nic;
 pub mod node;
+pub mod own_directory;
 pub mod perf;
 pub mod recording;
 pub mod tasks;

@@ -17,13 +17,14 @@ use super::store::Store;
 use super::triggers::{self, Triggers};
 use crate::warn;
 use anyhow::Context;
+use coroner_evidence::own_directory::OwnDirectory;
 use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_http::Running;
 use coroner_probes::sampler::{Sampler, SamplerOptions};
 use coroner_probes::watch::{NameZombies, Options, Watch};
 use coroner_profile::live::LiveFormat;
 use coroner_source::audit_files::{KnownAgents, read_baseline};
-use coroner_source::directory::{self, OwnDirectory};
+use coroner_source::directory;
 use coroner_source::live::LiveNode;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,14 +45,14 @@ pub struct Outcome {
 /// Records until `stop` becomes true, or for `duration`.
 pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &AtomicBool) -> anyhow::Result<Outcome> {
     memory::share_heaps();
-    let own = OwnDirectory::take(&config.dir)?;
+    let own = directory::take(&config.dir)?;
     let status = Arc::new(Mutex::new(Status::default()));
     let began = Instant::now();
     let clocks = read_clocks();
     lock(&status).own.started_real_ns = clocks.real_ns;
-    let segments = Segments::open(&own.path, config.max_size)
-        .with_context(|| format!("{}: cannot list it", own.path.display()))?;
-    let incidents = IncidentThread::start(Incidents::open(&own.path, &config.incidents)?)?;
+    let segments = Segments::open(own.path(), config.max_size)
+        .with_context(|| format!("{}: cannot list it", own.path().display()))?;
+    let incidents = IncidentThread::start(Incidents::open(own.path(), &config.incidents)?)?;
     let mut first = Evidence::default();
     // So that the first second already says which boot it is of.
     coroner_probes::identity::identify(&node.root(), &mut first);
@@ -73,10 +74,10 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         Some(sampler) => Some(Rings::start(sampler, to_store.clone(), Arc::clone(&status))?),
         None => None,
     };
-    let control = Control::listen(&own.path)?;
+    let control = Control::listen(own.path())?;
     let metrics = serve(config, &status);
     // Without it `coroner` does not find us by itself; that is no reason not to record.
-    let registered = directory::register(&own.path).inspect_err(|error| warn(&format!("{error:#}"))).ok();
+    let registered = directory::register(own.path()).inspect_err(|error| warn(&format!("{error:#}"))).ok();
     let mut noticing = Triggers::new(&config.triggers);
     let mut real_time = RealTimeThreads::default();
     let mut meter = Meter::new();
@@ -87,6 +88,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
 
     let mut anew = true;
     let mut told_status = Instant::now() - SECOND;
+    let mut gone = None;
     while let Some(mut fragment) = watch.next_turn() {
         let clocks = read_clocks();
         fragment.append(std::mem::take(&mut first));
@@ -125,10 +127,15 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         if told_status.elapsed() >= SECOND {
             told_status = Instant::now();
             tell_status(&status, &meter, &about_incidents);
+            // The lock, the socket and the incidents went with it: whoever starts us again makes all of it anew.
+            gone = own.still_there().err();
         }
         anyhow::ensure!(!store.has_ended(), "the thread that writes segments has exited; see the message above");
         watchdog.beat();
-        if stop.load(Ordering::Relaxed) || duration.is_some_and(|duration| began.elapsed() >= duration) {
+        if stop.load(Ordering::Relaxed)
+            || gone.is_some()
+            || duration.is_some_and(|duration| began.elapsed() >= duration)
+        {
             watch.stop();
         }
     }
@@ -140,9 +147,12 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let sealed = store.finish();
     tell_status(&status, &meter, &incidents.finish());
     drop(control);
+    if let Some(gone) = gone {
+        anyhow::bail!("{gone}; the recorder ends: start it again (systemd does), and it makes the directory anew");
+    }
     sealed?;
     let status = lock(&status).clone();
-    Ok(Outcome { directory: own.path.clone(), status, lasted: began.elapsed() })
+    Ok(Outcome { directory: own.path().to_owned(), status, lasted: began.elapsed() })
 }
 
 fn live_format(sampler: &Sampler) -> LiveFormat {
@@ -163,7 +173,7 @@ fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Running> {
 }
 
 fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: Option<&Running>) {
-    let mut text = format!("recording into {} (at most {} MiB", own.path.display(), config.max_size >> 20);
+    let mut text = format!("recording into {} (at most {} MiB", own.path().display(), config.max_size >> 20);
     text.push_str(&match (rate_hz, config.rate) {
         (Some(rate), _) => format!(", {rate} samples per second and core)"),
         (None, 0) => ", no stack samples)".to_owned(),

@@ -1,6 +1,7 @@
 //! The segments of the recorder's directory: how many bytes they take, which are let go, and what a killed recorder left.
 
 use crate::warn;
+use coroner_evidence::own_directory::id_of;
 use coroner_evidence::recording::{self, RecordingError, Writer, segments as names};
 use std::collections::VecDeque;
 use std::fs;
@@ -16,6 +17,8 @@ const SMALLEST_SEGMENT: u64 = 2 << 20;
 pub struct Segments {
     directory: PathBuf,
     limit: u64,
+    /// What stands at the path later may be another directory, or a link to one.
+    id: Option<(u64, u64)>,
     /// In the order in which they were made, the oldest first; with the size at last sight.
     files: VecDeque<(PathBuf, u64)>,
 }
@@ -32,7 +35,7 @@ impl Segments {
             let bytes = size_with_log(&segment.path);
             files.push_back((segment.path, bytes));
         }
-        Ok(Segments { directory: directory.to_owned(), limit, files })
+        Ok(Segments { directory: directory.to_owned(), limit, id: id_of(directory), files })
     }
 
     pub fn directory(&self) -> &Path {
@@ -64,6 +67,10 @@ impl Segments {
 
     /// Begins the segment of this moment.
     pub fn create(&mut self, real_ns: u64) -> Result<(PathBuf, Writer), RecordingError> {
+        if self.id.is_none() || id_of(&self.directory) != self.id {
+            let why = "was removed, moved or replaced since recording began".to_owned();
+            return Err(RecordingError::Other { path: self.directory.clone(), why });
+        }
         let mut place = 1;
         loop {
             let path = self.directory.join(names::name(real_ns, place));

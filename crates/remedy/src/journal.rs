@@ -4,12 +4,13 @@
 //! says what may have been done; `undo` then looks at how it really is.
 
 use crate::steps::Action;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use coroner_evidence::own_directory::{OwnDirectory, OwnDirectoryError};
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub const DIRECTORY: &str = "/var/lib/coroner/fix";
@@ -146,50 +147,39 @@ impl Run {
 /// The directory, ours alone while this lives.
 #[derive(Debug)]
 pub struct Journal {
-    directory: PathBuf,
-    _lock: File,
+    own: OwnDirectory,
 }
 
 impl Journal {
     /// Makes the directory if it is not there, and takes its lock.
     pub fn open(directory: &Path) -> Result<Journal, JournalError> {
-        let directory = std::path::absolute(directory).map_err(io_error(directory))?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(io_error(&directory))?;
-        must_be_ours(&directory)?;
-        let path = directory.join("lock");
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-            .open(&path)
-            .map_err(io_error(&path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut pid = String::new();
-            let _ = (&lock).take(32).read_to_string(&mut pid);
-            return Err(JournalError::Locked { path: directory, pid: pid.trim().to_owned() });
-        }
-        // For people only; that it cannot be written will be noticed where it matters.
-        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        Ok(Journal { directory, _lock: lock })
+        let own = OwnDirectory::take(directory).map_err(|error| match error {
+            OwnDirectoryError::Locked { path, pid } => JournalError::Locked { path, pid },
+            OwnDirectoryError::Io { path, source } => JournalError::Io { path, source },
+            OwnDirectoryError::Unsafe { path, why } => {
+                JournalError::Refused { path, why: format!("{why} (--journal)") }
+            }
+            gone @ OwnDirectoryError::Gone { .. } => {
+                JournalError::Refused { path: directory.to_owned(), why: gone.to_string() }
+            }
+        })?;
+        Ok(Journal { own })
     }
 
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.own.path()
     }
 
     /// A new run, with room for all that it will write. Nothing was changed if this fails.
     pub fn begin(&self, make: impl FnOnce(u64) -> Entry) -> Result<Writer, JournalError> {
-        let number = numbers(&self.directory)?.last().copied().unwrap_or(0) + 1;
-        let path = file_of(&self.directory, number);
+        let number = numbers(self.directory())?.last().copied().unwrap_or(0) + 1;
+        let path = file_of(self.directory(), number);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path).map_err(io_error(&path))?;
         let mut writer = Writer { path: path.clone(), file, number };
         let begun = reserve(&writer.file)
             .map_err(io_error(&path))
             .and_then(|()| writer.write(&make(number)))
-            .and_then(|()| sync_directory(&self.directory));
+            .and_then(|()| sync_directory(self.directory()));
         if let Err(error) = begun {
             // One without its first line would only confuse.
             let _ = fs::remove_file(&path);
@@ -200,7 +190,7 @@ impl Journal {
 
     /// Goes on with a run.
     pub fn resume(&self, number: u64) -> Result<Writer, JournalError> {
-        let path = file_of(&self.directory, number);
+        let path = file_of(self.directory(), number);
         let mut file = OpenOptions::new().append(true).read(true).open(&path).map_err(io_error(&path))?;
         // A line that was cut off must not swallow the next one.
         let mut text = Vec::new();
@@ -210,25 +200,6 @@ impl Journal {
         }
         Ok(Writer { path, file, number })
     }
-}
-
-/// Others could lay links there, or change what we believe was before.
-fn must_be_ours(directory: &Path) -> Result<(), JournalError> {
-    let about = fs::metadata(directory).map_err(io_error(directory))?;
-    let us = rustix::process::geteuid().as_raw();
-    let refuse = |why: String| Err(JournalError::Refused { path: directory.to_owned(), why });
-    if about.uid() != us {
-        return refuse(format!(
-            "owned by user {}, but this is user {us}; choose another directory with --journal",
-            about.uid()
-        ));
-    }
-    if about.mode() & 0o022 != 0 {
-        return refuse(
-            "writable by others; run chmod go-w on it or choose another directory with --journal".to_owned(),
-        );
-    }
-    Ok(())
 }
 
 fn reserve(file: &File) -> io::Result<()> {

@@ -1,79 +1,29 @@
-//! The recorder's directory: who may write it, and what lies where.
+//! The recorder's directory: what lies where, and where recorders run.
 
-use anyhow::{Context, bail};
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
+use anyhow::{Context, anyhow};
+use coroner_evidence::own_directory::{self, OwnDirectory, OwnDirectoryError};
+use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A directory that only we write, as long as this lives.
-pub struct OwnDirectory {
-    pub path: PathBuf,
-    /// Held, not used.
-    _lock: File,
-}
-
-impl OwnDirectory {
-    /// Makes the directory if it is not there, and takes its lock. Another recorder's is refused.
-    pub fn take(path: &Path) -> anyhow::Result<OwnDirectory> {
-        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(incidents(&path))
-            .with_context(|| format!("{}: cannot create it", incidents(&path).display()))?;
-        is_ours(&path)?;
-        let lock_path = path.join("lock");
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(&lock_path)
-            .with_context(|| format!("{}: cannot open it", lock_path.display()))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut pid = String::new();
-            let _ = lock.read_to_string(&mut pid);
-            bail!(
-                "{}: another recorder (pid {}) is writing here; stop it or choose another directory",
-                path.display(),
-                pid.trim()
-            );
-        }
-        lock.set_len(0)
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .with_context(|| format!("{}: cannot write it", lock_path.display()))?;
-        Ok(OwnDirectory { path, _lock: lock })
-    }
-}
-
-/// Others could lay links there that lead what we write elsewhere, or take our files away.
-fn is_ours(path: &Path) -> anyhow::Result<()> {
-    let about = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-    let us = rustix::process::geteuid().as_raw();
-    if about.uid() != us {
-        bail!(
-            "{}: owned by user {}, but this is user {us}; record as that user or choose another directory",
-            path.display(),
-            about.uid()
-        );
-    }
-    if about.mode() & 0o022 != 0 {
-        bail!("{}: writable by others; run chmod go-w on it or choose another directory", path.display());
-    }
-    Ok(())
+/// Takes the directory, and makes what is in every one. Another recorder's is refused.
+pub fn take(path: &Path) -> anyhow::Result<OwnDirectory> {
+    let own = OwnDirectory::take(path).map_err(|error| match error {
+        OwnDirectoryError::Locked { path, pid } => anyhow!(
+            "{}: another recorder (pid {pid}) is writing here; stop it or choose another directory",
+            path.display()
+        ),
+        other => other.into(),
+    })?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(incidents(own.path()));
+    made.with_context(|| format!("{}: cannot create it", incidents(own.path()).display()))?;
+    Ok(own)
 }
 
 /// Whether a recorder writes into this directory now.
 pub fn is_live(path: &Path) -> bool {
-    let Ok(lock) = File::open(path.join("lock")) else { return false };
-    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared) {
-        Ok(()) => false,
-        Err(error) => error == rustix::io::Errno::WOULDBLOCK,
-    }
+    own_directory::is_locked(path)
 }
 
 /// Whether we may not look into it: then nobody knows whether a recorder runs there.
@@ -186,9 +136,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (place, mine, dead) = (dir.path().join("run"), dir.path().join("mine"), dir.path().join("dead"));
         assert_eq!(running_in(&place), [""; 0].map(PathBuf::from));
-        drop(OwnDirectory::take(&dead).unwrap());
-        let own = OwnDirectory::take(&mine).unwrap();
-        let registration = register_in(&place, &own.path).unwrap();
+        drop(take(&dead).unwrap());
+        let own = take(&mine).unwrap();
+        let registration = register_in(&place, own.path()).unwrap();
         std::fs::write(place.join("4194305"), dead.as_os_str().as_bytes()).unwrap();
         std::fs::write(place.join("4194306"), b"/no/such/directory").unwrap();
         std::fs::write(place.join("README"), mine.as_os_str().as_bytes()).unwrap();

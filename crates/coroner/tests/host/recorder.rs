@@ -38,6 +38,25 @@ fn a_second_recorder_of_a_directory_is_refused() {
     assert_eq!(Recorder::start(dir.path(), &[]).stop(), Some(0), "the directory is free again");
 }
 
+/// Moved away, with a link to elsewhere in its place: nothing is written there, and the recorder ends and says why.
+#[test]
+fn a_recorder_whose_directory_is_replaced_ends() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let place = tempfile::tempdir().unwrap();
+    let (dir, away, other) = (place.path().join("dir"), place.path().join("away"), place.path().join("other"));
+    std::fs::create_dir(&other).unwrap();
+    let mut recorder = Recorder::start(&dir, &[]);
+    wait_until("there is a segment", || !segments(&dir).is_empty());
+    std::fs::rename(&dir, &away).unwrap();
+    std::os::unix::fs::symlink(&other, &dir).unwrap();
+    wait_until("it ends", || recorder.child.try_wait().unwrap().is_some());
+    let said = recorder.said();
+    assert_eq!(recorder.child.wait().unwrap().code(), Some(2), "{said}");
+    assert_eq!(said.matches("was removed, moved or replaced").count(), 1, "{said}");
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0, "nothing is written through the link");
+    assert!(recording::read(&segments(&away)[0]).is_ok());
+}
+
 /// Killed at 100 moments: every file can be read, and holds all but the last second or two of what its recorder saw.
 /// Starts and kills a recorder again and again; after each kill every file can be read.
 fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
