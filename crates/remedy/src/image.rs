@@ -1,7 +1,7 @@
 //! For those who build images: the lines that take the audit's findings out of a base image.
 
 use coroner_diagnosis::agents::{Catalogue, Judgement, Verdict};
-use coroner_diagnosis::units::paths::shell_word;
+use coroner_diagnosis::units::paths::{operand, shell_word};
 use coroner_diagnosis::units::protected::why_protected_by;
 use coroner_diagnosis::units::{Audit, AuditedUnit};
 use coroner_diagnosis::{Code, Finding};
@@ -138,7 +138,7 @@ impl ImagePlan {
 }
 
 fn switch_off(unit: &ImageUnit) -> Vec<String> {
-    let word = shell_word(&unit.unit);
+    let word = operand(&unit.unit);
     let mut lines = Vec::new();
     if unit.enabled {
         lines.push(format!("systemctl disable {word}"));

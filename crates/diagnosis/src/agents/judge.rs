@@ -8,6 +8,7 @@ use super::reasons::{self, Answers, reason, unseen};
 use super::starting::{Start, start_of};
 use super::steps::recommends_removal;
 use super::{Activity, Certainty, Harm, Judgement, Reason, ReasonKind, Running, Surroundings, Verdict};
+use crate::units::paths::{operand, shell_word};
 use coroner_evidence::UnitFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -302,7 +303,8 @@ fn safe_step(case: &Case<'_>, surroundings: &Surroundings) -> String {
     let Of::Unit(_) = case.of else {
         return "find who starts it (its parent process, a cron job, a container) and stop it there".to_owned();
     };
-    let step = case.agent.safe_step.replace("{unit}", name);
+    let name = operand(name);
+    let step = case.agent.safe_step.replace("{unit}", &name);
     if surroundings.booted || case.agent.only_way_in || !recommends_removal(&step) {
         return step;
     }
@@ -310,6 +312,6 @@ fn safe_step(case: &Case<'_>, surroundings: &Surroundings) -> String {
     if !step.starts_with("systemctl ") {
         return step;
     }
-    let root = surroundings.image.as_deref().unwrap_or("DIR");
+    let root = shell_word(surroundings.image.as_deref().unwrap_or("DIR"));
     format!("in the image's build: systemctl --root={root} disable {name} && systemctl --root={root} mask {name}")
 }

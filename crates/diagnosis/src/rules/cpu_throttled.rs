@@ -9,7 +9,7 @@ use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
-use crate::units::paths::shell_word;
+use crate::units::paths::{operand, shell_word};
 use crate::words::{count, duration_words, list, percent, plural};
 use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Point, Source, Time, probe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -283,8 +283,9 @@ fn remedy(mounts: &[CgroupMount], path: &str) -> String {
     } else if owner.container_id.is_some() {
         "Raise the container's limit: `docker update --cpus=N CONTAINER`, or start it without --cpus.".to_owned()
     } else if let Some(unit) = owner.unit {
+        let name = operand(&unit);
         format!(
-            "Raise or remove CPUQuota= of {unit}: `systemctl show -p CPUQuotaPerSecUSec {unit}`, then `systemctl set-property {unit} \
+            "Raise or remove CPUQuota= of {unit}: `systemctl show -p CPUQuotaPerSecUSec {name}`, then `systemctl set-property {name} \
              CPUQuota=200%` (CPUQuota= empty removes it)."
         )
     } else if let Some(lift) = lift(mounts, path) {

@@ -12,6 +12,7 @@ use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
+use crate::units::paths::operand;
 use crate::words::{bytes, count, duration_words, list, percent};
 use coroner_evidence::{CgroupOwner, Evidence, Source, Time, probe};
 use std::time::Duration;
@@ -315,8 +316,9 @@ fn cgroup_finding(
         "Raise resources.limits.memory of that container, or make the job use less.".to_owned()
     } else if let Some(unit) = owner.unit {
         format!(
-            "Raise {} of {unit}: `systemctl set-property {unit} {}=…`.",
+            "Raise {} of {unit}: `systemctl set-property {} {}=…`.",
             if c.high { "MemoryHigh=" } else { "MemoryMax=" },
+            operand(&unit),
             if c.high { "MemoryHigh" } else { "MemoryMax" }
         )
     } else {

@@ -9,6 +9,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
 use crate::ties::{Ties, When};
+use crate::units::paths::operand;
 use crate::words::{bytes, list, plural};
 use coroner_evidence::{CgroupOwner, Evidence, Source};
 use std::collections::BTreeMap;
@@ -432,8 +433,9 @@ fn limit_remedy(cgroup: &str) -> String {
          --system-reserved and --kube-reserved."
             .to_owned()
     } else if let Some(unit) = owner.unit {
+        let name = operand(&unit);
         format!(
-            "Raise MemoryMax= of {unit} (`systemctl set-property {unit} MemoryMax=…`), or find why it grows: `systemctl status {unit}`."
+            "Raise MemoryMax= of {unit} (`systemctl set-property {name} MemoryMax=…`), or find why it grows: `systemctl status {name}`."
         )
     } else {
         let whose = if cgroup == UNNAMED { "its cgroup" } else { cgroup };

@@ -10,7 +10,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::Ties;
 use crate::units::churn::{Churning, Kind, births, churning};
 use crate::units::cost::UnitCost;
-use crate::units::paths::shell_word;
+use crate::units::paths::{operand, shell_word};
 use crate::units::protected::is_protected;
 use crate::words::{count, duration_words, rate};
 use coroner_evidence::{ChildExits, probe};
@@ -158,9 +158,9 @@ fn remedy(c: &Churning<'_>) -> String {
                 anew starts the same loop."
             .to_owned();
     }
-    let unit = shell_word(&c.unit);
+    let (unit, word) = (operand(&c.unit), shell_word(&c.unit));
     let look =
-        format!("See what it starts and why that dies: `journalctl -u {unit} -n 100`, `systemd-cgls -u {unit}`.");
+        format!("See what it starts and why that dies: `journalctl -u {word} -n 100`, `systemd-cgls -u {word}`.");
     if is_protected(&c.unit) {
         return format!("{look} The node needs this unit: do not disable it.");
     }

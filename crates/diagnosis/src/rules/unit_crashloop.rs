@@ -10,7 +10,7 @@ use crate::log_events;
 use crate::ties::Ties;
 use crate::units::cost::UnitCost;
 use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
-use crate::units::paths::shell_word;
+use crate::units::paths::{operand, shell_word};
 use crate::units::protected::is_protected;
 use crate::words::{age_words, bytes, count, duration_words, list, plural, rate, times};
 use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe};
@@ -250,10 +250,10 @@ pub(super) fn ended_words(unit: &Unit) -> String {
 }
 
 fn remedy(name: &str, cost: &UnitCost, enabled: Option<bool>) -> String {
-    let unit = shell_word(name);
+    let (unit, word) = (operand(name), shell_word(name));
     if is_protected(name) {
         return format!(
-            "The node needs this unit: do not disable it. Look why it dies: `journalctl -u {unit} -n 100`."
+            "The node needs this unit: do not disable it. Look why it dies: `journalctl -u {word} -n 100`."
         );
     }
     let left = match cost.zombies.filter(|n| *n > 0) {
@@ -273,7 +273,7 @@ fn remedy(name: &str, cost: &UnitCost, enabled: Option<bool>) -> String {
         ),
     };
     format!(
-        "See why it dies: `journalctl -u {unit} -n 100`. If nobody uses it here, {off}. That stops the restarts and new leftovers; {left} \
+        "See why it dies: `journalctl -u {word} -n 100`. If nobody uses it here, {off}. That stops the restarts and new leftovers; {left} \
          until what pins them goes or the node reboots."
     )
 }

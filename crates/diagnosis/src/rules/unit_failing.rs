@@ -10,7 +10,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::log_events;
 use crate::ties::Ties;
 use crate::units::loops::{is_job, latest, looks, loops};
-use crate::units::paths::shell_word;
+use crate::units::paths::{operand, shell_word};
 use crate::words::{age_words, count, duration_words, list, plural};
 use coroner_evidence::{Evidence, Unit};
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,7 +162,7 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         };
         detail.push_str(&words);
     }
-    let word = shell_word(name);
+    let (unit, word) = (operand(name), shell_word(name));
     Finding {
         code: Code::UnitFailing,
         ties: Ties::of_unit(name, None),
@@ -172,7 +172,7 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         detail: detail.trim_end().to_owned(),
         evidence: facts,
         remedy: format!(
-            "See why: `systemctl status {word}` and `journalctl -u {word} -n 100`. Once it is settled, `systemctl reset-failed {word}` \
+            "See why: `systemctl status {unit}` and `journalctl -u {word} -n 100`. Once it is settled, `systemctl reset-failed {unit}` \
              takes it off the list; that repairs nothing, and a timer or the next boot starts it again."
         ),
     }

@@ -90,6 +90,12 @@ pub fn shell_word(text: &str) -> String {
     format!("'{}'", printable.replace('\'', r"'\''").replace('`', r#"'"$(printf '\140')"'"#))
 }
 
+/// The same as the last thing of a command: a name that begins with a dash, such as `-.mount`, is no option.
+pub fn operand(name: &str) -> String {
+    let dashes = if name.starts_with('-') { "-- " } else { "" };
+    format!("{dashes}{}", shell_word(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +144,10 @@ mod tests {
         assert_eq!(shell_word(r"dev-sda\x2d1.swap"), r"'dev-sda\x2d1.swap'");
         assert_eq!(shell_word("a;'b"), r"'a;'\''b'");
         assert_eq!(shell_word(""), "''");
+        assert_eq!(operand("ecs.service"), "ecs.service");
+        assert_eq!(operand("-.mount"), "-- -.mount");
+        assert_eq!(operand(r"-x y'.service"), r"-- '-x y'\''.service'");
+        assert_eq!(operand(r"\x2dx.service"), r"'\x2dx.service'", "as systemd escapes it");
         for name in ["a`'$(id) #", "`", "a b`c", r"\x2d`"] {
             let word = shell_word(name);
             let said = std::process::Command::new("sh").arg("-c").arg(format!("printf %s {word}")).output().unwrap();

@@ -7,7 +7,7 @@ use crate::plan::{Risk, Step};
 use crate::steps::mask_unit::is_in_the_way;
 use crate::steps::{Action, DisableUnit, IsolateUnit, Kind, MaskUnit};
 use coroner_diagnosis::agents::{self, Judgement, Verdict};
-use coroner_diagnosis::units::paths::shell_word;
+use coroner_diagnosis::units::paths::{operand, shell_word};
 use coroner_diagnosis::words::{bytes, count, duration_words, list};
 use coroner_diagnosis::{Code, Finding, SubjectKind};
 use std::collections::BTreeMap;
@@ -184,8 +184,8 @@ impl Target<'_> {
             },
             reason: self.reason(),
             commands: vec![match has_links {
-                true => format!("systemctl disable --now {word}"),
-                false => format!("systemctl stop {word}"),
+                true => format!("systemctl disable --now {}", operand(unit)),
+                false => format!("systemctl stop {}", operand(unit)),
             }],
             risk: match (&at_work, self.is_unused(), alone) {
                 (Some(_), ..) => Risk::High,
@@ -226,7 +226,7 @@ impl Target<'_> {
             kind: Kind::MaskUnit,
             title: format!("Mask {unit}, so that nothing can start it"),
             reason: why,
-            commands: vec![format!("systemctl mask {word}")],
+            commands: vec![format!("systemctl mask {}", operand(unit))],
             risk: Risk::Low,
             risk_words: "whatever tries to start it fails and logs that".to_owned(),
             reversible: true,

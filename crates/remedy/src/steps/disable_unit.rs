@@ -137,8 +137,9 @@ impl DisableUnit {
         }
         if now.file_state.starts_with("masked") && !before.file_state.starts_with("masked") {
             return Ok(Undone::ChangedSince(format!(
-                "{} is masked, but not by this step: run `systemctl unmask {0}`, then undo again",
-                self.unit
+                "{} is masked, but not by this step: run `systemctl unmask {}`, then undo again",
+                self.unit,
+                operand(&self.unit)
             )));
         }
         let (mut did, mut left_alone) = (Vec::new(), Vec::new());

@@ -1,6 +1,7 @@
 //! The dead by name: which group it is, what keeps it, who makes it, and what to do about that one.
 
 use crate::finding::{Fact, FactKey, Subject, SubjectKind};
+use crate::units::paths::operand;
 use crate::words::{bytes, count, list, plural, rate};
 use crate::zombies::groups::join_path;
 use crate::zombies::{FileGroup, Group, MakerShare, PerHour, RateFrom, Report};
@@ -154,7 +155,8 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     let group = dominant(report)?;
     let who = match (&group.unit, known_makers(group).next()) {
         (Some(unit), _) => format!(
-            "{unit} (`systemctl status {unit}`, then `systemctl disable --now {unit}` if the node can do without it)"
+            "{unit} (`systemctl status {0}`, then `systemctl disable --now {0}` if the node can do without it)",
+            operand(unit)
         ),
         (None, Some(maker)) => maker.name(),
         (None, None) if group.pod_uid.is_some() || group.parent.contains("kubepods") => {
