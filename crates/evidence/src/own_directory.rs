@@ -182,7 +182,10 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         mode(&parent, 0o777);
-        assert!(refused(&path).contains(&format!("{} above it is writable by others", parent.canonicalize().unwrap().display())));
+        assert!(
+            refused(&path)
+                .contains(&format!("{} above it is writable by others", parent.canonicalize().unwrap().display()))
+        );
         mode(&parent, 0o1777);
         drop(OwnDirectory::take(&path).unwrap());
         mode(&parent, 0o755);

@@ -1,6 +1,6 @@
 //! The recorder's directory: what lies where, and where recorders run.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use coroner_evidence::own_directory::{self, OwnDirectory, OwnDirectoryError};
 use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -234,7 +234,9 @@ impl Recorded {
     pub fn lines(&self) -> String {
         let incidents = self.recorder.as_ref().map(RecorderFound::incidents_line);
         let lines: Vec<&str> = [self.line.as_str()].into_iter().chain(incidents.as_deref()).collect();
-        lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+        // A name may hold a newline; a line of ours is one line.
+        let lines = lines.into_iter().filter(|line| !line.is_empty()).map(|line| line.replace('\n', "\u{fffd}"));
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
 use crate::output::with_line;
-use crate::output::{cores_text, print};
+use crate::output::{cores_text, json_text, print};
 use anyhow::Context;
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
@@ -41,7 +41,7 @@ pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
     };
     let summary = cores.summary(parts).context("the cores could not be read")?;
     let text = if args.json {
-        format!("{:#}\n", with_recorder(document(&summary, &evidence), recorded.as_ref()))
+        json_text(&with_recorder(document(&summary, &evidence), recorded.as_ref()))
     } else {
         with_line(cores_text::render(&summary, &evidence, args.all), recorded.as_ref())
     };

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
 use crate::output::report::{self, Report};
-use crate::output::{diagnosis_text, print};
+use crate::output::{diagnosis_text, json_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::{NameZombies, Options};
@@ -24,7 +24,7 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if args.json {
         let document = with_recorder(documents::diagnosis::document(&diagnosis)?, recorded.as_ref());
-        print(&format!("{document:#}\n"))?;
+        print(&json_text(&document))?;
     } else if !args.report.is_stdout() {
         print(&diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose))?;
     }

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, stop_on_signals, units, watch};
 use crate::args::fix::FixArgs;
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
-use crate::output::{fix_json, fix_text, print, warn};
+use crate::output::{ask, fix_json, fix_text, json_text, print, warn};
 use anyhow::{Context, bail, ensure};
 use coroner_diagnosis::agents::Catalogue;
 use coroner_diagnosis::units::audit;
@@ -26,7 +26,7 @@ use coroner_source::incident_files as files;
 use coroner_source::recorded::{self, Recorded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::{BufRead, IsTerminal, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
         let shown =
             fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source, is_here };
         let text = match args.json {
-            true => format!("{:#}\n", fix_json::plan(&plan, &shown)?),
+            true => json_text(&fix_json::plan(&plan, &shown)?),
             false => fix_text::plan(&plan, &shown),
         };
         print(&text)?;
@@ -211,7 +211,7 @@ fn do_it(
     }
     if chosen.is_empty() {
         if args.json {
-            print(&format!("{:#}\n", fix_json::nothing_done(plan, &shown)?))?;
+            print(&json_text(&fix_json::nothing_done(plan, &shown)?))?;
         }
         // Whoever asked for something to be done must hear that nothing was.
         return Ok(if plan.refused.is_empty() { Exit::NothingWrong } else { Exit::CouldNotExamine });
@@ -243,7 +243,7 @@ fn do_it(
         }
     }
     print(&match args.json {
-        true => format!("{:#}\n", fix_json::done(plan, &report, &shown)?),
+        true => json_text(&fix_json::done(plan, &report, &shown)?),
         false => fix_text::done(&report, plan),
     })?;
     Ok(exit_of(&report))
@@ -278,10 +278,7 @@ impl Talk for Terminal<'_> {
         if std::io::stdin().is_terminal() {
             let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
         }
-        let mut stderr = std::io::stderr().lock();
-        let _ = write!(stderr, "\r\x1b[K{question}");
-        let _ = stderr.flush();
-        drop(stderr);
+        ask(&question);
         match self.answer().as_deref().map(str::trim) {
             Some("y" | "Y" | "yes") => Consent::Yes,
             Some("q" | "Q" | "quit") | None => Consent::Quit,
@@ -345,7 +342,7 @@ fn for_image(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Exit> {
     let host = evidence.node.as_ref().and_then(|node| node.os.clone());
     let of = host.map(|os| format!("{of} ({os})")).unwrap_or(of);
     print(&match args.json {
-        true => format!("{:#}\n", fix_json::image(&plan, &of)?),
+        true => json_text(&fix_json::image(&plan, &of)?),
         false => plan.script(&of),
     })?;
     Ok(Exit::NothingWrong)

@@ -5,7 +5,7 @@ use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
 use crate::output::report::{self as markdown, Report as MarkdownReport};
-use crate::output::{incidents_text, print, warn};
+use crate::output::{incidents_text, json_text, print, warn};
 use anyhow::{Context, bail};
 use coroner_recorder::config::Config;
 use coroner_recorder::freeze as freezer;
@@ -62,7 +62,7 @@ fn list(directory: &Path, json: bool) -> anyhow::Result<String> {
     let listed = listed(directory)?;
     let is_live = directory::is_live(directory);
     if json {
-        Ok(format!("{:#}\n", documents::incidents::list(directory, is_live, &listed)))
+        Ok(json_text(&documents::incidents::list(directory, is_live, &listed)))
     } else {
         Ok(incidents_text::list(directory, is_live, &listed))
     }
@@ -72,7 +72,7 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
     show.report.check(json, Some(&files::recording(directory, show.number)))?;
     let report = report(directory, show.number, show.verbose)?;
     if json {
-        print(&format!("{:#}\n", documents::incidents::report(&report)?))?;
+        print(&json_text(&documents::incidents::report(&report)?))?;
     } else if !show.report.is_stdout() {
         print(&incidents_text::report(&report))?;
     }

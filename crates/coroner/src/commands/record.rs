@@ -4,7 +4,8 @@ use super::stop_on_signals;
 use crate::args::RecordArgs;
 use crate::exit::Exit;
 use crate::output::progress::Progress;
-use crate::output::{print, warn};
+use crate::output::safe::one_line;
+use crate::output::{json_text, print, warn};
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
@@ -66,7 +67,7 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
             "incidents": status.incidents,
             "cpu_seconds": own.cpu_seconds,
         });
-        print(&format!("{document:#}\n"))?;
+        print(&json_text(&document))?;
     } else {
         print(&ended(&directory, &status, lasted))?;
     }
@@ -147,7 +148,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
             "findings": diagnosis.as_ref().map(|d| d.findings.iter().map(|f| json!({"code": f.code, "severity": f.severity, "title": f.title})).collect::<Vec<_>>()),
             "lost_commits": lost_seconds,
         });
-        print(&format!("{document:#}\n"))?;
+        print(&json_text(&document))?;
     } else {
         let findings = diagnosis.as_ref().map(|d| d.findings.as_slice());
         print(&summary(&path, bytes, window, findings, lost_seconds))?;
@@ -192,12 +193,7 @@ fn summary(
         Some([]) => text.push_str("nothing wrong in what was seen\n"),
         Some(findings) => {
             for f in findings {
-                text.push_str(&format!(
-                    "{:<8}  {}  ({})\n",
-                    f.severity.as_str(),
-                    crate::output::terminal::printable(&f.title),
-                    f.code
-                ));
+                text.push_str(&format!("{:<8}  {}  ({})\n", f.severity.as_str(), one_line(&f.title), f.code));
             }
         }
         None => {}

@@ -2,6 +2,7 @@
 
 use super::profile::out;
 use crate::args::ReportArgs;
+use crate::output::safe;
 use anyhow::{Context, bail, ensure};
 use std::path::Path;
 
@@ -31,7 +32,7 @@ impl ReportArgs {
     pub fn write(&self, render: impl FnOnce(&str) -> String) -> anyhow::Result<()> {
         let Some(path) = self.report.as_deref() else { return Ok(()) };
         let text = render(&command());
-        out::write(Some(path), |to| to.write_all(text.as_bytes()))
+        out::write(Some(path), |to| to.write_all(safe::text(&text).as_bytes()))
     }
 
     /// What is said of it to people.

@@ -4,7 +4,7 @@ use super::stop_on_signals;
 use crate::args::fix::UndoArgs;
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
-use crate::output::{fix_json, print, undo_text, warn};
+use crate::output::{fix_json, json_text, print, undo_text, warn};
 use anyhow::{Context, ensure};
 use coroner_diagnosis::words::plural;
 use coroner_evidence::Evidence;
@@ -28,14 +28,14 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     );
     let Some(found) = find(&args)? else {
         print(&match args.json {
-            true => format!("{:#}\n", fix_json::nothing_to_undo()),
+            true => json_text(&fix_json::nothing_to_undo()),
             false => undo_text::nothing_to_undo(&args.journal, &damaged(&args.journal)?),
         })?;
         return Ok(Exit::NothingWrong);
     };
     if args.dry_run {
         print(&match args.json {
-            true => format!("{:#}\n", fix_json::runs(std::slice::from_ref(&found), &args.journal)),
+            true => json_text(&fix_json::runs(std::slice::from_ref(&found), &args.journal)),
             false => undo_text::would_undo(&found),
         })?;
         return Ok(Exit::NothingWrong);
@@ -66,7 +66,7 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     let mut hands = Hands::new(bus.as_deref(), root, &stop, &say).expecting(found.systemd_of.clone());
     let report = undo::run(&found, &journal, &here, &mut hands, args.force)?;
     print(&match args.json {
-        true => format!("{:#}\n", fix_json::undone(&report)),
+        true => json_text(&fix_json::undone(&report)),
         false => undo_text::undone(&report),
     })?;
     Ok(if report.is_whole() { Exit::NothingWrong } else { Exit::Findings })
@@ -114,7 +114,7 @@ fn list(args: &UndoArgs) -> anyhow::Result<Exit> {
         }
     }
     print(&match args.json {
-        true => format!("{:#}\n", fix_json::runs(&runs, &args.journal)),
+        true => json_text(&fix_json::runs(&runs, &args.journal)),
         false => undo_text::list(&runs, &args.journal),
     })?;
     Ok(Exit::NothingWrong)

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::UnitsArgs;
 use crate::exit::Exit;
 use crate::output::with_line;
-use crate::output::{print, units_text};
+use crate::output::{json_text, print, units_text};
 use anyhow::{Context, bail};
 use coroner_diagnosis::agents::Need;
 use coroner_diagnosis::agents::baseline::Baseline;
@@ -65,7 +65,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     }
     let text = if args.json {
         let document = documents::units::document(&audit, &evidence, args.bus.as_deref(), stored);
-        format!("{:#}\n", with_recorder(document, recorded.as_ref()))
+        json_text(&with_recorder(document, recorded.as_ref()))
     } else {
         let shown = units_text::Shown { all: args.all, verbose: args.verbose, bus: args.bus.as_deref() };
         with_line(units_text::render(&audit, &evidence, stored, &shown), recorded.as_ref())

@@ -155,7 +155,7 @@ fn told(args: &ViewArgs, url: &str, address: SocketAddr) -> String {
         text.push_str("anybody who knows this address can see the page; it is not encrypted in transit\n");
     }
     let what = args.file.as_ref().map_or("the recorder running here".to_owned(), |file| file.display().to_string());
-    text.push_str(&terminal::dim(&format!("showing {}; press Ctrl-C to stop\n", terminal::printable(&what))));
+    text.push_str(&terminal::dim(&format!("showing {}; press Ctrl-C to stop\n", what)));
     text
 }
 

@@ -5,7 +5,7 @@ use crate::args::{WalkMethod, ZombiesArgs};
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
 use crate::output::with_line;
-use crate::output::{print, zombies_text};
+use crate::output::{json_text, print, zombies_text};
 use anyhow::Context;
 use coroner_diagnosis::zombies::counted;
 use coroner_diagnosis::zombies::report;
@@ -37,7 +37,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
     let text = if args.json {
         let wanted = documents::zombies::Wanted { list: args.list, all: args.all };
         let document = documents::zombies::document(&report, &evidence, &wanted);
-        format!("{:#}\n", with_recorder(document, recorded.as_ref()))
+        json_text(&with_recorder(document, recorded.as_ref()))
     } else {
         let shown = zombies_text::Shown {
             list: args.list,

@@ -1,6 +1,7 @@
 //! The strips of `coroner cores`, for people.
 
-use super::terminal::{bold, by_load, dim, printable, width};
+use super::safe::one_line;
+use super::terminal::{bold, by_load, dim, width};
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
@@ -26,7 +27,7 @@ pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
     let until = evidence.clocks.last().map(|c| format!(" until {}", timestamp(c.real_ns_of(summary.window.to))));
     out.push_str(&format!(
         "{}: {} cores over {:.1} s{}\n",
-        printable(host),
+        one_line(host),
         summary.cores.len(),
         summary.window.length().as_secs_f64(),
         until.unwrap_or_default()
@@ -81,9 +82,9 @@ fn core_line(core: &CoreSummary) -> String {
         line.push_str(&format!(" {}", number(share)));
     }
     line.push_str("  ");
-    line.push_str(&printable(&owner(core)));
+    line.push_str(&one_line(&owner(core)));
     if !core.queues.is_empty() {
-        line.push_str(&format!(" · {}", printable(&core.queues.join(", "))));
+        line.push_str(&format!(" · {}", one_line(&core.queues.join(", "))));
     }
     line + "\n"
 }

@@ -1,7 +1,8 @@
 //! A diagnosis for people.
 
+use super::safe::one_line;
 use super::telling;
-use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
+use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
 use super::verdict_text;
 use coroner_diagnosis::Outcome;
 use coroner_diagnosis::cores::Cores;
@@ -18,7 +19,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     out.push_str(&wrap(&node_line(&diagnosis.node), width, 0));
     out.push_str(&wrap(&window_line(diagnosis, evidence), width, 0));
     for line in source.lines() {
-        out.push_str(&wrap(&printable(line), width, 0));
+        out.push_str(&wrap(line, width, 0));
     }
     out.push('\n');
 
@@ -62,7 +63,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
 fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
     let told = diagnosis.conclusion.verdicts.iter().map(|verdict| verdict.severity).max();
     let worse = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| Some(finding.severity) > told);
-    let titles: Vec<String> = worse.map(|(finding, _)| printable(&finding.title)).collect();
+    let titles: Vec<&str> = worse.map(|(finding, _)| finding.title.as_str()).collect();
     match titles.is_empty() {
         true => String::new(),
         false => {
@@ -86,7 +87,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
         out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy: true }));
         let needs = format!("To find its cause: {}.", unexplained.needs.trim_end_matches('.'));
         let how = telling::how_to_get(unexplained);
-        out.push_str(&wrap(&printable(&format!("{needs} {how}")), width, 2));
+        out.push_str(&wrap(&format!("{needs} {how}"), width, 2));
     }
     let worth_knowing = telling::worth_knowing(diagnosis);
     if !worth_knowing.is_empty() {
@@ -96,7 +97,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
         if verbose {
             out.push_str(&finding_text(finding, width, &Told { evidence: true, remedy: true }));
         } else {
-            out.push_str(&wrap_hanging(&format!("- {} ({})", printable(&finding.title), finding.code), width, 2, 4));
+            out.push_str(&wrap_hanging(&format!("- {} ({})", finding.title, finding.code), width, 2, 4));
         }
     }
     out
@@ -129,7 +130,7 @@ fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose
         return format!("\n{}", wrap(&format!("Ruled out (-v shows why): {}.", codes(&all)), width, 0));
     }
     let mut out = format!("\n{}\n", bold("Ruled out"));
-    let line = |name: &str, why: &str| wrap_hanging(&format!("- {name}: {}", printable(why)), width, 2, 4);
+    let line = |name: &str, why: &str| wrap_hanging(&format!("- {name}: {why}"), width, 2, 4);
     let (dead_ends, rest) = telling::ruled_out(diagnosis);
     for (name, ruled_out) in dead_ends {
         let name = if verbose { format!("{name} ({})", ruled_out.code) } else { name.to_owned() };
@@ -151,28 +152,25 @@ pub fn unseen_text(unseen: &[Unseen], width: usize) -> String {
     }
     let mut out = format!("\n{}\n", bold("Not seen"));
     for text in telling::unseen(unseen) {
-        out.push_str(&wrap_hanging(&format!("- {}", printable(&text)), width, 2, 4));
+        out.push_str(&wrap_hanging(&format!("- {text}"), width, 2, 4));
     }
     out
 }
 
 pub fn node_line(node: &Node) -> String {
-    let mut parts = vec![format!(
-        "coroner {} on {}",
-        env!("CARGO_PKG_VERSION"),
-        node.host.as_deref().map(printable).unwrap_or_else(|| "an unnamed node".into())
-    )];
+    let mut parts =
+        vec![format!("coroner {} on {}", env!("CARGO_PKG_VERSION"), node.host.as_deref().unwrap_or("an unnamed node"))];
     if let Some(kernel) = &node.kernel {
-        parts.push(format!("Linux {}", printable(kernel)));
+        parts.push(format!("Linux {kernel}"));
     }
     if let Some(cores) = node.cores {
         let memory =
             node.memory_bytes.map(|b| format!(", {:.0} GiB", b as f64 / (1u64 << 30) as f64)).unwrap_or_default();
         parts.push(format!("{cores} cores{memory}"));
     }
-    parts.extend([&node.os, &node.instance_type, &node.zone].into_iter().flatten().map(|s| printable(s)));
+    parts.extend([&node.os, &node.instance_type, &node.zone].into_iter().flatten().cloned());
     if let Some(how) = &node.in_container {
-        parts.push(format!("inside a container ({})", printable(how)));
+        parts.push(format!("inside a container ({how})"));
     }
     parts.join(" · ")
 }
@@ -209,19 +207,19 @@ pub fn finding_text(finding: &Finding, width: usize, told: &Told) -> String {
         by_severity(finding.severity, &label),
         finding.code,
         finding.subject.kind.as_str(),
-        printable(&finding.subject.name)
+        one_line(&finding.subject.name)
     );
-    out.push_str(&bold(&wrap(&printable(&finding.title), width, 2)));
+    out.push_str(&bold(&wrap(&finding.title, width, 2)));
     if !finding.detail.is_empty() {
-        out.push_str(&wrap(&printable(&finding.detail), width, 2));
+        out.push_str(&wrap(&finding.detail, width, 2));
     }
     if told.evidence {
         for fact in &finding.evidence {
-            out.push_str(&dim(&wrap(&printable(&fact_text(fact)), width, 4)));
+            out.push_str(&dim(&wrap(&fact_text(fact), width, 4)));
         }
     }
     if told.remedy && !finding.remedy.is_empty() {
-        out.push_str(&wrap(&format!("What to do: {}", printable(&finding.remedy)), width, 2));
+        out.push_str(&wrap(&format!("What to do: {}", finding.remedy), width, 2));
     }
     out
 }

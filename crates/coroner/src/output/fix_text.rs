@@ -1,6 +1,7 @@
 //! A plan and what came of it, for people.
 
-use super::terminal::{bold, by_severity, dim, good, printable, width, wrap, wrap_hanging};
+use super::safe::one_line;
+use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
 use coroner_diagnosis::words::count;
 use coroner_diagnosis::{Diagnosis, Finding, Severity};
 use coroner_evidence::Evidence;
@@ -41,7 +42,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&reboot_text(plan, width, When::Before));
     if let Some(other) = &plan.other_dead {
         out.push('\n');
-        out.push_str(&wrap(&printable(other), width, 0));
+        out.push_str(&wrap(other, width, 0));
     }
     out.push_str(&others_text(plan, shown, width));
     out.push_str(&refused_text(plan, width));
@@ -68,17 +69,17 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
 
 fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     let host = shown.diagnosis.node.host.as_deref().unwrap_or("unknown host");
-    let mut out = wrap(&printable(&format!("coroner {} · plan for {host}", env!("CARGO_PKG_VERSION"))), width, 0);
+    let mut out = wrap(&format!("coroner {} · plan for {host}", env!("CARGO_PKG_VERSION")), width, 0);
     for line in shown.source.lines() {
-        out.push_str(&wrap(&printable(line), width, 0));
+        out.push_str(&wrap(line, width, 0));
     }
     for cause in &plan.causes {
         let sure = cause.certainty.map(|certainty| format!(", {certainty}")).unwrap_or_default();
         let line = format!("Cause: {} ({}{sure})", cause.finding.title, cause.finding.code);
-        out.push_str(&bold(&wrap_hanging(&printable(&line), width, 0, 2)));
+        out.push_str(&bold(&wrap_hanging(&line, width, 0, 2)));
         // Told with the reboot, if there is one.
         if let Some(risk) = cause.risk.as_ref().filter(|_| plan.reboot.is_none()) {
-            out.push_str(&wrap(&printable(&format!("If nothing is done: {risk}")), width, 2));
+            out.push_str(&wrap(&format!("If nothing is done: {risk}"), width, 2));
         }
     }
     out
@@ -111,19 +112,19 @@ fn worth_knowing_of(asked: &[&Finding], width: usize) -> String {
     }
     let mut out = format!("\n{}\n", bold("Worth knowing (for a plan, run the command)"));
     for finding in asked {
-        out.push_str(&wrap_hanging(&printable(&format!("- {}", finding.title)), width, 2, 4));
+        out.push_str(&wrap_hanging(&format!("- {}", finding.title), width, 2, 4));
         out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
     }
     out
 }
 
 fn shell(name: &str) -> String {
-    printable(&coroner_diagnosis::units::paths::shell_word(name))
+    one_line(&coroner_diagnosis::units::paths::operand(name))
 }
 
 fn field(out: &mut String, label: &str, text: &str, width: usize) {
     let line = format!("{label:<LABEL$}");
-    let body = wrap(&printable(text), width, 3 + LABEL);
+    let body = wrap(text, width, 3 + LABEL);
     let body = body.trim_start();
     out.push_str(&format!("   {}{body}", dim(&line)));
     if !out.ends_with('\n') {
@@ -133,11 +134,11 @@ fn field(out: &mut String, label: &str, text: &str, width: usize) {
 
 /// A command is never wrapped: people copy it.
 fn command(out: &mut String, label: &str, text: &str) {
-    out.push_str(&format!("   {}{}\n", dim(&format!("{label:<LABEL$}")), bold(&printable(text))));
+    out.push_str(&format!("   {}{}\n", dim(&format!("{label:<LABEL$}")), bold(&one_line(text))));
 }
 
 fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> String {
-    let mut out = format!("{}\n", bold(&printable(&format!("{number}. {}", step.title))));
+    let mut out = format!("{}\n", bold(&one_line(&format!("{number}. {}", step.title))));
     field(&mut out, "name", &step.id, width);
     field(&mut out, "why", &step.reason, width);
     for (i, line) in step.commands.iter().take(4).enumerate() {
@@ -150,7 +151,7 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
     field(&mut out, "risk", &risk, width);
     if let Some(why) = &step.dangerous {
         let text = format!("DANGEROUS: {why}. Only done with --allow {}", step.id);
-        let painted = by_severity(Severity::Critical, &wrap(&printable(&text), width, 3 + LABEL));
+        let painted = by_severity(Severity::Critical, &wrap(&text, width, 3 + LABEL));
         out.push_str(&painted);
     }
     let undo = if step.reversible { format!("yes: {}", step.undo) } else { format!("NO: {}", step.undo) };
@@ -196,7 +197,7 @@ fn files_text(plan: &Plan, width: usize) -> String {
         let seen = file.seen_by.map(|pid| format!(", as seen by process {pid}")).unwrap_or_default();
         let deleted = if file.deleted { ", deleted but still open" } else { "" };
         let line = format!("- {} ({}, keeps {}{seen}{deleted})", file.path, file.filesystem, count(file.zombies));
-        out.push_str(&wrap_hanging(&printable(&line), width, 2, 4));
+        out.push_str(&wrap_hanging(&line, width, 2, 4));
     }
     let mut words = "coroner deletes none of them unless you name it: --delete-file PATH.".to_owned();
     if plan.files.len() > FILES {
@@ -221,17 +222,17 @@ fn reboot_text(plan: &Plan, width: usize, when: When) -> String {
     }
     if when == When::Before {
         let first = reboot.first.as_deref().unwrap_or_default();
-        out.push_str(&wrap(&printable(&format!("{} {first}", reboot.why)), width, 2));
+        out.push_str(&wrap(&format!("{} {first}", reboot.why), width, 2));
     }
     for line in &reboot.commands {
         out.push_str(&format!(
             "    {}   {}\n",
-            bold(&printable(&line.command)),
+            bold(&one_line(&line.command)),
             dim(&format!("# {}: {}", line.run_at, line.why))
         ));
     }
     if let Some(risk) = reboot.if_nothing_is_done.as_ref().filter(|_| when == When::Before) {
-        out.push_str(&wrap(&printable(&format!("If nothing is done: {risk}")), width, 2));
+        out.push_str(&wrap(&format!("If nothing is done: {risk}"), width, 2));
     }
     out
 }
@@ -246,7 +247,7 @@ fn others_text(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     for step in others {
         let risk = if step.risk == Risk::Low { String::new() } else { format!("; risk {}", step.risk.as_str()) };
         let line = format!("- {}: {}{risk}", step.id, step.title);
-        out.push_str(&wrap_hanging(&printable(&line), width, 2, 4));
+        out.push_str(&wrap_hanging(&line, width, 2, 4));
     }
     out
 }
@@ -257,7 +258,7 @@ fn refused_text(plan: &Plan, width: usize) -> String {
     }
     let mut out = format!("\n{}\n", bold("Rejected"));
     for refused in &plan.refused {
-        out.push_str(&wrap_hanging(&printable(&format!("- {}: {}", refused.what, refused.why)), width, 2, 4));
+        out.push_str(&wrap_hanging(&format!("- {}: {}", refused.what, refused.why), width, 2, 4));
     }
     out
 }
@@ -269,8 +270,8 @@ fn by_hand_text(plan: &Plan, width: usize) -> String {
     let mut out = format!("\n{}\n", bold("For you to do (coroner has no step for it)"));
     for by_hand in &plan.by_hand {
         let title = format!("- {} ({})", by_hand.finding.title, by_hand.finding.code);
-        out.push_str(&wrap_hanging(&printable(&title), width, 2, 4));
-        out.push_str(&wrap(&printable(&by_hand.remedy), width, 4));
+        out.push_str(&wrap_hanging(&title, width, 2, 4));
+        out.push_str(&wrap(&by_hand.remedy, width, 4));
     }
     out
 }
@@ -292,7 +293,7 @@ pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
 /// Before a step, on a terminal.
 pub fn question(step: &Step, number: usize, all: usize) -> String {
     let width = width();
-    let mut out = format!("\n{}\n", bold(&printable(&format!("{number} of {all}. {}", step.title))));
+    let mut out = format!("\n{}\n", bold(&one_line(&format!("{number} of {all}. {}", step.title))));
     field(&mut out, "why", &step.reason, width);
     for (i, line) in step.commands.iter().take(4).enumerate() {
         command(&mut out, if i == 0 { "equivalent to" } else { "" }, line);
@@ -315,7 +316,7 @@ pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String
         Outcome::Failed(why) => format!("{head}: FAILED. {}.", why.trim_end_matches('.')),
         Outcome::NotReached => format!("{head}: not reached."),
     };
-    wrap_hanging(&printable(&text), width(), 0, 4)
+    wrap_hanging(&text, width(), 0, 4)
 }
 
 /// After the last step: what was measured, and how to go on.
@@ -333,21 +334,21 @@ pub fn done(report: &Report, plan: &Plan) -> String {
             Effect::None => by_severity(Severity::Critical, "had NO effect"),
             Effect::CannotTell => "done; cannot tell whether it helped".to_owned(),
         };
-        out.push_str(&format!("- {} {word}\n", printable(&step.step.id)));
+        out.push_str(&format!("- {} {word}\n", one_line(&step.step.id)));
         if let Outcome::Done(done) = &step.outcome
             && let Some(why) = &done.in_vain
         {
-            out.push_str(&wrap(&printable(why), width, 4));
+            out.push_str(&wrap(why, width, 4));
         }
         for measured in &step.measured {
-            out.push_str(&wrap_hanging(&printable(&measured_words(measured)), width, 4, 6));
+            out.push_str(&wrap_hanging(&measured_words(measured), width, 4, 6));
         }
     }
     if let Some(stopped) = &report.stopped {
         let text =
             format!("Stopped: {}. Steps before it stay done; none after it was run.", stopped.trim_end_matches('.'));
         out.push('\n');
-        out.push_str(&by_severity(Severity::Critical, &wrap(&printable(&text), width, 0)));
+        out.push_str(&by_severity(Severity::Critical, &wrap(&text, width, 0)));
     }
     // The plan speaks of before: what was deleted keeps nobody any more.
     let is_deleted =

@@ -1,7 +1,8 @@
 //! Incidents for people.
 
 use super::diagnosis_text;
-use super::terminal::{bold, dim, printable, width, wrap};
+use super::safe::one_line;
+use super::terminal::{bold, dim, width, wrap};
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
 use coroner_evidence::timestamp;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 /// Newest first.
 pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
-    let place = printable(&directory.display().to_string());
+    let place = directory.display();
     let recorder = if is_live { "a recorder is running" } else { "no recorder is running" };
     if listed.is_empty() {
         return format!("no incidents in {place} ({recorder})\n");
@@ -30,13 +31,13 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
             "{:>4}  {}  {}{}  {}\n",
             incident.number,
             timestamp(incident.triggered_real_ns),
-            bold(&printable(&incident.code)),
-            printable(&subject),
+            bold(&one_line(&incident.code)),
+            one_line(&subject),
             dim(&facts.join(", "))
         ));
-        out.push_str(&wrap(&printable(&told(incident, is_live)), width(), 6));
+        out.push_str(&wrap(&told(incident, is_live), width(), 6));
         if let Some(error) = &incident.error {
-            out.push_str(&wrap(&printable(error), width(), 6));
+            out.push_str(&wrap(error, width(), 6));
         }
     }
     let all: u64 = listed.iter().filter_map(|l| l.bytes).sum();
@@ -59,17 +60,17 @@ pub fn report(report: &Report) -> String {
             out.push('\n');
             if let Some(about) = &read.about {
                 out.push_str(&format!("{}\n", bold("What it was about")));
-                out.push_str(&wrap(&printable(&about.detail), width, 2));
-                out.push_str(&wrap(&format!("What to do: {}", printable(&about.remedy)), width, 2));
+                out.push_str(&wrap(&about.detail, width, 2));
+                out.push_str(&wrap(&format!("What to do: {}", about.remedy), width, 2));
                 out.push('\n');
             }
             out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, "", *verbose));
             out.push_str(&samples(read, incident, width));
         }
-        Err(why) => out.push_str(&wrap(&format!("\nNo diagnosis: {}.", printable(why)), width, 0)),
+        Err(why) => out.push_str(&format!("\n{}", wrap(&format!("No diagnosis: {why}."), width, 0))),
     }
     if let Some(file) = file {
-        let file = printable(&file.display().to_string());
+        let file = file.display();
         let core = incident.core.map(|core| format!(" --core {core}")).unwrap_or_default();
         let number = incident.number;
         out.push_str(&format!("\n{}\n", bold("Where to look next")));
@@ -77,10 +78,7 @@ pub fn report(report: &Report) -> String {
             format!("coroner flame {file}{core}"),
             format!("coroner heatmap {file}"),
             format!("coroner cores --from {file}"),
-            format!(
-                "coroner export --incident {number} --dir {} -o incident-{number}.coroner",
-                printable(&directory.display().to_string())
-            ),
+            format!("coroner export --incident {number} --dir {} -o incident-{number}.coroner", directory.display()),
         ] {
             out.push_str(&format!("  {line}\n"));
         }
@@ -90,9 +88,9 @@ pub fn report(report: &Report) -> String {
 
 fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usize) -> String {
     let mut lines = head_lines(incident, seen, is_live).into_iter();
-    let mut out = format!("{}\n", bold(&printable(&lines.next().unwrap_or_default())));
+    let mut out = format!("{}\n", bold(&one_line(&lines.next().unwrap_or_default())));
     for line in lines {
-        out.push_str(&wrap(&printable(&line), width, 2));
+        out.push_str(&wrap(&line, width, 2));
     }
     out
 }
@@ -102,7 +100,7 @@ pub fn plain_head(report: &Report) -> String {
     let seen = report.read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
     let lines = head_lines(&report.listed.incident, seen, directory::is_live(&report.directory));
     // Each stays one line.
-    lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
+    lines.iter().map(|line| one_line(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> Vec<String> {
@@ -191,7 +189,7 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
         if let Some((command, share)) = &riser.mostly_in {
             text.push_str(&format!(" ({:.0} % of it in {command})", share * 100.0));
         }
-        out.push_str(&format!("  {}\n", printable(&text)));
+        out.push_str(&format!("  {}\n", one_line(&text)));
     }
     let losses = losses(&read.evidence);
     if !losses.is_empty() {
@@ -209,6 +207,6 @@ fn samples(read: &Read, incident: &Incident, width: usize) -> String {
 }
 
 pub fn exported(number: u64, output: &Path, bytes: u64) -> String {
-    let name = printable(&output.display().to_string());
+    let name = output.display();
     format!("incident {number}: {name}, {}\ndiagnose it anywhere: coroner diagnose --from {name}\n", size(bytes))
 }

@@ -1,10 +1,10 @@
 //! Text of the node as Markdown. Names of units and processes, and lines of logs, may hold anything: none of it may become markup.
 
-use super::terminal::printable;
+use super::safe::{self, one_line};
 
 /// A line of text. What stands between backticks becomes code: our own texts write commands so.
 pub fn line(text: &str) -> String {
-    let text = printable(text);
+    let text = one_line(text);
     let parts: Vec<&str> = text.trim().split('`').collect();
     let mut out = String::new();
     for (i, part) in parts.iter().enumerate() {
@@ -23,12 +23,12 @@ pub fn line(text: &str) -> String {
 
 /// The cell of a table. Code would not be safe there: tables are cut at `|` before code is looked for.
 pub fn cell(text: &str) -> String {
-    escaped(printable(text).trim())
+    escaped(one_line(text).trim())
 }
 
 /// Lines as they are.
 pub fn code_block(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(printable).collect();
+    let lines: Vec<String> = text.lines().map(one_line).collect();
     let longest = lines.iter().flat_map(|line| line.split(|c| c != '`')).map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}text\n{}\n{fence}\n", lines.join("\n"))
@@ -55,7 +55,7 @@ fn escaped(text: &str) -> String {
         out.push(c);
         // Nobody is to be called by the name of a process.
         if c == '@' && !before.is_alphanumeric() {
-            out.push('\u{200b}');
+            out.push(safe::mark(safe::Style::Apart));
         }
         before = c;
     }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(line("a\nb\u{1b}[31m"), "a\u{fffd}b\u{fffd}\\[31m");
         assert_eq!(line("&lt; \\ $x$"), r"\&lt; \\ \$x\$");
         assert_eq!(line("http://x www.y"), r"http\://x www\.y");
-        assert_eq!(line("@root getty@tty1.service"), "@\u{200b}root getty@tty1.service");
+        assert_eq!(safe::text(&line("@root getty@tty1.service")), "@\u{200b}root getty@tty1.service");
         assert_eq!(line("memory_reclaim _x_"), r"memory_reclaim \_x\_");
     }
 

@@ -9,6 +9,7 @@ pub mod markdown;
 pub mod profile;
 pub mod progress;
 pub mod report;
+pub mod safe;
 pub mod telling;
 pub mod terminal;
 #[cfg(test)]
@@ -19,8 +20,12 @@ pub mod verdict_text;
 pub mod zombies_text;
 
 use coroner_source::recorded::Recorded;
+pub use coroner_web::documents::document as json_text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
+
+/// To the beginning of the line, which is emptied.
+const CLEAR: &str = "\r\x1b[K";
 
 /// How long a warning waits for its reader.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -29,7 +34,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// disk is one.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(safe::text(text).as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
@@ -43,16 +48,28 @@ pub fn warn(text: &str) {
         return;
     }
     let mut stderr = stderr.lock();
-    let clear = if io::IsTerminal::is_terminal(&stderr) { "\r\x1b[K" } else { "" };
-    // Names of files and threads may hold anything.
-    let lines: Vec<String> = text.lines().map(terminal::printable).collect();
-    let _ = writeln!(stderr, "{clear}coroner: {}", lines.join("\n"));
+    let clear = if io::IsTerminal::is_terminal(&stderr) { CLEAR } else { "" };
+    let _ = writeln!(stderr, "{clear}coroner: {}", safe::one_line(text));
+}
+
+/// Asks a person, in place of the progress line.
+pub fn ask(question: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "{CLEAR}{}", safe::text(question));
+    let _ = stderr.flush();
+}
+
+/// Rewrites the line that tells how far it is.
+fn show_progress(line: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "{CLEAR}{}", safe::one_line(line));
+    let _ = stderr.flush();
 }
 
 /// A text for people with the line that says where it comes from.
 pub fn with_line(text: String, recorded: Option<&Recorded>) -> String {
     match recorded.map(|recorded| recorded.line.as_str()).filter(|line| !line.is_empty()) {
-        Some(line) => format!("{}\n{text}", terminal::printable(line)),
+        Some(line) => format!("{}\n{text}", safe::one_line(line)),
         None => text,
     }
 }

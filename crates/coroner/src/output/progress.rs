@@ -3,7 +3,7 @@
 use coroner_diagnosis::cores::timeline::{Shares, Timeline};
 use coroner_evidence::{CoreTimes, Evidence};
 use coroner_source::profile::{ProfileSource, is_stream};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -29,8 +29,7 @@ impl StatusLine {
             return;
         }
         // A failing standard error must not end the examination.
-        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        let _ = std::io::stderr().flush();
+        super::show_progress(text);
         self.shown = true;
     }
 }
@@ -38,8 +37,7 @@ impl StatusLine {
 impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-            let _ = std::io::stderr().flush();
+            super::show_progress("");
         }
     }
 }
@@ -102,7 +100,7 @@ pub fn reading<T>(source: &ProfileSource, work: impl FnOnce() -> T) -> T {
                     None => format!("reading: {:.0} MB", mb(read)),
                 };
                 if !done.load(Ordering::Relaxed) {
-                    line.show(&super::terminal::printable(&text));
+                    line.show(&text);
                 }
             }
         });

@@ -3,7 +3,6 @@
 use super::diagnosis_text::window_line;
 use super::markdown::{cell, code_block, line};
 use super::telling::{self, sentence};
-use super::terminal::printable;
 use super::verdict_text::clock;
 use coroner_diagnosis::Outcome;
 use coroner_diagnosis::verdict::chain::THEN;
@@ -276,7 +275,7 @@ fn fact_line(fact: &Fact) -> String {
 
 fn how_made(report: &Report<'_>) -> String {
     let mut out = format!("\n## Made by\n\ncoroner {}:\n\n", env!("CARGO_PKG_VERSION"));
-    out.push_str(&code_block(&printable(report.command)));
+    out.push_str(&code_block(report.command));
     out.push_str(
         "\nFor *proven*, *likely* and *possible*, see coroner's docs/verdicts.md. `coroner --explain CODE` explains a \
     finding.\n",

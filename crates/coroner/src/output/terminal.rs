@@ -1,5 +1,6 @@
 //! Width and colour of the terminal, if there is one.
 
+use super::safe::{self, Style};
 use crate::args::Color;
 use coroner_diagnosis::Severity;
 use std::io::IsTerminal;
@@ -35,81 +36,77 @@ pub fn width() -> usize {
         .clamp(40, 160)
 }
 
-fn paint(code: &str, text: &str) -> String {
-    if COLOUR.load(Ordering::Relaxed) { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+fn paint(style: Style, text: &str) -> String {
+    match COLOUR.load(Ordering::Relaxed) {
+        true => format!("{}{text}{}", safe::mark(style), safe::mark(Style::Plain)),
+        false => text.to_owned(),
+    }
 }
 
 pub fn bold(text: &str) -> String {
-    paint("1", text)
+    paint(Style::Bold, text)
 }
 
 pub fn dim(text: &str) -> String {
-    paint("2", text)
+    paint(Style::Dim, text)
 }
 
 pub fn good(text: &str) -> String {
-    paint("32", text)
+    paint(Style::Green, text)
 }
 
 pub fn by_severity(severity: Severity, text: &str) -> String {
     match severity {
-        Severity::Critical => paint("1;31", text),
-        Severity::Warning => paint("1;33", text),
-        Severity::Info => paint("36", text),
+        Severity::Critical => paint(Style::BoldRed, text),
+        Severity::Warning => paint(Style::BoldYellow, text),
+        Severity::Info => paint(Style::Cyan, text),
     }
 }
 
 /// Colour for how busy something is, 0 to 1: quiet, busy, full.
 pub fn by_load(share: f64, text: &str) -> String {
     match share {
-        s if s >= 0.95 => paint("1;31", text),
-        s if s >= 0.5 => paint("33", text),
-        _ => paint("32", text),
+        s if s >= 0.95 => paint(Style::BoldRed, text),
+        s if s >= 0.5 => paint(Style::Yellow, text),
+        _ => paint(Style::Green, text),
     }
 }
 
 /// A letter that stands for whoever has a core for itself.
 pub fn owned(letter: char) -> String {
-    paint("1;31", &letter.to_string())
+    paint(Style::BoldRed, &letter.to_string())
 }
 
-/// Makes text of the node (names of processes, log lines) safe to print, on one line: control characters could drive the
-/// terminal, a new line could pretend to be ours. So could characters that turn the direction of writing.
-pub fn printable(text: &str) -> String {
-    let is_unsafe = |c: char| {
-        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// Wraps words to `width` columns; every line begins with `indent` spaces. Newlines in the text are kept.
+/// Wraps words to `width` columns; every line begins with `indent` spaces. A newline in a name does not
+/// begin a line, which could look like ours.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     wrap_hanging(text, width, indent, indent)
 }
 
 /// As [`wrap`], but each first line begins with `first` spaces.
 pub fn wrap_hanging(text: &str, width: usize, first: usize, indent: usize) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
     let room = |indent: usize| width.saturating_sub(indent).max(20);
     let mut out = String::new();
-    for line in text.lines() {
-        let (mut used, mut margin) = (0, first);
-        for word in words(line, room(indent)) {
-            let len = word.chars().count();
-            if used > 0 && used + 1 + len > room(margin) {
-                out.push('\n');
-                (used, margin) = (0, indent);
-            }
-            if used == 0 {
-                out.push_str(&" ".repeat(margin));
-            } else {
-                out.push(' ');
-                used += 1;
-            }
-            out.push_str(&word);
-            used += len;
+    let (mut used, mut margin) = (0, first);
+    for word in words(&safe::one_line(text), room(indent)) {
+        let len = safe::columns(&word);
+        if used > 0 && used + 1 + len > room(margin) {
+            out.push('\n');
+            (used, margin) = (0, indent);
         }
-        out.push('\n');
+        if used == 0 {
+            out.push_str(&" ".repeat(margin));
+        } else {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(&word);
+        used += len;
     }
+    out.push('\n');
     out
 }
 
@@ -140,8 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrapping_keeps_words_and_lines() {
-        assert_eq!(wrap("a bb ccc\ndddd", 22, 2), "  a bb ccc\n  dddd\n");
+    fn wrapping_keeps_words() {
+        assert_eq!(wrap("a bb ccc\nCRITICAL", 22, 2), "  a bb ccc\u{fffd}CRITICAL\n", "no line of its own");
         assert_eq!(wrap("one two three four five six", 24, 4), "    one two three four\n    five six\n");
         assert_eq!(wrap_hanging("one two three four five six", 24, 0, 4), "one two three four five\n    six\n");
     }
@@ -151,11 +148,5 @@ mod tests {
         assert_eq!(wrap("To do it now: `echo 0 > f`.", 22, 0), "To do it now:\n`echo 0 > f`.\n");
         assert_eq!(wrap("`echo a very long command > f`", 20, 0), "`echo a very long\ncommand > f`\n");
         assert_eq!(wrap("a ` that stands alone", 20, 0), "a ` that stands\nalone\n");
-    }
-
-    #[test]
-    fn names_cannot_drive_the_terminal() {
-        assert_eq!(printable("a\x1b[31mb"), "a\u{fffd}[31mb");
-        assert_eq!(printable("a\nCRITICAL  core-saturated"), "a\u{fffd}CRITICAL  core-saturated");
     }
 }

@@ -1,6 +1,7 @@
 //! What was undone, for people.
 
-use super::terminal::{bold, good, printable, width, wrap_hanging};
+use super::safe::one_line;
+use super::terminal::{bold, good, width, wrap_hanging};
 use coroner_remedy::journal::{Run, State};
 use coroner_remedy::steps::Undone;
 use coroner_remedy::undo::Report;
@@ -17,10 +18,10 @@ pub fn undone(report: &Report) -> String {
             Ok(Undone::ChangedSince(words)) => ("left alone, changed since", words),
             Err(why) => ("FAILED", why),
         };
-        out.push_str(&wrap_hanging(&printable(&format!("- {}: {word}: {words}", taken.id)), width, 0, 4));
+        out.push_str(&wrap_hanging(&format!("- {}: {word}: {words}", taken.id), width, 0, 4));
     }
     if let Some(stopped) = &report.stopped {
-        out.push_str(&wrap_hanging(&printable(&format!("Stopped: {stopped}.")), width, 0, 0));
+        out.push_str(&wrap_hanging(&format!("Stopped: {stopped}."), width, 0, 0));
     }
     match (report.steps.is_empty(), report.is_whole()) {
         (true, true) => out.push_str("It was already undone.\n"),
@@ -37,9 +38,9 @@ pub fn nothing_to_undo(directory: &Path, damaged: &[String]) -> String {
         "Nothing to undo: {directory} has no run that is not undone. `coroner undo --list` shows what was done. If you ran fix \
          with --journal DIR, use the same for undo."
     );
-    let mut out = wrap_hanging(&printable(&text), width(), 0, 0);
+    let mut out = wrap_hanging(&text, width(), 0, 0);
     for error in damaged {
-        out.push_str(&wrap_hanging(&printable(&format!("- unreadable, left alone: {error}")), width(), 0, 4));
+        out.push_str(&wrap_hanging(&format!("- unreadable, left alone: {error}"), width(), 0, 4));
     }
     out
 }
@@ -48,22 +49,22 @@ pub fn would_undo(run: &Run) -> String {
     let mut out = format!("Nothing was changed. For run {}, `coroner undo {}` would undo:\n", run.number, run.number);
     for step in run.steps.iter().rev().filter(|step| !matches!(step.state, State::Undone(..))) {
         let how = if step.reversible { "" } else { " (cannot be undone)" };
-        out.push_str(&wrap_hanging(&printable(&format!("- {}: {}{how}", step.id, step.title)), width(), 0, 4));
+        out.push_str(&wrap_hanging(&format!("- {}: {}{how}", step.id, step.title), width(), 0, 4));
     }
     out
 }
 
 pub fn list(runs: &[Run], directory: &Path) -> String {
     if runs.is_empty() {
-        return format!("{} has no runs: nothing was done yet.\n", printable(&directory.display().to_string()));
+        return format!("{} has no runs: nothing was done yet.\n", directory.display());
     }
     let mut out = String::new();
     for run in runs.iter().rev() {
         let state = if run.is_open() { "not undone" } else { "nothing left to undo" };
         let line = format!("run {}  {}  {state}", run.number, run.at);
-        out.push_str(&format!("{}\n", bold(&printable(&line))));
+        out.push_str(&format!("{}\n", bold(&one_line(&line))));
         for why in &run.why {
-            out.push_str(&wrap_hanging(&printable(&format!("for: {why}")), width(), 2, 4));
+            out.push_str(&wrap_hanging(&format!("for: {why}"), width(), 2, 4));
         }
         for step in &run.steps {
             let state = match &step.state {
@@ -72,7 +73,7 @@ pub fn list(runs: &[Run], directory: &Path) -> String {
                 State::Failed(why) => format!("failed: {why}"),
                 State::Undone(how, words) => format!("undone ({how}): {words}"),
             };
-            out.push_str(&wrap_hanging(&printable(&format!("- {}: {state}", step.id)), width(), 2, 4));
+            out.push_str(&wrap_hanging(&format!("- {}: {state}", step.id), width(), 2, 4));
         }
         if run.damaged > 0 {
             out.push_str(&format!("  {} of its lines cannot be read\n", run.damaged));

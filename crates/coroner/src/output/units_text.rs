@@ -1,7 +1,8 @@
 //! `coroner units` for people.
 
 use super::diagnosis_text::{Told, cost_line, finding_text, node_line, unseen_text};
-use super::terminal::{bold, dim, good, is_terminal, printable, width, wrap};
+use super::safe::one_line;
+use super::terminal::{bold, dim, good, is_terminal, width, wrap};
 use coroner_diagnosis::agents::Judgement;
 use coroner_diagnosis::agents::baseline::Drift;
 use coroner_diagnosis::units::cost::UnitCost;
@@ -26,8 +27,7 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
     let width = width();
     let mut out = wrap(&headline(audit, evidence), width, 0);
     if let Some(bus) = shown.bus {
-        let there =
-            format!("These are the units of the systemd behind {}: run the commands below there.", printable(bus));
+        let there = format!("These are the units of the systemd behind {}: run the commands below there.", bus);
         out.push_str(&wrap(&there, width, 0));
     }
     out.push('\n');
@@ -73,7 +73,7 @@ fn headline(audit: &Audit, evidence: &Evidence) -> String {
     let mut line = match &evidence.image {
         Some(dir) => {
             let os = evidence.node.as_ref().and_then(|n| n.os.as_deref()).unwrap_or("an unknown system");
-            format!("the image {}, {}, not booted", printable(dir), printable(os))
+            format!("the image {dir}, {os}, not booted")
         }
         None => node_line(&evidence.node.clone().unwrap_or_default()),
     };
@@ -116,9 +116,9 @@ fn judgements_text(judgements: &[&Judgement], width: usize, all: bool) -> String
         let why = if all { why.join("; ") } else { why.first().copied().unwrap_or_default().to_owned() };
         let text =
             format!("{} ({}, {}): {}", judgement.unit, judgement.verdict.as_str(), judgement.certainty.as_str(), why);
-        out.push_str(&wrap(&printable(&text), width, 2));
+        out.push_str(&wrap(&text, width, 2));
         if all {
-            out.push_str(&wrap(&printable(&format!("Safe step: {}", judgement.safe_step)), width, 4));
+            out.push_str(&wrap(&format!("Safe step: {}", judgement.safe_step), width, 4));
         }
     }
     if judgements.len() > most {
@@ -158,7 +158,7 @@ fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
     let most = if all { lines.len() } else { DRIFTED };
     let mut out = format!("\n{}\n", bold("Different from the baseline"));
     for line in lines.iter().take(most) {
-        out.push_str(&wrap(&printable(line), width, 2));
+        out.push_str(&wrap(line, width, 2));
     }
     if lines.len() > most {
         out.push_str(&format!("  and {} more (--all shows them)\n", lines.len() - most));
@@ -184,7 +184,7 @@ fn table(header: &[&str], rows: &[Vec<String>], right: &[bool]) -> String {
                 false => line.push_str(&format!("{cell}{spaces}  ")),
             }
         }
-        line.trim_end().to_owned() + "\n"
+        one_line(line.trim_end()) + "\n"
     };
     let mut out = dim(&line(header));
     for row in rows {
@@ -233,7 +233,7 @@ fn cost_table(audit: &Audit, all: bool) -> String {
         .iter()
         .take(most)
         .map(|u| {
-            let mut row = vec![printable(u.name)];
+            let mut row = vec![u.name.to_owned()];
             row.extend(cost_cells(&u.cost));
             row.push(state(u));
             row.push(enabled(u));
@@ -268,7 +268,7 @@ fn cgroup_table(audit: &Audit, all: bool) -> String {
         .filter(|(_, cost)| all || costs_anything(cost))
         .take(most)
         .map(|(name, cost)| {
-            let mut row = vec![printable(name)];
+            let mut row = vec![name.to_owned()];
             row.extend(cost_cells(cost));
             row
         })
@@ -294,13 +294,7 @@ fn image_table(audit: &Audit, all: bool) -> String {
             let preset = u.file.and_then(|f| f.preset).map_or(UNKNOWN, |p| p.as_str());
             let by = u.file.map(|f| f.pulled_in_by.iter().map(|p| p.by.as_str()).collect::<Vec<_>>().join(", "));
             let enablement = u.enablement().map_or(UNKNOWN, Enablement::as_str);
-            vec![
-                printable(u.name),
-                enablement.to_owned(),
-                preset.to_owned(),
-                printable(&by.unwrap_or_default()),
-                package(u),
-            ]
+            vec![u.name.to_owned(), enablement.to_owned(), preset.to_owned(), by.unwrap_or_default(), package(u)]
         })
         .collect();
     format!(
@@ -317,8 +311,8 @@ fn more(all: usize, shown: usize, what: &str) -> String {
 
 fn state(u: &AuditedUnit) -> String {
     u.unit.map_or(UNKNOWN.to_owned(), |u| match u.sub_state.is_empty() {
-        true => printable(&u.active_state),
-        false => printable(&format!("{} ({})", u.active_state, u.sub_state)),
+        true => u.active_state.clone(),
+        false => format!("{} ({})", u.active_state, u.sub_state),
     })
 }
 
@@ -336,10 +330,10 @@ fn enabled(u: &AuditedUnit) -> String {
 
 fn package(u: &AuditedUnit) -> String {
     match u.file.and_then(|f| f.package.as_ref()) {
-        Some(p) => printable(&match &p.version {
+        Some(p) => match &p.version {
             Some(version) => format!("{} {version}", p.name),
             None => p.name.clone(),
-        }),
+        },
         None => UNKNOWN.to_owned(),
     }
 }

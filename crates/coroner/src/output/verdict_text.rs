@@ -1,7 +1,8 @@
 //! Verdicts for people: the root cause first, then what follows from it, what to do, and what that leaves.
 
+use super::safe::one_line;
 use super::telling::{self, Step, sentence};
-use super::terminal::{bold, by_severity, dim, printable, wrap, wrap_hanging};
+use super::terminal::{bold, by_severity, dim, wrap, wrap_hanging};
 use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
@@ -35,19 +36,19 @@ fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, 
         Certainty::Likely => "Likely root cause",
         Certainty::Possible => "Possible root cause",
     };
-    out.push_str(&bold(&wrap(&format!("{cause}: {} ({})", printable(&root.title), root.code), width, 2)));
-    out.push_str(&wrap(&printable(&sentence(&upper_first(&verdict.because))), width, 2));
+    out.push_str(&bold(&wrap(&format!("{cause}: {} ({})", root.title, root.code), width, 2)));
+    out.push_str(&wrap(&sentence(&upper_first(&verdict.because)), width, 2));
     if let Some(over) = over {
         out.push_str(&wrap(&over, width, 2));
     }
     for more in &verdict.context {
-        out.push_str(&wrap(&format!("Also: {} ({})", printable(&more.title), more.code), width, 2));
+        out.push_str(&wrap(&format!("Also: {} ({})", more.title, more.code), width, 2));
     }
     let proofs = &verdict.proofs;
     if verbose {
-        out.push_str(&dim(&wrap(&proof_lines(proofs), width, 2)));
+        out.push_str(&dim(&proof_lines(proofs, width, 2)));
     } else if let Some(missing) = not_shown(proofs) {
-        out.push_str(&dim(&wrap(&printable(&upper_first(&missing)), width, 2)));
+        out.push_str(&dim(&wrap(&upper_first(&missing), width, 2)));
     }
 
     let steps = telling::steps(verdict);
@@ -69,7 +70,7 @@ fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, 
         [("What to do", now), ("Then the cause", then), ("But", &verdict.not_fixed), ("If nothing is done", risk)]
     {
         if !text.is_empty() {
-            out.push_str(&wrap_hanging(&format!("{label}: {}", printable(&sentence(text))), width, 2, 4));
+            out.push_str(&wrap_hanging(&format!("{label}: {}", sentence(text)), width, 2, 4));
         }
     }
     out
@@ -79,13 +80,13 @@ fn step_text(step: &Step<'_>, width: usize, verbose: bool) -> String {
     let link = step.link;
     let indent = 2 + 2 * step.depth;
     let again = if step.again { ", as above" } else { "" };
-    let effect = format!("→ {} ({}{again})", printable(&link.to.title), link.to.code);
+    let effect = format!("→ {} ({}{again})", link.to.title, link.to.code);
     let mut out = bold(&wrap_hanging(&effect, width, indent, indent + 2));
     if verbose {
-        out.push_str(&wrap(&printable(&format!("because {}", link.because)), width, indent + 2));
-        out.push_str(&dim(&wrap(&proof_lines(&link.proofs), width, indent + 2)));
+        out.push_str(&wrap(&format!("because {}", link.because), width, indent + 2));
+        out.push_str(&dim(&proof_lines(&link.proofs, width, indent + 2)));
     } else {
-        out.push_str(&dim(&wrap(&printable(&why(link)), width, indent + 2)));
+        out.push_str(&dim(&wrap(&why(link), width, indent + 2)));
     }
     out
 }
@@ -109,11 +110,11 @@ fn not_shown(proofs: &Proofs) -> Option<String> {
 }
 
 /// Each proof on a line of its own.
-fn proof_lines(proofs: &Proofs) -> String {
-    let mut out = format!("{}:\n", proofs.certainty().as_str());
+fn proof_lines(proofs: &Proofs, width: usize, indent: usize) -> String {
+    let mut out = wrap(&format!("{}:", proofs.certainty().as_str()), width, indent);
     for (name, proof) in telling::named(proofs) {
         let not_shown = if proof.is_shown() { "" } else { "not shown: " };
-        out.push_str(&format!("- {name}: {not_shown}{}\n", printable(proof.text())));
+        out.push_str(&wrap(&format!("- {name}: {not_shown}{}", proof.text()), width, indent));
     }
     out
 }
@@ -125,7 +126,7 @@ fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {
     let mut out = String::from("\n");
     let shown = if verbose { moments.len() } else { FEW };
     for moment in moments.iter().take(shown) {
-        let line = format!("  {}  {}", clock(moment, moments), printable(&moment.what));
+        let line = format!("  {}  {}", clock(moment, moments), one_line(&moment.what));
         out.push_str(&cut(&line, if verbose { usize::MAX } else { width }));
         out.push('\n');
     }

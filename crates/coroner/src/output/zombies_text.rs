@@ -1,6 +1,7 @@
 //! `coroner zombies` for people.
 
-use super::terminal::{bold, dim, good, printable, width, wrap};
+use super::safe::one_line;
+use super::terminal::{bold, dim, good, width, wrap};
 use coroner_diagnosis::words::{age_words, bytes, count, duration_words, plural};
 use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, Report};
 use coroner_evidence::{Born, Evidence, Held, Time, Zombie, ZombieMethod, probe};
@@ -27,11 +28,11 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
         out.push_str(&wrap(&format!("They hold {}: {held}.", bytes(report.held.total())), width, 0));
     }
     if let Some(truncated) = &report.scan.truncated {
-        out.push_str(&wrap(&format!("Not all of them were reached: {}.", printable(truncated)), width, 0));
+        out.push_str(&wrap(&format!("Not all of them were reached: {}.", truncated), width, 0));
     }
     for tried in &report.scan.instead_of {
         let text = format!("{} is not available: {}. To use it: {}.", tried.method, tried.why, tried.how_to_see);
-        out.push_str(&wrap(&printable(&text), width, 0));
+        out.push_str(&wrap(&text, width, 0));
     }
 
     let most = if shown.all { report.groups.len() } else { GROUPS };
@@ -69,10 +70,10 @@ fn headline(report: &Report, evidence: &Evidence) -> String {
     };
     let mut place = Vec::new();
     if let Some(host) = node.and_then(|n| n.host.as_deref()) {
-        place.push(printable(host));
+        place.push(host.to_owned());
     }
     if let Some(kernel) = node.and_then(|n| n.kernel.as_deref()) {
-        place.push(format!("Linux {}", printable(kernel)));
+        place.push(format!("Linux {kernel}"));
     }
     place.push(format!("cgroup v{}", scan.version));
     let how = match scan.method {
@@ -118,7 +119,7 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
     let mut name = if group.rest_of > 0 {
         format!("in {} other places", count(group.rest_of))
     } else {
-        format!("{}  {}", printable(&group.parent), bold(&printable(&group.pattern)))
+        format!("{}  {}", one_line(&group.parent), bold(&one_line(&group.pattern)))
     };
     let owner: Vec<String> = [
         group.unit.as_ref().map(|u| format!("unit {u}")),
@@ -129,7 +130,7 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
     .flatten()
     .collect();
     if !owner.is_empty() {
-        name.push_str(&format!("  ({})", printable(&owner.join(", "))));
+        name.push_str(&format!("  ({})", one_line(&owner.join(", "))));
     }
     let mut out = format!("{}  {name}\n", bold(&dead));
     let at_least = if group.held_is_partial { "at least " } else { "" };
@@ -153,13 +154,13 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
     if group.pattern.contains('*') && group.example != group.parent {
         facts.push(format!("e.g. {}", group.example.rsplit('/').next().unwrap_or_default()));
     }
-    out.push_str(&wrap(&printable(&facts.join(" · ")), width, 4));
+    out.push_str(&wrap(&facts.join(" · "), width, 4));
     out.push_str(&pins_text(group, width, shown));
     if group.makers.iter().any(|m| m.maker.is_some()) {
         out.push_str("    created by\n");
         let makers = group.makers.iter().filter(|m| m.maker.is_some());
         for maker in makers.take(if shown.all { usize::MAX } else { MAKERS }) {
-            out.push_str(&wrap(&printable(&maker_words(maker, false)), width, 6));
+            out.push_str(&wrap(&maker_words(maker, false), width, 6));
         }
     }
     out
@@ -186,7 +187,7 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
     lines.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let mut out = "    kept by\n".to_owned();
     for (_, line) in lines {
-        out.push_str(&wrap(&printable(&line), width, 6));
+        out.push_str(&wrap(&line, width, 6));
     }
     if left_out > 0 {
         let places = plural(left_out as u64, "more place", "more places");
@@ -232,14 +233,14 @@ fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown
     match evidence.why_unseen(probe::CGROUP_CHURN) {
         Some(unseen) if makers.is_empty() => {
             let text = format!("Not seen: {}. To see it: {}.", unseen.why, unseen.how_to_see);
-            out.push_str(&wrap(&printable(&text), width, 2));
+            out.push_str(&wrap(&text, width, 2));
         }
         None if makers.is_empty() => out.push_str("  No cgroup was created or removed while watching.\n"),
         _ => {}
     }
     let most = if shown.all { makers.len() } else { MAKERS };
     for maker in makers.iter().take(most) {
-        out.push_str(&wrap(&printable(&maker_words(maker, true)), width, 2));
+        out.push_str(&wrap(&maker_words(maker, true), width, 2));
     }
     if makers.len() > most {
         out.push_str(&format!("  and {} more (--all shows them)\n", makers.len() - most));
@@ -292,7 +293,7 @@ fn cost_text(report: &Report, width: usize) -> String {
     for line in &report.cost.lines {
         let how = line.how_to_measure.as_ref().map(|h| format!(" To measure it: {h}.")).unwrap_or_default();
         let text = line.text.trim_end_matches('.');
-        out.push_str(&wrap(&printable(&format!("- {text}.{how}")), width, 2));
+        out.push_str(&wrap(&format!("- {text}.{how}"), width, 2));
     }
     out
 }
@@ -306,7 +307,7 @@ fn list_text(zombies: &[Zombie], now: Time) -> String {
     for z in zombies {
         let age =
             z.born.map_or_else(|| "?".to_owned(), |b| format!("{}{}", if b.exact { "" } else { "≥ " }, ago(now, b.at)));
-        out.push_str(&format!("{:>10}  {:>10}  {age:>9}  {}\n", z.id, bytes(z.held.total()), printable(&z.path)));
+        out.push_str(&format!("{:>10}  {:>10}  {age:>9}  {}\n", z.id, bytes(z.held.total()), one_line(&z.path)));
     }
     out
 }
@@ -321,7 +322,7 @@ fn unseen_text(evidence: &Evidence, width: usize) -> String {
         if !unseen.how_to_see.is_empty() {
             text.push_str(&format!(" To see it: {}.", unseen.how_to_see.trim_end_matches('.')));
         }
-        out.push_str(&wrap(&printable(&text), width, 2));
+        out.push_str(&wrap(&text, width, 2));
     }
     out
 }
@@ -408,7 +409,7 @@ pub fn at_work(seen: &Evidence) -> Option<String> {
         "{} created, {} removed, most by {}[{}]",
         plural(born, "cgroup", "cgroups"),
         count(removed),
-        printable(&maker.comm),
+        maker.comm,
         maker.pid
     ))
 }

@@ -9,6 +9,7 @@ mod cli;
 mod docs;
 mod fix_plan;
 mod golden;
+mod hostile;
 mod profile;
 mod recorder_directory;
 mod report;

@@ -165,7 +165,7 @@ fn explain(text: &str, path: &Path, error: &toml::de::Error) -> anyhow::Error {
     let before = text.get(..span.start).unwrap_or(text);
     let number = before.bytes().filter(|&b| b == b'\n').count();
     let line = text.lines().nth(number).unwrap_or("").trim();
-    anyhow!("{}:{}: {message}\n    {line}", path.display(), number + 1)
+    anyhow!("{}:{}: {message}: `{line}`", path.display(), number + 1)
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -208,7 +208,7 @@ impl Target<'_> {
 
     /// Where switching it off does not keep it off: nothing enables it, something else starts it, or the next upgrade enables it again.
     fn mask(&self, draft: &mut Draft) {
-        let (unit, word) = (self.unit, shell_word(self.unit));
+        let unit = self.unit;
         let why = match (self.about.triggered_by.is_empty(), self.has_links(), self.is_unused()) {
             (false, ..) => format!("{} would start it again.", list(&self.about.triggered_by, 3)),
             (_, false, _) => {

@@ -4,6 +4,7 @@ use super::unit_links::{self, Link};
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
 use crate::tree::Tree;
+use coroner_diagnosis::units::paths::operand;
 use coroner_diagnosis::units::protected::why_protected_by;
 use coroner_probes::units::{ManagerError, UnitNow};
 use serde::{Deserialize, Serialize};

@@ -91,5 +91,5 @@ pub fn exported(listed: &Listed, output: &Path, bytes: u64) -> anyhow::Result<St
         "bytes": bytes,
         "incident": incident(listed),
     });
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    Ok(super::document(&document))
 }

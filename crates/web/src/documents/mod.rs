@@ -5,6 +5,7 @@ pub mod flame;
 pub mod heatmap;
 pub mod incidents;
 pub mod monopolies;
+pub mod safe;
 pub mod units;
 pub mod zombies;
 
@@ -36,16 +37,12 @@ pub fn task_json(names: &Dictionary, id: TaskId) -> TaskJson<'_> {
 /// One document, readable.
 pub fn document(value: &impl Serialize) -> String {
     // Only a map with keys that are no strings could fail, and there is none.
-    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
-    text.push('\n');
-    text
+    safe::json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
 }
 
 /// One document on one line: for those that no person reads through.
 pub fn long_document(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string(value).unwrap_or_default();
-    text.push('\n');
-    text
+    safe::json(&serde_json::to_string(value).unwrap_or_default()) + "\n"
 }
 
 /// What was read, in JSON.

@@ -5,7 +5,7 @@ use crate::args::profile::{ExportArgs, OutputArgs, OutputFormat};
 use crate::exit::Exit;
 use crate::output::profile::notes;
 use crate::output::progress::reading;
-use crate::output::{print, warn};
+use crate::output::{json_text, print, warn};
 use anyhow::{Context, bail};
 use coroner_profile::export::{folded, pprof, speedscope};
 use coroner_profile::import::perf_script::fold;
@@ -13,7 +13,6 @@ use coroner_profile::import::{Format, Oddity, Report};
 use coroner_profile::views::StackSums;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{self, ProfileSource, ReadProfile, format_of};
-use coroner_web::documents::document;
 use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -64,7 +63,7 @@ impl Summary {
         };
         let bytes = output.and_then(|output| std::fs::metadata(output).ok()).map(|about| about.len());
         let output = output.map(|output| output.display().to_string());
-        document(&serde_json::json!({ "schema": schema, "output": output, "bytes": bytes, "source": source }))
+        json_text(&serde_json::json!({ "schema": schema, "output": output, "bytes": bytes, "source": source }))
     }
 
     /// Says on standard error what could not be used.

@@ -24,11 +24,7 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
         print(&Summary::of(read).document("coroner.import/1", Some(&args.output)))?;
     } else {
         let mut text = header(&read, "", terminal::width());
-        text.push_str(&format!(
-            "{}: {}\n",
-            terminal::printable(&args.output.display().to_string()),
-            counted(read.selected, "sample")
-        ));
+        text.push_str(&format!("{}: {}\n", args.output.display(), counted(read.selected, "sample")));
         text.push_str(&footer(&read, terminal::width()));
         print(&text)?;
     }

@@ -1,8 +1,9 @@
 //! Where results go.
 
 use crate::args::profile::{OutputArgs, OutputFormat};
+use crate::output::print;
 use anyhow::{Context, bail};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -58,11 +59,17 @@ pub fn destination(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output.
+/// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output: as it
+/// is into a pipe, made safe on a terminal.
 pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let path = match path {
         Some(path) if path != Path::new("-") => path,
         _ => {
+            if io::stdout().is_terminal() {
+                let mut shown = Vec::new();
+                write(&mut shown).context("cannot write to the standard output")?;
+                return print(&String::from_utf8_lossy(&shown)).context("cannot write to the standard output");
+            }
             let mut stdout = BufWriter::new(io::stdout().lock());
             return match write(&mut stdout).and_then(|()| stdout.flush()) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

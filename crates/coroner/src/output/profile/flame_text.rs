@@ -1,7 +1,8 @@
 //! Flame graphs in the terminal: the widest stacks as an indented tree, and the functions that cost most by themselves.
 
 use super::{counted, footer, header, shortened, thousands, weight};
-use crate::output::terminal::{bold, by_load, dim, printable};
+use crate::output::safe::one_line;
+use crate::output::terminal::{bold, by_load, dim};
 use coroner_profile::import::Format;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
@@ -29,7 +30,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
         let (idle, busy) = (side.idle_total as f64, tree.total() as f64);
         shown.push_str(&format!("; in addition, cores were idle for {:.1} % of all", 100.0 * idle / (idle + busy)));
     }
-    let _ = writeln!(out, "\n{}", bold(&printable(&shown)));
+    let _ = writeln!(out, "\n{}", bold(&one_line(&shown)));
     others(side, &mut out);
     let least = narrowest(tree, LINES);
     let mut open = vec![(0u32, 0usize)];
@@ -47,7 +48,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
         }
         if at != 0 {
             let share = tree.nodes[at as usize].total as f64 / total;
-            let names: Vec<String> = chain.iter().map(|node| printable(tree.name(*node))).collect();
+            let names: Vec<&str> = chain.iter().map(|node| tree.name(*node)).collect();
             line(&mut out, share, level, &names, width);
         }
         let mut children = shown_children(tree, last, least);
@@ -71,7 +72,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     let mut own: Vec<(&str, u64)> = own.into_iter().filter(|(_, own)| *own > 0).collect();
     own.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
     for (name, own) in own.into_iter().take(FUNCTIONS) {
-        line(&mut out, own as f64 / total, 0, &[printable(name)], width);
+        line(&mut out, own as f64 / total, 0, &[name], width);
     }
     out.push_str(&footer(&side.read, width));
     out
@@ -87,7 +88,7 @@ fn others(side: &Side, out: &mut String) {
         .filter(|(id, _)| Some(*id) != side.event)
         .filter_map(|(id, samples)| {
             let event = names.events.get(usize::from(id.0))?;
-            Some(format!("{} ({} samples)", printable(&event.name), thousands(samples)))
+            Some(format!("{} ({} samples)", one_line(&event.name), thousands(samples)))
         })
         .collect();
     if !others.is_empty() {
@@ -121,7 +122,7 @@ fn narrowest(tree: &FlameTree, lines: usize) -> u64 {
     totals.get(lines).map_or(1, |total| total + 1)
 }
 
-fn line(out: &mut String, share: f64, level: usize, names: &[String], width: usize) {
+fn line(out: &mut String, share: f64, level: usize, names: &[&str], width: usize) {
     let indent = (level * 2).min(MOST_INDENT);
     let room = width.saturating_sub(10 + indent).max(20);
     let mut text = String::new();
@@ -163,11 +164,11 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
         let what = match (riser.what, &riser.mostly_in) {
             (What::Command, _) => "command".to_owned(),
             (What::KernelSymbol, Some((command, share))) if *share >= 0.5 => {
-                format!("kernel function, {:.0} % of it in {}", share * 100.0, printable(command))
+                format!("kernel function, {:.0} % of it in {command}", share * 100.0)
             }
             (What::KernelSymbol, _) => "kernel function".to_owned(),
         };
-        change(&mut out, riser.baseline, riser.now, &format!("{} ({what})", printable(&riser.name)), width);
+        change(&mut out, riser.baseline, riser.now, &format!("{} ({what})", riser.name), width);
     }
     let _ = writeln!(out, "\n{}", bold("Functions whose own share changed most"));
     let mut own: HashMap<&str, (f64, f64)> = HashMap::new();
@@ -179,7 +180,7 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
     let mut own: Vec<(&str, (f64, f64))> = own.into_iter().filter(|(_, (a, b))| (b - a).abs() >= 0.0005).collect();
     own.sort_by(|a, b| (b.1.1 - b.1.0).abs().total_cmp(&(a.1.1 - a.1.0).abs()).then(a.0.cmp(b.0)));
     for (name, (baseline, now)) in own.into_iter().take(2 * FUNCTIONS) {
-        change(&mut out, baseline, now, &printable(name), width);
+        change(&mut out, baseline, now, name, width);
     }
     out.push_str(&footer(&after.read, width));
     if before.read.file != after.read.file {

@@ -4,7 +4,8 @@ pub mod flame_text;
 pub mod heatmap_text;
 pub mod monopolies_text;
 
-use crate::output::terminal::{dim, printable, wrap};
+use crate::output::safe::one_line;
+use crate::output::terminal::{dim, wrap};
 pub use coroner_diagnosis::words::count as thousands;
 use coroner_profile::import::{Format, Report};
 use coroner_profile::model::{Dictionary, TaskId};
@@ -30,7 +31,7 @@ pub fn task(names: &Dictionary, id: TaskId) -> String {
         "" => "unknown",
         comm => comm,
     };
-    printable(&match (task.pid, task.tid) {
+    one_line(&match (task.pid, task.tid) {
         (Some(pid), Some(tid)) if pid != tid => format!("{comm}[{pid}/{tid}]"),
         (Some(id), _) | (None, Some(id)) => format!("{comm}[{id}]"),
         (None, None) => comm.to_owned(),
@@ -39,7 +40,7 @@ pub fn task(names: &Dictionary, id: TaskId) -> String {
 
 /// The lines above every result: what was read.
 pub fn header(read: &ReadProfile, selection: &str, width: usize) -> String {
-    let mut line = format!("{}: {}", printable(&read.file.display().to_string()), read.format.name());
+    let mut line = format!("{}: {}", read.file.display(), read.format.name());
     let what = if read.format == Format::Folded { "stack" } else { "sample" };
     line.push_str(&format!(", {}", counted(read.report.samples, what)));
     if !read.cores.is_empty() {
@@ -63,10 +64,11 @@ pub fn footer(read: &ReadProfile, width: usize) -> String {
     notes(&read.report, &read.unnamed).iter().map(|note| dim(&wrap(note, width, 0))).collect()
 }
 
-/// As much of a text as fits.
+/// As much of a text as fits into a line.
 pub fn shortened(text: &str, letters: usize) -> String {
+    let text = one_line(text);
     if text.chars().count() <= letters {
-        return text.to_owned();
+        return text;
     }
     text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
 }
@@ -88,13 +90,13 @@ pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
     if report.out_of_order > 0 {
         notes.push(format!("{} samples were out of order; sorted", thousands(report.out_of_order)));
     }
-    notes.extend(report.oddities.iter().map(|odd| printable(&oddity(odd))));
+    notes.extend(report.oddities.iter().map(oddity));
     if let Some(first) = unnamed.first() {
         let more = match unnamed.len() {
             1 => String::new(),
             n => format!("; same for {} more (--json has all)", n - 1),
         };
-        notes.push(format!("names: {}{more}", printable(first)));
+        notes.push(format!("names: {first}{more}"));
     }
     notes
 }

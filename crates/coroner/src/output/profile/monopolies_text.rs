@@ -1,7 +1,8 @@
 //! Monopolies in the terminal.
 
 use super::{counted, footer, header, shortened, task, thousands, wall_clock};
-use crate::output::terminal::{bold, dim, good, printable, width, wrap};
+use crate::output::safe::one_line;
+use crate::output::terminal::{bold, dim, good, width, wrap};
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
 use coroner_web::documents::monopolies::frames;
@@ -148,7 +149,7 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
     // A stack seen once in a hundred samples tells nothing.
     for (stack, share) in run.stacks.iter().take(2).filter(|(_, share)| *share >= 0.01) {
         let frames = frames(read, *stack);
-        let mut leaf_first: Vec<String> = frames.iter().rev().take(FRAMES).map(|frame| printable(frame)).collect();
+        let mut leaf_first: Vec<String> = frames.iter().rev().take(FRAMES).map(|frame| one_line(frame)).collect();
         if frames.len() > FRAMES {
             leaf_first.push("…".to_owned());
         }
