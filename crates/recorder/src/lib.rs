@@ -28,7 +28,7 @@ mod memory;
 pub mod meter;
 pub mod metrics;
 pub mod notify;
-mod real_time;
+pub mod real_time;
 mod rings;
 pub mod rollup;
 pub mod run;

@@ -9,6 +9,7 @@ mod nics;
 
 use super::real_time::RealTimeThreads;
 use super::status::{NodeStatus, OTHER, ZombieStatus};
+use coroner_diagnosis::cores::timeline::Timeline;
 use coroner_diagnosis::zombies::folding::{self, Item, split};
 use coroner_evidence::{CgroupCensus, Evidence, LogLine, Point, Source, Time, Unit, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
@@ -43,12 +44,12 @@ impl Meter {
         Meter::default()
     }
 
-    /// Takes what was seen since the last call.
-    pub fn note(&mut self, fragment: &Evidence, real_time: &RealTimeThreads) {
+    /// Takes what was seen since the last call, which `cores` and `real_time` have taken already.
+    pub fn note(&mut self, fragment: &Evidence, cores: &Timeline, real_time: &RealTimeThreads) {
         let looks = fragment.core_times.iter().map(|look| look.at);
         let first = fragment.clocks.iter().map(|clocks| clocks.at).chain(looks).min();
         self.started = self.started.or(first);
-        self.cores.note(&fragment.core_times, real_time);
+        self.cores.note(cores, real_time);
         self.nics.note_devices(&fragment.nics);
         self.nics.note_counters(&fragment.counters);
         for line in &fragment.log {

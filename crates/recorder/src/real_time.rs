@@ -43,6 +43,9 @@ struct Ran {
     run_ns: u64,
 }
 
+/// While it spins, a real-time thread has this much of a core: the rest goes to others (sched_rt_runtime_us 950000).
+const THROTTLED: f64 = 0.95;
+
 /// What real-time threads had of a core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealTimeShare {
@@ -52,6 +55,8 @@ pub struct RealTimeShare {
     pub most: String,
     /// Its name.
     pub comm: String,
+    /// From the look before the last one at it until it had run for as long as it did: it may have stopped before the last look.
+    pub ran: Window,
 }
 
 impl RealTimeThreads {
@@ -106,10 +111,11 @@ impl RealTimeThreads {
     pub fn share(&self, core: u32, window: Window) -> Option<RealTimeShare> {
         let shares = self.threads.iter().filter_map(|(key, thread)| Some((thread.share(core, window)?, key, thread)));
         let shares: Vec<_> = shares.collect();
-        let (_, key, most) = shares.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let ((_, ran), key, most) = shares.iter().max_by(|a, b| a.0.0.total_cmp(&b.0.0))?;
         let priority = if most.priority > 0 { format!(" {}", most.priority) } else { String::new() };
         Some(RealTimeShare {
-            share: shares.iter().map(|(share, _, _)| share).sum(),
+            share: shares.iter().map(|((share, _), _, _)| share).sum(),
+            ran: *ran,
             comm: most.comm.clone(),
             most: format!("{}[{}] ({}{priority})", most.comm, key.tid, most.class.as_str()),
         })
@@ -117,7 +123,8 @@ impl RealTimeThreads {
 }
 
 impl RealTimeThread {
-    fn share(&self, core: u32, window: Window) -> Option<f64> {
+    /// Its share about that time, and when it ran.
+    fn share(&self, core: u32, window: Window) -> Option<(f64, Window)> {
         let last = self.samples.iter().rposition(|ran| ran.at <= window.to + APART)?;
         let to = self.samples[last];
         if to.at < window.from || to.core != core {
@@ -127,7 +134,10 @@ impl RealTimeThread {
         let long_enough = window.length() / 2;
         let mut earlier = self.samples.range(..last).rev().filter(|ran| to.at.since(ran.at) >= long_enough);
         let from = earlier.next().filter(|from| from.core == core)?;
-        Some(to.run_ns.saturating_sub(from.run_ns) as f64 / to.at.since(from.at).as_nanos().max(1) as f64)
+        let ran = Duration::from_nanos(to.run_ns.saturating_sub(from.run_ns));
+        let until = to.at.min(from.at + ran.div_f64(THROTTLED));
+        let share = ran.as_nanos() as f64 / to.at.since(from.at).as_nanos().max(1) as f64;
+        Some((share, Window { from: from.at, to: until }))
     }
 }
 

@@ -5,8 +5,9 @@
 
 use super::meter::Meter;
 use super::status::{NodeStatus, ZombieStatus};
+use coroner_diagnosis::cores::timeline::{Shares, Timeline, Totals};
 use coroner_evidence::recording::{CoreMinute, RollupRow};
-use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, Point, Source};
+use coroner_evidence::{Clocks, Evidence, Point, Source};
 use std::collections::{BTreeMap, HashMap};
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -18,23 +19,14 @@ pub struct Rollup {
     before: NodeStatus,
     /// The minute, counted from 1970.
     minute: Option<u64>,
-    /// By core: as it was seen last, and what it did in this minute.
-    ticks: HashMap<u32, CoreTicks>,
-    cores: BTreeMap<u32, Spent>,
+    /// What the cores had done when the minute began.
+    cores: Totals,
     stalls: [Rise; 3],
     lost: HashMap<String, u64>,
     lost_samples: Option<u64>,
     /// Whether anything told of units, and of NICs.
     saw_units: bool,
     saw_nics: bool,
-}
-
-/// Ticks of one core.
-#[derive(Default)]
-struct Spent {
-    busy: u64,
-    kernel: u64,
-    all: u64,
 }
 
 /// A counter: its last value, and by how much it rose in this minute.
@@ -64,11 +56,11 @@ impl Rollup {
 
     /// Takes what was seen since the last call. Each time a minute ended, its row; the caller knows how many samples it had.
     ///
-    /// `meter` has not taken the fragment yet.
-    pub fn note(&mut self, fragment: &Evidence, meter: &Meter, clocks: Clocks) -> Option<RollupRow> {
+    /// `meter` has not taken the fragment yet. Whether `cores` has does not matter.
+    pub fn note(&mut self, fragment: &Evidence, meter: &Meter, cores: &Timeline, clocks: Clocks) -> Option<RollupRow> {
         let minute = clocks.real_ns / MINUTE_NS;
         let ended = self.minute.replace(minute).filter(|before| *before != minute);
-        let row = ended.map(|minute| self.row(minute, meter.node()));
+        let row = ended.map(|minute| self.row(minute, meter.node(), cores));
         self.take(fragment);
         row
     }
@@ -76,9 +68,6 @@ impl Rollup {
     fn take(&mut self, fragment: &Evidence) {
         self.saw_units |= !fragment.units.is_empty();
         self.saw_nics |= !fragment.nics.is_empty() || !fragment.log.is_empty();
-        for look in &fragment.core_times {
-            self.note_cores(look);
-        }
         for (series, points) in fragment.counters.iter() {
             match (series.source, series.name.as_str()) {
                 (Source::Pressure, "some_us") => {
@@ -100,26 +89,10 @@ impl Rollup {
         }
     }
 
-    fn note_cores(&mut self, look: &CoreTimes) {
-        for now in &look.cores {
-            let Some(before) = self.ticks.insert(now.core, *now) else { continue };
-            let rose = |of: fn(&CoreTicks) -> u64| of(now).saturating_sub(of(&before));
-            let kernel = rose(|c| c.system) + rose(|c| c.irq) + rose(|c| c.softirq);
-            let busy = kernel + rose(|c| c.user) + rose(|c| c.nice) + rose(|c| c.steal);
-            let spent = self.cores.entry(now.core).or_default();
-            spent.kernel += kernel;
-            spent.busy += busy;
-            spent.all += busy + rose(|c| c.idle) + rose(|c| c.iowait);
-        }
-        // Cores that went do not stay for ever.
-        if self.ticks.len() > look.cores.len() {
-            self.ticks.retain(|core, _| look.cores.iter().any(|now| now.core == *core));
-        }
-    }
-
-    fn row(&mut self, minute: u64, now: NodeStatus) -> RollupRow {
+    fn row(&mut self, minute: u64, now: NodeStatus, cores: &Timeline) -> RollupRow {
         let before = std::mem::replace(&mut self.before, now.clone());
-        let by_core = self.by_core(&before, &now);
+        let by_core = by_core(cores.since(&self.cores), &before, &now);
+        self.cores = cores.totals();
         let all = by_core.len() as f64;
         let worst = by_core.iter().max_by(|a, b| a.system.total_cmp(&b.system));
         let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
@@ -148,17 +121,17 @@ impl Rollup {
             by_core,
         }
     }
+}
 
-    fn by_core(&mut self, before: &NodeStatus, now: &NodeStatus) -> Vec<CoreMinute> {
-        let saturated = |status: &NodeStatus, core| status.saturated_seconds.get(&core).copied().unwrap_or(0.0);
-        let of = |(core, spent): (u32, Spent)| CoreMinute {
-            core,
-            busy: rounded(spent.busy as f64 / spent.all as f64),
-            system: rounded(spent.kernel as f64 / spent.all as f64),
-            saturated_s: rounded((saturated(now, core) - saturated(before, core)).max(0.0)),
-        };
-        std::mem::take(&mut self.cores).into_iter().filter(|(_, spent)| spent.all > 0).map(of).collect()
-    }
+fn by_core(shares: Vec<(u32, Shares)>, before: &NodeStatus, now: &NodeStatus) -> Vec<CoreMinute> {
+    let saturated = |status: &NodeStatus, core| status.saturated_seconds.get(&core).copied().unwrap_or(0.0);
+    let of = |(core, shares): (u32, Shares)| CoreMinute {
+        core,
+        busy: rounded(shares.busy()),
+        system: rounded(shares.kernel()),
+        saturated_s: rounded((saturated(now, core) - saturated(before, core)).max(0.0)),
+    };
+    shares.into_iter().map(of).collect()
 }
 
 /// Three digits are more than the kernel's ticks support.
@@ -170,7 +143,8 @@ fn rounded(value: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::real_time::RealTimeThreads;
-    use coroner_evidence::{Time, Unit};
+    use coroner_evidence::{CoreTicks, CoreTimes, Time, Unit};
+    use std::time::Duration;
 
     /// A tenth of a second: core 0 idles, core 1 is in the kernel from the 70th second on.
     fn tenth(i: u64) -> (Evidence, Clocks) {
@@ -197,9 +171,11 @@ mod tests {
     fn each_minute_has_a_row_of_what_happened_in_it() {
         let mut rollup = Rollup::new();
         let mut meter = Meter::new();
+        let mut cores = Timeline::keeping(Duration::from_secs(3));
         let mut note = |(seen, now): (Evidence, Clocks)| {
-            let row = rollup.note(&seen, &meter, now);
-            meter.note(&seen, &RealTimeThreads::default());
+            seen.core_times.iter().for_each(|look| cores.look(look));
+            let row = rollup.note(&seen, &meter, &cores, now);
+            meter.note(&seen, &cores, &RealTimeThreads::default());
             row
         };
         let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(&mut note).collect();

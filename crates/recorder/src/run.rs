@@ -17,6 +17,7 @@ use super::store::Store;
 use super::triggers::{self, Triggers};
 use crate::warn;
 use anyhow::Context;
+use coroner_diagnosis::cores::timeline::Timeline;
 use coroner_evidence::own_directory::OwnDirectory;
 use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_http::Running;
@@ -34,6 +35,8 @@ use std::time::{Duration, Instant};
 /// A commit each second is usual.
 const STUCK: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
+/// Triggers and metrics ask for the last second of the cores, at most a turn or two late.
+const CORES_KEPT: Duration = Duration::from_secs(3);
 
 /// What a recorder that ended has to say.
 pub struct Outcome {
@@ -80,6 +83,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let registered = directory::register(own.path()).inspect_err(|error| warn(&format!("{error:#}"))).ok();
     let mut noticing = Triggers::new(&config.triggers);
     let mut real_time = RealTimeThreads::default();
+    let mut cores = Timeline::keeping(CORES_KEPT);
     let mut meter = Meter::new();
     let mut rollup = Rollup::new();
     let mut watchdog = notify::Watchdog::new();
@@ -95,7 +99,8 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         let marks = control.marks().into_iter().map(|text| triggers::mark(&text, clocks.at));
         let mut triggered = false;
         real_time.note(&fragment);
-        let noticed = noticing.look(&fragment, &real_time);
+        fragment.core_times.iter().for_each(|look| cores.look(look));
+        let noticed = noticing.look(&fragment, &cores, &real_time);
         for over in noticed.over {
             incidents.end(over, clocks);
         }
@@ -108,10 +113,10 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         if let Some(rings) = &mut rings {
             rings.escalate(about_incidents.escalation);
         }
-        if let Some(minute) = rollup.note(&fragment, &meter, clocks) {
+        if let Some(minute) = rollup.note(&fragment, &meter, &cores, clocks) {
             to_store.rollup(minute);
         }
-        meter.note(&fragment, &real_time);
+        meter.note(&fragment, &cores, &real_time);
         match std::mem::take(&mut anew) {
             true => to_store.anew(fragment, clocks),
             false => to_store.seen(fragment),

@@ -1,12 +1,11 @@
 //! What the kernel was at work on, for evidence that has stacks of all cores beside it but no such rows of its own: a recorder takes
 //! the stacks anyway, and does not sample twice.
 
-use coroner_evidence::cores::TICKS_PER_SECOND;
-use coroner_evidence::{CoreTicks, Evidence, Source, Time, Window, probe};
+use coroner_diagnosis::cores::timeline::Timeline;
+use coroner_evidence::{Evidence, Source, Time, Window, probe};
 use coroner_profile::import::ImportError;
 use coroner_profile::recording;
 use coroner_profile::views::kernel_work::{Sampled, WorkSums};
-use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::Duration;
@@ -34,15 +33,15 @@ fn lost(evidence: &Evidence) -> u64 {
     })
 }
 
-/// All cores together, from the first to the last look at them.
+/// Work of all cores together, from the first to the last look at them.
 fn busy(evidence: &Evidence) -> Option<Duration> {
-    let ticks = |core: &CoreTicks| core.user + core.nice + core.system + core.irq + core.softirq;
     let (first, last) = (evidence.core_times.first()?, evidence.core_times.last()?);
-    let before: HashMap<u32, u64> = first.cores.iter().map(|core| (core.core, ticks(core))).collect();
-    let ticks = last.cores.iter().fold(0, |sum: u64, core| {
-        sum.saturating_add(before.get(&core.core).map_or(0, |before| ticks(core).saturating_sub(*before)))
-    });
-    Some(Duration::from_millis(ticks.saturating_mul(1000 / TICKS_PER_SECOND)))
+    let mut ends = Timeline::default();
+    ends.look(first);
+    ends.look(last);
+    let window = Window { from: first.at, to: last.at };
+    let ns = ends.lines.values().map(|line| line.busy_ns(window)).sum::<f64>();
+    Some(Duration::from_nanos(ns as u64))
 }
 
 /// Adds what the stacks of the recording or recorder's directory at `path` tell of the time that the evidence is of.
@@ -112,7 +111,7 @@ fn range(path: &Path, window: Window, evidence: &Evidence) -> Option<Range<u64>>
 mod tests {
     use super::*;
     use coroner_evidence::recording::{Writer, segments};
-    use coroner_evidence::{Clocks, CoreTimes, WorkKind};
+    use coroner_evidence::{Clocks, CoreTicks, CoreTimes, WorkKind};
     use coroner_profile::import::Report;
     use coroner_profile::model::{Clock, Dictionary, Frame, Place, Sample, StackId, Strings, Task};
     use coroner_profile::recording::{Origin, SampleWriter};

@@ -1,7 +1,7 @@
 //! The progress line on a terminal.
 
 use coroner_diagnosis::cores::timeline::{Shares, Timeline};
-use coroner_evidence::{CoreTimes, Evidence};
+use coroner_evidence::{Evidence, Window};
 use coroner_source::profile::{ProfileSource, is_stream};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use std::time::Duration;
 /// Smaller files are read before a line of progress could be.
 const SHOW_PROGRESS_FROM: u64 = 8 << 20;
 
-/// Looks at the cores that the line speaks of: a little more than a second.
-const RECENT_LOOKS: usize = 13;
+/// The line speaks of the last seconds, which is enough for a person to see that something happens.
+const RECENT: Duration = Duration::from_secs(2);
 
 /// A line on standard error that is rewritten in place; silent where that is no terminal.
 pub struct StatusLine {
@@ -46,12 +46,12 @@ impl Drop for StatusLine {
 pub struct Progress {
     line: StatusLine,
     what: &'static str,
-    recent: Vec<CoreTimes>,
+    recent: Timeline,
 }
 
 impl Progress {
     pub fn new(what: &'static str) -> Progress {
-        Progress { line: StatusLine::new(), what, recent: Vec::new() }
+        Progress { line: StatusLine::new(), what, recent: Timeline::keeping(RECENT) }
     }
 
     pub fn show(&mut self, elapsed: Duration, of: Duration, seen: &Evidence) {
@@ -59,15 +59,10 @@ impl Progress {
             return;
         }
         let mut line = format!("{} {:.0} of {:.0} s", self.what, elapsed.as_secs_f64(), of.as_secs_f64());
-        // The last second or so, which is enough for a person to see that something happens.
-        self.recent.extend(seen.core_times.iter().cloned());
-        let too_many = self.recent.len().saturating_sub(RECENT_LOOKS);
-        self.recent.drain(..too_many);
-        let recent = Evidence { core_times: self.recent.clone(), ..Evidence::default() };
-        let timeline = Timeline::of(&recent);
-        if let Some(window) = recent.window()
-            && let Some(average) = timeline.average(window)
-            && let Some((core, worst)) = timeline.worst(Shares::busy)
+        seen.core_times.iter().for_each(|look| self.recent.look(look));
+        if let Some(now) = self.recent.newest()
+            && let Some(average) = self.recent.average(Window { from: now - RECENT, to: now })
+            && let Some((core, worst)) = self.recent.worst(Shares::busy)
         {
             line.push_str(&format!(
                 " · average {:.0} % busy · worst core {core}: {:.0} %",

@@ -1,24 +1,35 @@
-//! How each core spent its time, from cumulative ticks.
+//! The core meter: from the ticks of /proc/stat to shares of time and to stretches in which a core was full.
 //!
-//! /proc/stat counts in ticks of 1/100 s: one step of 100 ms holds ten of them, so a single step says little. Thresholds look
-//! at windows of a second; single steps only draw the strip that people look at.
+//! There is one. The rules feed it a whole recording ([`Timeline::of`]); the recorder feeds it look by look and keeps the last
+//! seconds ([`Timeline::keeping`]) for its triggers, /metrics and the rows of its minutes; `coroner cores`, the page and the
+//! progress line read their shares from it. A look costs a few operations for each core, however much is kept.
 //!
-//! What the counters do in real life, and what is made of it:
-//! - idle and iowait step backwards by some ticks (kernel/time/tick-sched.c, get_cpu_iowait_time_us warns of it): a counter
-//!   counts again when it passes its highest value so far;
-//! - fewer ticks than time passed, on tickless cores or when interrupts were off: up to a tenth is the noise of counting,
-//!   more than that is time of which nothing is known, and it counts as not busy;
-//! - cores come and go, looks are late: a share is taken over the time that was really covered.
+//! What the counters do, and what the meter makes of it:
+//! - **Ticks are coarse**: 1/100 s, so a step of 100 ms holds ten of them. Thresholds look at windows of a second; single steps
+//!   only draw the strip that people look at. A window cuts through its first and last tick, so one tick may be missing.
+//! - **Idle and iowait step backwards**, because an idle period that has not ended yet counts as one or the other, depending on
+//!   whether a thread waits for a disk at the moment of the look (kernel/time/tick-sched.c, get_cpu_sleep_time_us). Their sum
+//!   stays, so the two are counted as one and then divided. A counter that falls all the same counts again once it passes its
+//!   highest value.
+//! - **Fewer ticks than time passed**, on tickless cores or while interrupts are off: up to a tenth is noise. If more is
+//!   missing, nothing is known of that time, and it counts as not busy.
+//! - **Counters that fall by 10 s, or rise by twice the time that passed**, belong to another boot. That step is not counted,
+//!   and no stretch reaches across it. The same goes for a core that was offline.
+//! - **Late looks** count in full, however late: the counters went on meanwhile. If they say that a core was full from one look
+//!   to the next, it was. The strip leaves pauses blank all the same, because an average is no picture.
+//! - **Guest time** is part of user time, as in the kernel: on a host a virtual machine is a program like any other.
+//! - **Iowait is room**: the core could have run something else.
+//! - **Stolen time** belongs to nobody on this node. The core was wanted, so it counts as busy, and it was not free, so it does
+//!   not count as room: a core with 88 % system and 10 % steal is full. But a core of which the hypervisor took as much as the
+//!   node's own work got is short of time, not saturated: `cpu-steal` reports that, and the core is not full.
 
-use coroner_evidence::cores::TICKS_PER_SECOND;
-use coroner_evidence::{CoreTicks, Evidence, Time, Window};
+use coroner_evidence::cores::{MAX_CORES, TICKS_PER_SECOND};
+use coroner_evidence::recording::TOGETHER;
+use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Time, Window};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Cores are looked at ten times a second, on a starved node now and then seconds later; nobody looked if it takes longer.
-const PAUSE: Duration = Duration::from_secs(5);
 const NS_PER_TICK: f64 = 1e9 / TICKS_PER_SECOND as f64;
 
 /// A core is saturated at this share: 5 % is what real-time throttling leaves to others (sched_rt_runtime_us 950000), and
@@ -27,13 +38,15 @@ pub const SATURATED: f64 = 0.95;
 /// How long it must last. Shorter spikes are everyday work; a NIC's watchdog waits for 5 s.
 pub const SATURATED_FOR_NS: u64 = 1_000_000_000;
 /// Looks come every 100 ms but not exactly: ten steps of 99 ms are a second, too.
-pub(super) const LOOK_JITTER_NS: u64 = 25_000_000;
-/// A window cuts through the first and the last tick; one of a hundred may be missing at its ends.
+pub const LOOK_JITTER_NS: u64 = 25_000_000;
+/// Ticks that a window may miss at its ends.
 const TICK_SLACK: f64 = 1.0;
-/// With at least this share of the elapsed time accounted, the rest is noise.
+/// With at least this share of the elapsed time accounted for, the rest is noise.
 const ACCOUNTED: f64 = 0.9;
 /// A counter that falls by more than this (10 s) was reset; less is a step backwards.
 const RESET_TICKS: u64 = 1_000;
+/// Of each core the meter of a running recorder keeps this many stretches that are over.
+const MOST_STRETCHES: usize = 8;
 
 const USER: usize = 0;
 const SYSTEM: usize = 1;
@@ -62,11 +75,9 @@ pub struct Shares {
 
 impl Shares {
     fn of(sums: &Sums) -> Option<Shares> {
-        let total: f64 = sums[..ELAPSED].iter().sum();
-        let elapsed = sums[ELAPSED];
-        let whole = if total >= ACCOUNTED * elapsed { total } else { elapsed };
+        let whole = whole(sums);
         // Less than half a tick is no time at all.
-        if elapsed < 0.5 || whole <= 0.0 {
+        if sums[ELAPSED] < 0.5 || whole <= 0.0 {
             return None;
         }
         Some(Shares {
@@ -80,9 +91,14 @@ impl Shares {
         })
     }
 
-    /// Not free to run somebody else. Stolen time is part of it: the core was wanted.
+    /// Not free to run somebody else: the node's own work and stolen time.
     pub fn busy(&self) -> f64 {
-        self.user + self.system + self.irq + self.softirq + self.steal
+        self.worked() + self.steal
+    }
+
+    /// The node's own work.
+    pub fn worked(&self) -> f64 {
+        self.user + self.kernel()
     }
 
     /// In the kernel: system calls, interrupts, softirqs.
@@ -93,6 +109,23 @@ impl Shares {
     /// In interrupts and softirqs, where no thread is to blame.
     pub fn interrupts(&self) -> f64 {
         self.irq + self.softirq
+    }
+
+    /// What was left neither to others nor to other work: stolen time, and what the core would be full of.
+    pub fn taken(&self, by: Saturation) -> f64 {
+        self.own(by) + self.steal
+    }
+
+    fn own(&self, by: Saturation) -> f64 {
+        match by {
+            Saturation::Kernel => self.kernel(),
+            Saturation::Busy => self.worked(),
+        }
+    }
+
+    /// Whether the core was full over this time.
+    pub fn is_full(&self, of: Saturation) -> bool {
+        self.taken(of) >= SATURATED && self.own(of) > self.steal
     }
 
     fn add(&mut self, other: &Shares, times: f64) {
@@ -139,7 +172,7 @@ fn average(sum: &Shares, cores: u32) -> Option<Shares> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Saturation {
-    /// At least 95 % of the time in the kernel.
+    /// At least 95 % of the time in the kernel or stolen.
     Kernel,
     /// At least 95 % busy with anything.
     Busy,
@@ -155,52 +188,128 @@ pub struct Stretch {
     pub shares: Shares,
 }
 
-/// One core over the time it was seen.
-#[derive(Debug, Clone, Default)]
-pub struct CoreLine {
-    times: Vec<Time>,
-    /// What was counted from the first look to this one.
-    sums: Vec<Sums>,
-    /// Whether the step that ends here was counted; false for the first look, after an absence and after a wild jump.
-    counted: Vec<bool>,
-}
-
 /// All cores.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     pub lines: BTreeMap<u32, CoreLine>,
-    /// Found once: several rules ask for them.
-    in_kernel: OnceLock<Vec<Stretch>>,
-    busy: OnceLock<Vec<Stretch>>,
+    /// What is older is forgotten; `None`: nothing is.
+    keep: Option<Duration>,
+    /// So many looks are expected in all.
+    expected: usize,
+    looks: usize,
+    newest: Option<Time>,
 }
+
+/// One core over the time it was seen.
+#[derive(Debug, Clone, Default)]
+pub struct CoreLine {
+    core: u32,
+    times: Vec<Time>,
+    /// What was counted from the first look ever to this one.
+    sums: Vec<Sums>,
+    /// Whether the step that ends here was counted; false for the first look, after an absence and after a reset.
+    counted: Vec<bool>,
+    /// Highest value of each counter so far; that of idle is of idle and iowait together.
+    highest: [u64; 7],
+    /// The number of the last look that had this core.
+    seen: usize,
+    /// Where the shortest run of counted steps begins that ends with the newest look and lasts a second.
+    first: usize,
+    /// Whether there was such a run.
+    lasted: bool,
+    in_kernel: Fullness,
+    busy: Fullness,
+}
+
+/// When a core was full of one thing.
+#[derive(Debug, Clone, Default)]
+struct Fullness {
+    over: Vec<Stretch>,
+    open: Option<Open>,
+}
+
+/// A stretch that may go on.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    from: (Time, Sums),
+    to: (Time, Sums),
+    /// Where the last full window ended; a window that begins later belongs to another stretch.
+    reach: Time,
+}
+
+impl Open {
+    fn stretch(&self, core: u32, saturation: Saturation) -> Option<Stretch> {
+        let window = Window { from: self.from.0, to: self.to.0 };
+        Some(Stretch { core, saturation, window, shares: Shares::of(&difference(&self.to.1, &self.from.1))? })
+    }
+}
+
+/// What each core had counted at some moment, to take shares since then.
+#[derive(Debug, Clone, Default)]
+pub struct Totals(Vec<(u32, Sums)>);
 
 impl Timeline {
     pub fn of(evidence: &Evidence) -> Timeline {
         let mut looks: Vec<_> = evidence.core_times.iter().collect();
         looks.sort_by_key(|look| look.at);
-        looks.dedup_by_key(|look| look.at);
-        let mut building: Vec<(u32, CoreLine, Counting)> = Vec::new();
-        let mut places: HashMap<u32, usize> = HashMap::new();
-        for (index, look) in looks.iter().enumerate() {
-            for (at, ticks) in look.cores.iter().enumerate() {
-                // Nearly always the same cores in the same order.
-                let place = match building.get(at) {
-                    Some((core, ..)) if *core == ticks.core => at,
-                    _ => *places.entry(ticks.core).or_insert_with(|| {
-                        building.push((ticks.core, CoreLine::with_room(looks.len() - index), Counting::default()));
-                        building.len() - 1
-                    }),
-                };
-                let (_, line, counting) = &mut building[place];
-                counting.look(line, index, look.at, ticks);
-            }
+        let mut timeline = Timeline { expected: looks.len(), ..Timeline::default() };
+        for look in looks {
+            timeline.look(look);
         }
-        let lines = building.into_iter().map(|(core, line, _)| (core, line)).collect();
-        Timeline { lines, ..Timeline::default() }
+        timeline
+    }
+
+    /// One that goes on for months and keeps the looks of the last `keep`, at least two seconds.
+    pub fn keeping(keep: Duration) -> Timeline {
+        Timeline { keep: Some(keep.max(Duration::from_secs(2))), ..Timeline::default() }
+    }
+
+    /// Takes the next look. One that is not later than the last is left out.
+    pub fn look(&mut self, look: &CoreTimes) {
+        if self.newest.is_some_and(|newest| look.at <= newest) {
+            return;
+        }
+        self.newest = Some(look.at);
+        self.looks += 1;
+        // Nearly always the same cores in the same order.
+        if self.lines.keys().eq(look.cores.iter().map(|ticks| &ticks.core)) {
+            for (line, ticks) in self.lines.values_mut().zip(&look.cores) {
+                line.look(self.looks, look.at, ticks, self.keep);
+            }
+            return;
+        }
+        for ticks in look.cores.iter().filter(|ticks| (ticks.core as usize) < MAX_CORES) {
+            let room = self.expected.saturating_sub(self.looks - 1);
+            let line = self.lines.entry(ticks.core).or_insert_with(|| CoreLine::new(ticks.core, room));
+            line.look(self.looks, look.at, ticks, self.keep);
+        }
+    }
+
+    pub fn newest(&self) -> Option<Time> {
+        self.newest
+    }
+
+    /// Whether the newest look had this core.
+    pub fn is_online(&self, core: u32) -> bool {
+        self.lines.get(&core).is_some_and(|line| line.seen == self.looks)
     }
 
     pub fn shares(&self, core: u32, window: Window) -> Option<Shares> {
         self.lines.get(&core)?.shares(window)
+    }
+
+    pub fn totals(&self) -> Totals {
+        Totals(self.lines.values().filter_map(|line| Some((line.core, *line.sums.last()?))).collect())
+    }
+
+    /// The shares of each core that was seen since then, by core.
+    pub fn since(&self, before: &Totals) -> Vec<(u32, Shares)> {
+        let shares = |(core, sums): (u32, Sums)| {
+            let known = before.0.binary_search_by_key(&core, |(core, _)| *core);
+            let then = known.map_or(Sums::default(), |at| before.0[at].1);
+            Some((core, Shares::of(&difference(&sums, &then))?))
+        };
+        self.totals().0.into_iter().filter_map(shares).collect()
     }
 
     /// The average of all cores. `None` if none was seen.
@@ -218,58 +327,56 @@ impl Timeline {
         averages
     }
 
-    /// All stretches of a kind, by core and time.
+    /// All stretches of a kind that are kept, by core and time; the last of a core may go on.
     pub fn stretches(&self, saturation: Saturation) -> Vec<Stretch> {
-        let found = match saturation {
-            Saturation::Kernel => &self.in_kernel,
-            Saturation::Busy => &self.busy,
-        };
-        let find = || self.lines.iter().flat_map(|(core, line)| line.stretches(*core, saturation)).collect();
-        found.get_or_init(find).clone()
+        self.lines.values().flat_map(|line| line.stretches(saturation)).collect()
     }
 
-    /// The core with the highest share over any second, for the words "worst core 3 at 34 % system".
+    /// The core with the highest share over any second that is kept, for the words "worst core 3 at 34 % system".
     pub fn worst(&self, of: impl Fn(&Shares) -> f64) -> Option<(u32, f64)> {
-        let of_core = |(core, line): (&u32, &CoreLine)| {
-            let (mut highest, mut full) = (None, 0u32);
-            line.windows(|_, _, sums| {
+        worst_of(self.lines.iter().filter_map(|(core, line)| {
+            let (mut highest, mut full) = (None, 0);
+            line.windows(|sums| {
                 if let Some(share) = Shares::of(sums).map(|s| of(&s)) {
                     highest = Some(share.max(highest.unwrap_or(0.0)));
-                    full += u32::from(share >= SATURATED);
+                    full += u64::from(share >= SATURATED);
                 }
             });
             Some((*core, highest?, full))
-        };
-        // Of several that were full for a second, the one that was so for longest.
-        let percent = |share: f64| (share * 100.0).round() as u64;
-        let all: Vec<(u32, f64, u32)> = self.lines.iter().filter_map(of_core).collect();
-        let worst = all.into_iter().rev().max_by_key(|(_, share, full)| (percent(*share), *full))?;
-        Some((worst.0, worst.1))
+        }))
     }
 
     /// Whether there was a second to look at.
     pub fn lasts(&self) -> bool {
-        self.lines.values().any(|line| {
-            let mut found = false;
-            line.windows(|_, _, _| found = true);
-            found
-        })
+        self.lines.values().any(|line| line.lasted)
     }
 }
 
-/// What is remembered of a core from look to look.
-#[derive(Default)]
-struct Counting {
-    last_look: Option<usize>,
-    /// Highest value of each counter so far.
-    highest: [u64; 7],
+/// The worst of several cores, each with its share and how long it was full, in any unit: of those with the same percentage the
+/// one that was full for longest, of equals the first.
+pub fn worst_of(cores: impl Iterator<Item = (u32, f64, u64)>) -> Option<(u32, f64)> {
+    let percent = |share: f64| (share * 100.0).round() as u64;
+    let rank = |(core, share, full): &(u32, f64, u64)| (percent(*share), *full, std::cmp::Reverse(*core));
+    cores.max_by_key(rank).map(|(core, share, _)| (core, share))
 }
 
-impl Counting {
-    fn look(&mut self, line: &mut CoreLine, index: usize, at: Time, ticks: &CoreTicks) {
-        if self.last_look == Some(index) {
+impl CoreLine {
+    fn new(core: u32, room: usize) -> CoreLine {
+        CoreLine {
+            core,
+            times: Vec::with_capacity(room),
+            sums: Vec::with_capacity(room),
+            counted: Vec::with_capacity(room),
+            ..CoreLine::default()
+        }
+    }
+
+    fn look(&mut self, number: usize, at: Time, ticks: &CoreTicks, keep: Option<Duration>) {
+        if self.seen == number {
             return; // The same core twice in one look.
         }
+        let was_there = self.seen > 0 && self.seen + 1 == number;
+        self.seen = number;
         let values = [
             ticks.user.saturating_add(ticks.nice),
             ticks.system,
@@ -277,62 +384,151 @@ impl Counting {
             ticks.softirq,
             ticks.steal,
             ticks.iowait,
-            ticks.idle,
+            ticks.idle.saturating_add(ticks.iowait),
         ];
-        let mut sums = line.sums.last().copied().unwrap_or_default();
-        let present_before = index.checked_sub(1).is_some_and(|before| self.last_look == Some(before));
-        let mut counted = false;
-        let elapsed = match line.times.last() {
-            Some(before) => at.since(*before).as_nanos() as f64 / NS_PER_TICK,
-            None => 0.0,
-        };
-        let mut step = [0.0; 8];
-        for (kind, value) in values.into_iter().enumerate() {
-            let highest = &mut self.highest[kind];
-            if value >= *highest {
-                step[kind] = (value - *highest) as f64;
-                *highest = value;
-            } else if *highest - value > RESET_TICKS {
-                *highest = value;
-            }
+        let step = if was_there { self.step(at, values) } else { None };
+        let mut sums = self.sums.last().copied().unwrap_or_default();
+        match &step {
+            Some(step) => sums.iter_mut().zip(step).for_each(|(sum, part)| *sum += part),
+            None => self.highest = values,
         }
-        if present_before && elapsed > 0.0 {
-            let total: f64 = step.iter().sum();
-            // More than twice the time that passed is no time: the core was away, or the counters are of another boot.
-            if total <= 2.0 * elapsed + 20.0 {
-                step[ELAPSED] = elapsed;
-                for (sum, part) in sums.iter_mut().zip(step) {
-                    *sum += part;
-                }
-                counted = true;
-            }
+        self.times.push(at);
+        self.sums.push(sums);
+        self.counted.push(step.is_some());
+        self.note_full();
+        if let Some(keep) = keep {
+            self.forget(at - keep);
         }
-        line.times.push(at);
-        line.sums.push(sums);
-        line.counted.push(counted);
-        self.last_look = Some(index);
     }
-}
 
-impl CoreLine {
-    fn with_room(looks: usize) -> CoreLine {
-        CoreLine {
-            times: Vec::with_capacity(looks),
-            sums: Vec::with_capacity(looks),
-            counted: Vec::with_capacity(looks),
+    /// What was counted since the look before. `None` if these are not the same counters.
+    fn step(&mut self, at: Time, values: [u64; 7]) -> Option<Sums> {
+        let elapsed = at.since(*self.times.last()?).as_nanos() as f64 / NS_PER_TICK;
+        let mut step = [0.0; 8];
+        for (kind, (highest, value)) in self.highest.iter_mut().zip(values).enumerate() {
+            // What counts as iowait now may count as idle in the next look, minutes of it.
+            if kind != IOWAIT && highest.saturating_sub(value) > RESET_TICKS {
+                return None;
+            }
+            step[kind] = value.saturating_sub(*highest) as f64;
+            *highest = value.max(*highest);
         }
+        step[IOWAIT] = step[IOWAIT].min(step[IDLE]);
+        step[IDLE] -= step[IOWAIT];
+        let total: f64 = step.iter().sum();
+        step[ELAPSED] = elapsed;
+        (total <= 2.0 * elapsed + 20.0).then_some(step)
+    }
+
+    /// Judges the second that ends with the newest look.
+    fn note_full(&mut self) {
+        let last = self.times.len() - 1;
+        if !self.counted[last] {
+            self.first = last;
+        }
+        while self.first + 1 < last && self.is_second(self.first + 1, last) {
+            self.first += 1;
+        }
+        let first = self.first;
+        let is_second = self.is_second(first, last);
+        self.lasted |= is_second;
+        let sums = difference(&self.sums[last], &self.sums[first]);
+        // What is in the kernel is busy: on most cores one question is enough.
+        let busy = is_second && is_full(&sums, Saturation::Busy);
+        let in_kernel = busy && is_full(&sums, Saturation::Kernel);
+        for (saturation, full) in [(Saturation::Kernel, in_kernel), (Saturation::Busy, busy)] {
+            let begins = self.times[first];
+            if let Some(ended) = self.fullness_mut(saturation).open.take_if(|open| begins > open.reach) {
+                let stretch = ended.stretch(self.core, saturation);
+                self.fullness_mut(saturation).over.extend(stretch);
+            }
+            if full {
+                self.extend(first, last, saturation);
+            }
+        }
+    }
+
+    /// The core was full from one look to another, but for a little at both ends: a step that it did not work for half of the time
+    /// is not part of it.
+    fn extend(&mut self, mut first: usize, mut last: usize, saturation: Saturation) {
+        let is_beyond = |a: usize, b: usize| {
+            Shares::of(&difference(&self.sums[b], &self.sums[a])).is_none_or(|s| s.own(saturation) < 0.5)
+        };
+        let moment = |at: usize| (self.times[at], self.sums[at]);
+        let reach = self.times[last];
+        while first + 1 < last && is_beyond(last - 1, last) {
+            last -= 1;
+        }
+        let to = moment(last);
+        let from = match &self.fullness(saturation).open {
+            Some(open) => open.from,
+            None => {
+                while first + 1 < last && is_beyond(first, first + 1) {
+                    first += 1;
+                }
+                moment(first)
+            }
+        };
+        self.fullness_mut(saturation).open = Some(Open { from, to, reach });
+    }
+
+    fn is_second(&self, first: usize, last: usize) -> bool {
+        self.times[last].since(self.times[first]).as_nanos() as u64 >= SATURATED_FOR_NS - LOOK_JITTER_NS
+    }
+
+    fn fullness(&self, saturation: Saturation) -> &Fullness {
+        match saturation {
+            Saturation::Kernel => &self.in_kernel,
+            Saturation::Busy => &self.busy,
+        }
+    }
+
+    fn fullness_mut(&mut self, saturation: Saturation) -> &mut Fullness {
+        match saturation {
+            Saturation::Kernel => &mut self.in_kernel,
+            Saturation::Busy => &mut self.busy,
+        }
+    }
+
+    /// Forgets the looks before `old`, but for the last of them. Not each time: moving what stays costs as much as what goes.
+    fn forget(&mut self, old: Time) {
+        let gone = self.times.partition_point(|at| *at < old).saturating_sub(1).min(self.first);
+        if gone > self.times.len() / 2 {
+            self.times.drain(..gone);
+            self.sums.drain(..gone);
+            self.counted.drain(..gone);
+            self.first -= gone;
+        }
+        for full in [&mut self.in_kernel, &mut self.busy] {
+            full.over.drain(..full.over.len().saturating_sub(MOST_STRETCHES));
+        }
+    }
+
+    /// Oldest first; the last one may go on.
+    pub fn stretches(&self, saturation: Saturation) -> impl Iterator<Item = Stretch> + '_ {
+        let Fullness { over, open } = self.fullness(saturation);
+        over.iter().copied().chain(open.and_then(|open| open.stretch(self.core, saturation)))
+    }
+
+    /// The last stretch, which may go on.
+    pub fn latest(&self, saturation: Saturation) -> Option<Stretch> {
+        let Fullness { over, open } = self.fullness(saturation);
+        open.and_then(|open| open.stretch(self.core, saturation)).or_else(|| over.last().copied())
+    }
+
+    /// The second or so that ends with the newest look; `None` if that much was not seen in one piece.
+    pub fn last_second(&self) -> Option<Shares> {
+        let last = self.times.len().checked_sub(1).filter(|last| self.is_second(self.first, *last))?;
+        Shares::of(&difference(&self.sums[last], &self.sums[self.first]))
     }
 
     /// What had been counted at a moment, evenly spread within a step.
     fn sums_at(&self, at: Time) -> Sums {
         let after = self.times.partition_point(|t| *t <= at);
-        if after == 0 {
-            return Sums::default();
-        }
-        let before = self.sums[after - 1];
+        let Some(before) = after.checked_sub(1) else { return self.sums.first().copied().unwrap_or_default() };
+        let (t0, before) = (self.times[before], self.sums[before]);
         let Some(next) = self.sums.get(after) else { return before };
-        let (t0, t1) = (self.times[after - 1], self.times[after]);
-        let part = at.since(t0).as_nanos() as f64 / t1.since(t0).as_nanos().max(1) as f64;
+        let part = at.since(t0).as_nanos() as f64 / self.times[after].since(t0).as_nanos().max(1) as f64;
         std::array::from_fn(|kind| before[kind] + (next[kind] - before[kind]) * part)
     }
 
@@ -350,90 +546,65 @@ impl CoreLine {
         (sums[USER] + sums[SYSTEM] + sums[IRQ] + sums[SOFTIRQ]) * NS_PER_TICK
     }
 
-    /// The window cut into equal parts, for a strip. `None` where the core was not seen: what the counters say of a long pause is the average
-    /// of it, and no picture.
+    /// The window cut into equal parts, for a strip. `None` where the core was not seen, and in pauses.
     pub fn strip(&self, window: Window, parts: usize) -> Vec<Option<Shares>> {
-        let length = window.length().as_nanos();
-        let edge = |i: usize| {
-            let offset = length.saturating_mul(i as u128) / parts.max(1) as u128;
-            Time(window.from.0.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX)))
+        cut(window, parts).map(|part| self.shares(self.watched(part)?)).collect()
+    }
+
+    /// A window without the pauses at its ends, if half of it is left: what the counters say of a long pause is its average, and
+    /// no picture.
+    fn watched(&self, window: Window) -> Option<Window> {
+        let pause = |at: Time| {
+            let after = self.times.partition_point(|look| *look <= at);
+            let (before, next) = (*self.times.get(after.checked_sub(1)?)?, *self.times.get(after)?);
+            (next.since(before) > TOGETHER).then_some((before, next))
         };
-        let part = |i: usize| Window { from: edge(i), to: edge(i + 1) };
-        (0..parts).map(|i| self.shares(part(i)).filter(|_| !self.is_in_pause(part(i)))).collect()
+        let from = pause(window.from).map_or(window.from, |(_, next)| next);
+        let to = pause(window.to).map_or(window.to, |(before, _)| before);
+        (to.since(from) >= window.length() / 2).then_some(Window { from, to })
     }
 
-    /// Whether all of a window lies between two looks that are far apart.
-    fn is_in_pause(&self, window: Window) -> bool {
-        let after = self.times.partition_point(|at| *at <= window.from);
-        let looks = after.checked_sub(1).and_then(|before| Some((self.times[before], *self.times.get(after)?)));
-        looks.is_some_and(|(before, next)| next >= window.to && next.since(before) > PAUSE)
-    }
-
-    /// Every shortest run of counted steps that lasts a second: (first look, last look, what was counted).
-    fn windows(&self, mut each: impl FnMut(usize, usize, &Sums)) {
+    /// What was counted in every shortest run of counted steps that lasts a second.
+    fn windows(&self, mut each: impl FnMut(&Sums)) {
         let mut first = 0;
         for last in 0..self.times.len() {
             if !self.counted[last] {
                 first = last;
-                continue;
             }
-            let lasts = |first: usize| {
-                self.times[last].since(self.times[first]).as_nanos() as u64 >= SATURATED_FOR_NS - LOOK_JITTER_NS
-            };
-            if !lasts(first) {
-                continue;
-            }
-            while first + 1 < last && lasts(first + 1) {
+            while first + 1 < last && self.is_second(first + 1, last) {
                 first += 1;
             }
-            each(first, last, &difference(&self.sums[last], &self.sums[first]));
+            if self.is_second(first, last) {
+                each(&difference(&self.sums[last], &self.sums[first]));
+            }
         }
     }
-
-    fn stretches(&self, core: u32, saturation: Saturation) -> Vec<Stretch> {
-        let mut full: Vec<(usize, usize)> = Vec::new();
-        self.windows(|first, last, sums| {
-            if is_full(sums, saturation) {
-                match full.last_mut() {
-                    Some((_, end)) if first <= *end => *end = last,
-                    _ => full.push((first, last)),
-                }
-            }
-        });
-        full.into_iter()
-            .filter_map(|(mut first, mut last)| {
-                // The windows at both ends may reach a little beyond; a step that was mostly free is not part of it.
-                let mostly_free = |a: usize, b: usize| {
-                    Shares::of(&difference(&self.sums[b], &self.sums[a])).is_none_or(|s| part(&s, saturation) < 0.5)
-                };
-                while first + 1 < last && mostly_free(first, first + 1) {
-                    first += 1;
-                }
-                while first + 1 < last && mostly_free(last - 1, last) {
-                    last -= 1;
-                }
-                let window = Window { from: self.times[first], to: self.times[last] };
-                Some(Stretch { core, saturation, window, shares: self.shares(window)? })
-            })
-            .collect()
-    }
 }
 
-fn part(shares: &Shares, saturation: Saturation) -> f64 {
-    match saturation {
-        Saturation::Kernel => shares.kernel(),
-        Saturation::Busy => shares.busy(),
-    }
+/// A window in equal parts.
+pub fn cut(window: Window, parts: usize) -> impl Iterator<Item = Window> {
+    let length = window.length().as_nanos();
+    let edge = move |i: usize| {
+        let offset = length.saturating_mul(i as u128) / parts.max(1) as u128;
+        Time(window.from.0.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX)))
+    };
+    (0..parts).map(move |i| Window { from: edge(i), to: edge(i + 1) })
 }
 
-fn is_full(sums: &Sums, saturation: Saturation) -> bool {
-    let Some(shares) = Shares::of(sums) else { return false };
-    let slack = TICK_SLACK / sums[ELAPSED].max(1.0);
-    match saturation {
-        // What the hypervisor took away was not free either, but most of it must have been the kernel's own.
-        Saturation::Kernel => shares.kernel() + shares.steal + slack >= SATURATED && shares.kernel() >= 0.5,
-        Saturation::Busy => shares.busy() + slack >= SATURATED,
-    }
+/// The ticks that shares are taken of.
+fn whole(sums: &Sums) -> f64 {
+    let (total, elapsed) = (sums[..ELAPSED].iter().sum::<f64>(), sums[ELAPSED]);
+    if total >= ACCOUNTED * elapsed { total } else { elapsed }
+}
+
+/// As [`Shares::is_full`], in ticks, of which one may be missing.
+fn is_full(sums: &Sums, of: Saturation) -> bool {
+    let kernel = sums[SYSTEM] + sums[IRQ] + sums[SOFTIRQ];
+    let own = match of {
+        Saturation::Kernel => kernel,
+        Saturation::Busy => kernel + sums[USER],
+    };
+    own + sums[STEAL] + TICK_SLACK >= SATURATED * whole(sums) && own > sums[STEAL]
 }
 
 fn difference(later: &Sums, earlier: &Sums) -> Sums {
@@ -441,137 +612,4 @@ fn difference(later: &Sums, earlier: &Sums) -> Sums {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use coroner_evidence::CoreTimes;
-
-    /// Looks at one core: (milliseconds, ticks).
-    fn one_core(looks: &[(u64, CoreTicks)]) -> Timeline {
-        let core_times = looks.iter().map(|(ms, t)| CoreTimes { at: Time::from_millis(*ms), cores: vec![*t] });
-        Timeline::of(&Evidence { core_times: core_times.collect(), ..Evidence::default() })
-    }
-
-    fn ticks(user: u64, system: u64, idle: u64) -> CoreTicks {
-        CoreTicks { core: 0, user, system, idle, ..CoreTicks::default() }
-    }
-
-    fn window(from_ms: u64, to_ms: u64) -> Window {
-        Window { from: Time::from_millis(from_ms), to: Time::from_millis(to_ms) }
-    }
-
-    /// A core that spends `system` of ten ticks per step of 100 ms in the kernel.
-    fn steps(system: &[u64]) -> Timeline {
-        let mut looks = vec![(0, ticks(0, 0, 0))];
-        let (mut s, mut i) = (0, 0);
-        for (n, part) in system.iter().enumerate() {
-            s += part;
-            i += 10 - part;
-            looks.push(((n as u64 + 1) * 100, ticks(0, s, i)));
-        }
-        one_core(&looks)
-    }
-
-    #[test]
-    fn a_stretch_has_the_length_of_the_trouble() {
-        let mut load = vec![0; 10];
-        load.extend([10; 30]);
-        load.extend([0; 10]);
-        let found = steps(&load).stretches(Saturation::Kernel);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].window, window(1000, 4000));
-        assert!((found[0].shares.system - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn six_tenths_of_a_second_are_no_stretch_and_ten_are() {
-        for (long, expected) in [(6, 0), (9, 0), (10, 1)] {
-            let mut load = vec![0; 10];
-            load.extend(vec![10; long]);
-            load.extend([0; 10]);
-            assert_eq!(steps(&load).stretches(Saturation::Kernel).len(), expected, "{long} steps");
-        }
-    }
-
-    #[test]
-    fn ninety_percent_is_not_saturated_and_ninety_five_is() {
-        assert_eq!(steps(&[9; 50]).stretches(Saturation::Kernel).len(), 0);
-        let mut load = Vec::new();
-        for _ in 0..25 {
-            load.extend([10, 9]);
-        }
-        assert_eq!(steps(&load).stretches(Saturation::Kernel).len(), 1);
-    }
-
-    #[test]
-    fn late_looks_do_not_hide_or_invent_anything() {
-        // One look after 3 s instead of thirty: the counters still know.
-        let late = one_core(&[(0, ticks(0, 0, 0)), (100, ticks(0, 0, 10)), (3100, ticks(0, 300, 10))]);
-        let found = late.stretches(Saturation::Kernel);
-        assert_eq!((found.len(), found[0].window), (1, window(100, 3100)));
-        // A burst of 0.6 s within a late look of 1 s stays below.
-        let burst = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 60, 40))]);
-        assert_eq!(burst.stretches(Saturation::Kernel).len(), 0);
-    }
-
-    #[test]
-    fn idle_that_goes_backwards_counts_only_once() {
-        let t = one_core(&[
-            (0, ticks(0, 0, 100)),
-            (100, ticks(0, 0, 110)),
-            (200, ticks(10, 0, 105)),
-            (300, ticks(20, 0, 110)),
-            (400, ticks(30, 0, 110)),
-        ]);
-        let shares = t.shares(0, window(0, 400)).unwrap();
-        assert!((shares.user - 0.75).abs() < 1e-9 && (shares.idle - 0.25).abs() < 1e-9, "{shares:?}");
-    }
-
-    #[test]
-    fn ticks_that_a_tickless_core_did_not_count_are_not_busy() {
-        // 20 ticks of work in a second, and the idle counter stands still.
-        let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 20, 0))]);
-        let shares = t.shares(0, window(0, 1000)).unwrap();
-        assert!((shares.busy() - 0.2).abs() < 1e-9, "{shares:?}");
-        assert_eq!(t.stretches(Saturation::Busy).len(), 0);
-        // 93 ticks and no idle: the seven that are missing are noise.
-        let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 93, 0))]);
-        assert_eq!(t.stretches(Saturation::Kernel).len(), 1);
-    }
-
-    #[test]
-    fn a_core_that_comes_back_starts_anew() {
-        let present = |ms, system| CoreTimes { at: Time::from_millis(ms), cores: vec![ticks(0, system, 0)] };
-        let absent = |ms| CoreTimes { at: Time::from_millis(ms), cores: vec![] };
-        let evidence = Evidence {
-            core_times: vec![present(0, 0), present(500, 50), absent(600), present(700, 52), present(1200, 102)],
-            ..Evidence::default()
-        };
-        let t = Timeline::of(&evidence);
-        assert_eq!(t.stretches(Saturation::Kernel).len(), 0, "never a whole second in one piece");
-        assert!((t.lines[&0].busy_ns(window(0, 1200)) - 1e9).abs() < 1.0);
-    }
-
-    #[test]
-    fn a_wild_jump_is_no_time() {
-        let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 5_000_000, 0)), (2000, ticks(0, 5_000_000, 100))]);
-        assert_eq!(t.stretches(Saturation::Kernel).len(), 0);
-        assert_eq!(t.worst(Shares::kernel), Some((0, 0.0)));
-    }
-
-    #[test]
-    fn the_strip_shows_parts_of_a_second_and_holes() {
-        let mut load = vec![0; 5];
-        load.extend([10; 5]);
-        let strip = steps(&load).lines[&0].strip(window(0, 2000), 4);
-        let kernel: Vec<Option<f64>> = strip.iter().map(|s| s.map(|s| s.kernel())).collect();
-        assert_eq!(kernel, [Some(0.0), Some(1.0), None, None]);
-    }
-
-    #[test]
-    fn stolen_time_is_not_free_but_not_the_kernels_fault() {
-        let stolen = |s, st| CoreTicks { core: 0, system: s, steal: st, ..CoreTicks::default() };
-        let t = one_core(&[(0, stolen(0, 0)), (1000, stolen(10, 90))]);
-        assert_eq!(t.stretches(Saturation::Kernel).len(), 0);
-        assert_eq!(t.stretches(Saturation::Busy).len(), 1);
-    }
-}
+mod tests;

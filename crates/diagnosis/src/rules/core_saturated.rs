@@ -277,9 +277,6 @@ fn remedy(cores: &Cores, full: &FullCore) -> String {
             )),
             None => steps.push("No other core has room for them: fewer threads would do the same work.".to_owned()),
         },
-        Some((OwnerKind::Hypervisor, _)) => {
-            steps.push("The hypervisor gave this core to others: ask the provider, or move to a dedicated instance.".into());
-        }
         Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => steps.push(format!(
             "See which device it is: `grep -E 'CPU|:' /proc/interrupts`, then spread its queues or turn on RPS; `perf record -C {core} -g -- sleep 5` shows the code."
         )),

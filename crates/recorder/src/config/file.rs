@@ -19,7 +19,7 @@ const HIGHEST_RATE: u32 = 999;
 /// A segment needs room for its dictionaries and for the chunk that is being written.
 const SMALLEST: u64 = 8 << 20;
 /// Below this every compiler run is an incident.
-const SHORTEST_SATURATION: Duration = Duration::from_millis(500);
+const SHORTEST_SATURATION: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Far more than any configuration; /dev/zero has no end.
@@ -82,7 +82,7 @@ impl Config {
         }
         let saturated = self.triggers.core_saturated;
         if !saturated.is_zero() && saturated < SHORTEST_SATURATION {
-            bail!("triggers.core_saturated = {saturated:?}: expected \"0s\" or at least \"500ms\"");
+            bail!("triggers.core_saturated = {saturated:?}: expected \"0s\" or at least \"1s\"");
         }
         if let Some(command) = incidents.hook.first()
             && !command.starts_with('/')

@@ -1,13 +1,11 @@
 //! Cores: how long nobody else could use each, as it was full in the kernel or a real-time thread had it, and which is the busiest.
 
 use crate::real_time::{LATE, OWNED, RealTimeThreads};
-use coroner_diagnosis::cores::timeline::{Saturation, Timeline};
-use coroner_evidence::{CoreTimes, Evidence, Time, Window};
+use coroner_diagnosis::cores::timeline::{Saturation, Shares, Timeline, Totals, worst_of};
+use coroner_evidence::{Time, Window};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A core is full if it was so for a second. The looks of a little more than that are kept, so that no such second is cut in two.
-const KEPT: Duration = Duration::from_millis(1_200);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The busiest core is that of the last ten seconds.
 const WORST_OVER: Duration = Duration::from_secs(10);
@@ -16,13 +14,11 @@ const SERVING: f64 = 0.5;
 
 #[derive(Default)]
 pub struct CoreMeter {
-    /// Only its looks at the cores, of the last second or two.
-    recent: Evidence,
     counted: Option<Time>,
     /// When a core was full, and not in the kernel: by whom is known when its threads have been told.
     unjudged: Vec<(u32, Window)>,
-    /// One look a second, of the last ten.
-    looks: VecDeque<CoreTimes>,
+    /// Once a second, of the last ten.
+    totals: VecDeque<(Time, Totals)>,
     full: BTreeMap<u32, Full>,
     worst: Option<(u32, f64)>,
 }
@@ -49,26 +45,21 @@ impl Full {
 }
 
 impl CoreMeter {
-    pub fn note(&mut self, looks: &[CoreTimes], real_time: &RealTimeThreads) {
-        for look in looks {
-            for core in &look.cores {
-                self.full.entry(core.core).or_default();
-            }
-            self.recent.core_times.push(look.clone());
-            let since = *self.counted.get_or_insert(look.at);
-            if look.at.since(since) >= COUNT_EVERY {
-                self.count(look, real_time);
-            }
+    pub fn note(&mut self, cores: &Timeline, real_time: &RealTimeThreads) {
+        let Some(now) = cores.newest() else { return };
+        let since = *self.counted.get_or_insert(now);
+        if now.since(since) >= COUNT_EVERY {
+            self.counted = Some(now);
+            self.count(now, cores, real_time);
         }
     }
 
-    fn count(&mut self, newest: &CoreTimes, real_time: &RealTimeThreads) {
-        self.counted = Some(newest.at);
-        let timeline = Timeline::of(&self.recent);
-        for stretch in timeline.stretches(Saturation::Kernel) {
-            self.full.entry(stretch.core).or_default().add(stretch.window, stretch.shares.softirq < SERVING);
+    fn count(&mut self, now: Time, cores: &Timeline, real_time: &RealTimeThreads) {
+        for stretch in cores.stretches(Saturation::Kernel) {
+            let lately = cores.shares(stretch.core, last_second_of(stretch.window)).unwrap_or(stretch.shares);
+            self.full.entry(stretch.core).or_default().add(stretch.window, lately.softirq < SERVING);
         }
-        for stretch in timeline.stretches(Saturation::Busy) {
+        for stretch in cores.stretches(Saturation::Busy) {
             let full = self.full.entry(stretch.core).or_default();
             let from = stretch.window.from.max(full.until).max(full.seen_until);
             if from < stretch.window.to {
@@ -84,19 +75,26 @@ impl CoreMeter {
             if is_taken {
                 full.entry(*core).or_default().add(*window, true);
             }
-            !is_taken && newest.at.since(window.to) <= LATE
+            !is_taken && now.since(window.to) <= LATE
         });
-        let old = newest.at - KEPT;
-        self.recent.core_times.retain(|look| look.at >= old);
-
-        self.looks.push_back(newest.clone());
-        while self.looks.get(1).is_some_and(|second| newest.at.since(second.at) >= WORST_OVER) {
-            self.looks.pop_front();
+        // Cores that are offline and never were full have no row.
+        for core in cores.lines.keys().filter(|core| cores.is_online(**core)) {
+            self.full.entry(*core).or_default();
         }
-        self.worst = self.looks.front().and_then(|oldest| busiest(oldest, newest));
-        // Cores that are gone for long have no row any more.
-        let present = |core: u32| newest.cores.iter().any(|c| c.core == core);
-        self.full.retain(|core, full| full.ns > 0 || present(*core));
+        self.full.retain(|core, full| full.ns > 0 || cores.is_online(*core));
+
+        self.totals.push_back((now, cores.totals()));
+        while self.totals.get(1).is_some_and(|(second, _)| now.since(*second) >= WORST_OVER) {
+            self.totals.pop_front();
+        }
+        self.worst = self.totals.front().and_then(|(from, before)| {
+            let full_ns = |core: u32| {
+                let latest = cores.lines.get(&core).and_then(|line| line.latest(Saturation::Busy));
+                latest.map_or(0, |full| full.window.to.since(full.window.from.max(*from)).as_nanos() as u64)
+            };
+            let busy = |(core, shares): (u32, Shares)| (core, shares.busy().clamp(0.0, 1.0), full_ns(core));
+            worst_of(cores.since(before).into_iter().map(busy))
+        });
     }
 
     pub fn saturated_seconds(&self) -> BTreeMap<u32, f64> {
@@ -109,7 +107,7 @@ impl CoreMeter {
 
     /// Whether anything was counted yet.
     pub fn is_counting(&self) -> bool {
-        !self.looks.is_empty()
+        !self.totals.is_empty()
     }
 
     /// Whether the core was full of other things than its NIC queues within this time.
@@ -120,10 +118,6 @@ impl CoreMeter {
     }
 }
 
-fn busiest(oldest: &CoreTimes, newest: &CoreTimes) -> Option<(u32, f64)> {
-    let both = Evidence { core_times: vec![oldest.clone(), newest.clone()], ..Evidence::default() };
-    let window = Window { from: oldest.at, to: newest.at };
-    let timeline = Timeline::of(&both);
-    let shares = timeline.lines.iter().filter_map(|(core, line)| Some((*core, line.shares(window)?.busy())));
-    shares.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(core, busy)| (core, busy.clamp(0.0, 1.0)))
+fn last_second_of(window: Window) -> Window {
+    Window { from: window.from.max(window.to - COUNT_EVERY), to: window.to }
 }

@@ -7,11 +7,16 @@ use coroner_evidence::{
 
 /// On a node without real-time threads.
 fn note(meter: &mut Meter, fragment: &Evidence) {
-    meter.note(fragment, &RealTimeThreads::default());
+    meter.note(fragment, &Timeline::default(), &RealTimeThreads::default());
+}
+
+fn core_meter() -> Timeline {
+    Timeline::keeping(std::time::Duration::from_secs(3))
 }
 
 /// Two cores for some tenths of a second, ten looks a second; core 1 is in the kernel while `full`.
 struct Cores {
+    timeline: Timeline,
     at_ms: u64,
     kernel: u64,
     idle: u64,
@@ -19,7 +24,7 @@ struct Cores {
 
 impl Cores {
     fn new() -> Cores {
-        Cores { at_ms: 1_000, kernel: 0, idle: 0 }
+        Cores { timeline: core_meter(), at_ms: 1_000, kernel: 0, idle: 0 }
     }
 
     fn pass(&mut self, meter: &mut Meter, tenths: u64, full: bool) {
@@ -33,8 +38,8 @@ impl Cores {
             let calm =
                 CoreTicks { core: 0, user: self.at_ms / 100, idle: self.at_ms / 100 * 9, ..CoreTicks::default() };
             let core = CoreTicks { core: 1, system: self.kernel, idle: self.idle, ..CoreTicks::default() };
-            let core_times = vec![CoreTimes { at: Time::from_millis(self.at_ms), cores: vec![calm, core] }];
-            note(meter, &Evidence { core_times, ..Evidence::default() });
+            self.timeline.look(&CoreTimes { at: Time::from_millis(self.at_ms), cores: vec![calm, core] });
+            meter.note(&Evidence::default(), &self.timeline, &RealTimeThreads::default());
         }
     }
 }
@@ -65,6 +70,24 @@ fn seconds_of_a_full_core_are_counted_once() {
     let (worst, busy) = meter.node().worst_core.unwrap();
     assert_eq!(worst, 0);
     assert!((0.05..0.15).contains(&busy), "{busy}");
+}
+
+#[test]
+fn of_cores_that_are_equally_busy_the_one_that_was_full_for_longest_is_the_worst() {
+    let (mut meter, mut timeline) = (Meter::new(), core_meter());
+    let mut ticks = [0, 1, 2].map(|core| CoreTicks { core, ..CoreTicks::default() });
+    for tenth in 0..=200_u64 {
+        for core in &mut ticks {
+            // All of them are busy for 96 %, but core 0 in bits that leave no second full.
+            let rests = if core.core == 0 { (tenth % 10 == 9) as u64 * 8 } else { (tenth % 10 % 3 == 2) as u64 };
+            (core.user, core.idle) = (core.user + 10 - rests, core.idle + rests);
+        }
+        ticks[1].user = if tenth < 150 { tenth * 7 } else { ticks[1].user };
+        ticks[1].idle = tenth * 10 - ticks[1].user.min(tenth * 10);
+        timeline.look(&CoreTimes { at: Time::from_millis(tenth * 100), cores: ticks.to_vec() });
+        meter.note(&Evidence::default(), &timeline, &RealTimeThreads::default());
+    }
+    assert_eq!(meter.node().worst_core.unwrap().0, 2);
 }
 
 fn nic(core: u32) -> Nic {
@@ -107,8 +130,8 @@ fn a_queue_is_starved_if_its_only_core_is_full_of_something_else() {
 #[test]
 fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
     let seconds_of = |class: SchedulingClass| {
-        let (mut meter, mut real_time) = (Meter::new(), RealTimeThreads::default());
-        meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() }, &real_time);
+        let (mut meter, mut real_time, mut timeline) = (Meter::new(), RealTimeThreads::default(), core_meter());
+        meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() }, &timeline, &real_time);
         let (mut user, mut idle) = (0, 0);
         for tenth in 1..=200_u64 {
             let at = Time::from_millis(tenth * 100);
@@ -117,7 +140,8 @@ fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
             let ticks = if tenth.is_multiple_of(2) { 9 } else { 10 };
             (user, idle) = if spins { (user + ticks, idle + 10 - ticks) } else { (user, idle + 10) };
             let cores = vec![CoreTicks { core: 1, user, idle, ..CoreTicks::default() }];
-            let mut seen = Evidence { core_times: vec![CoreTimes { at, cores }], ..Evidence::default() };
+            timeline.look(&CoreTimes { at, cores });
+            let mut seen = Evidence::default();
             if tenth.is_multiple_of(10) {
                 let key = ThreadKey { tid: 4711, started: 1 };
                 let comm = "spin".to_owned();
@@ -140,7 +164,7 @@ fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
                 });
             }
             real_time.note(&seen);
-            meter.note(&seen, &real_time);
+            meter.note(&seen, &timeline, &real_time);
         }
         (meter.node().saturated_seconds[&1], meter.node().starved_queues)
     };

@@ -14,6 +14,7 @@ use super::real_time::RealTimeThreads;
 use super::trigger::{Noticed, Trigger};
 use cores::CoreTriggers;
 use coroner_diagnosis::Code;
+use coroner_diagnosis::cores::timeline::Timeline;
 use coroner_evidence::{Evidence, Time};
 use growth::{SoftnetTrigger, ZombieTrigger};
 use log::LogTriggers;
@@ -41,13 +42,14 @@ impl Triggers {
         }
     }
 
-    /// What begins and what ends with this fragment. Fragments come in the order in which they were seen.
-    pub fn look(&mut self, fragment: &Evidence, real_time: &RealTimeThreads) -> Noticed {
+    /// What begins and what ends with this fragment, which `cores` and `real_time` have taken. Fragments come in the order in
+    /// which they were seen.
+    pub fn look(&mut self, fragment: &Evidence, cores: &Timeline, real_time: &RealTimeThreads) -> Noticed {
         let mut noticed = Noticed::default();
         let found = &mut noticed.begun;
         // The log first: where it names the culprit's victim, that incident is the one to open.
         self.log.look(fragment, found);
-        self.cores.look(fragment, real_time, found, &mut noticed.over);
+        self.cores.look(cores, real_time, found, &mut noticed.over);
         self.softnet.look(fragment, found);
         self.restarts.look(fragment, found);
         self.zombies.look(fragment, found);

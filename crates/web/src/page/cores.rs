@@ -9,7 +9,7 @@ use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
 use coroner_diagnosis::cores::Cores;
-use coroner_diagnosis::cores::timeline::{SATURATED, Shares, Timeline};
+use coroner_diagnosis::cores::timeline::{Saturation, Shares, Timeline, cut};
 use coroner_evidence::recording::{self, Beside, CoreLooks};
 use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
 use coroner_http::{Answer, Ask, Refusal};
@@ -210,7 +210,7 @@ fn percent(share: f64) -> u8 {
 fn score(strip: &[Option<Shares>]) -> f64 {
     let seen: Vec<&Shares> = strip.iter().flatten().collect();
     let mean = |of: &dyn Fn(&Shares) -> f64| seen.iter().map(|s| of(s)).sum::<f64>() / seen.len().max(1) as f64;
-    let full = mean(&|s| f64::from(u8::from(s.busy() >= SATURATED)));
+    let full = mean(&|s| f64::from(u8::from(s.is_full(Saturation::Busy))));
     let score = 100.0 * full + 20.0 * mean(&Shares::kernel) + 10.0 * mean(&|s| s.steal) + mean(&Shares::busy);
     (score * 1000.0).round() / 1000.0
 }
@@ -289,8 +289,8 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         .lines
         .iter()
         .map(|(core, line)| {
-            let strip = line.strip(window, columns.count).into_iter().zip(&seen);
-            (*core, strip.map(|(shares, seen)| shares.filter(|_| *seen)).collect())
+            let parts = cut(window, columns.count).zip(&seen);
+            (*core, parts.map(|(part, seen)| line.shares(part).filter(|_| *seen)).collect())
         })
         .collect();
     let mut grid = grid(shown, columns, "time", &strips);
@@ -505,3 +505,6 @@ fn owners_of_threads(grid: &mut Grid, columns: Columns, evidence: &Evidence) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

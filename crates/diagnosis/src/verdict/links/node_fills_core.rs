@@ -8,9 +8,7 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::Window;
 
-/// Of the core's time: then it is the hypervisor that fills it.
-const MOST: f64 = 0.5;
-/// With less than this it is something else.
+/// Of the core's time: with less than this it is something else. A core of which the hypervisor took the most is not full.
 const SOME: f64 = 0.2;
 
 pub const LINK: LinkRule = LinkRule {
@@ -44,10 +42,9 @@ pub const LINK: LinkRule = LinkRule {
                 identity: Proof::shown(format!("core {core} in both")),
                 order: while_both(cause, effect)?,
                 size: match cause.code {
-                    Code::CpuSteal if stolen < MOST => {
+                    Code::CpuSteal => {
                         Proof::not_seen(format!("only {} of the core's time was stolen", percent(stolen)))
                     }
-                    Code::CpuSteal => Proof::shown(format!("{} of the core's time was stolen", percent(stolen))),
                     _ => Proof::shown(cause.title.clone()),
                 },
             },

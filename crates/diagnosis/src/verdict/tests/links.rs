@@ -77,7 +77,7 @@ fn a_core_is_filled_by_the_node_only_if_no_thread_fills_it() {
 }
 
 #[test]
-fn the_hypervisor_fills_the_core_that_it_takes() {
+fn the_hypervisor_helps_to_fill_the_core_that_it_takes() {
     let full = |by, stolen| {
         let mut evidence = quiet().evidence();
         for CoreTimes { at, cores } in &mut evidence.core_times {
@@ -89,10 +89,9 @@ fn the_hypervisor_fills_the_core_that_it_takes() {
         let effect = finding(Code::CoreSaturated, on(1, by, 2.0, 5.0));
         link(&evidence, finding(Code::CpuSteal, steal), effect).map(|link| link.proofs.certainty())
     };
-    assert_eq!(full("", 60), Some(Certainty::Proven));
     assert_eq!(full("", 30), Some(Certainty::Likely));
     assert_eq!(full("", 10), None, "it is of other cores that it took");
-    assert_eq!(full("train", 60), None, "train filled it");
+    assert_eq!(full("train", 30), None, "train filled it");
 }
 
 #[test]
