@@ -9,7 +9,7 @@ use crate::kernel_work::Work;
 use crate::rules::zombie_memcgs;
 use crate::units::cost::{UnitCost, costs};
 use crate::zombies::Report;
-use coroner_evidence::Evidence;
+use coroner_evidence::{CgroupOwner, Evidence};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -73,8 +73,8 @@ impl<'e> Case<'e> {
         };
         match cgroup_name(path) {
             _ if path == "/" => String::new(),
-            name if name.starts_with("cgroup ") => format!(" in {name}"),
-            name => format!(" of {name}"),
+            name if CgroupOwner::of_path(path).is_known() => format!(" of {name}"),
+            name => format!(" in {name}"),
         }
     }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 pub use coroner_report::{Code, Fact, FactKey, FindingRef, RuledOut, Severity, Subject, SubjectKind};
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// What a rule found, with what joins it to other findings.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub code: Code,
     pub severity: Severity,
@@ -22,13 +23,8 @@ pub struct Finding {
     pub evidence: Vec<Fact>,
     /// The safe next step.
     pub remedy: String,
-    /// What joins it to other findings. Told is only who did it.
-    #[serde(rename = "by", serialize_with = "culprit")]
+    /// What joins it to other findings.
     pub ties: Ties,
-}
-
-fn culprit<S: Serializer>(ties: &Ties, serializer: S) -> Result<S::Ok, S::Error> {
-    ties.culprit().serialize(serializer)
 }
 
 impl Finding {
@@ -58,15 +54,39 @@ impl Finding {
     pub fn reference(&self) -> FindingRef {
         FindingRef {
             code: self.code,
+            key: self.key(),
             subject: self.subject.clone(),
             by: self.ties.culprit(),
             title: self.title.clone(),
         }
     }
 
+    /// As it leaves the node.
+    pub fn report(&self) -> coroner_report::Finding {
+        coroner_report::Finding {
+            code: self.code,
+            key: self.key(),
+            severity: self.severity,
+            subject: self.subject.clone(),
+            by: self.ties.culprit(),
+            ties: self.ties.report(),
+            title: self.title.clone(),
+            detail: self.detail.clone(),
+            evidence: self.evidence.clone(),
+            remedy: self.remedy.clone(),
+        }
+    }
+
     /// Whether it is the one that is referred to.
     pub fn is(&self, told: &FindingRef) -> bool {
         self.code == told.code && self.subject == told.subject && self.ties.culprit() == told.by
+    }
+}
+
+/// As it leaves the node.
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.report().serialize(serializer)
     }
 }
 
@@ -129,6 +149,7 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
             Answer::NotAsked => {}
             Answer::Fine(why) => ruled_out.push(RuledOut { code: rule.code, why }),
             Answer::CannotTell { because, how_to_see } => unseen.push(Unseen {
+                about: None,
                 probe: rule.code.as_str().to_owned(),
                 what: format!("whether there is {}", rule.code),
                 why: because,
@@ -154,6 +175,26 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
 }
 
 impl Diagnosis {
+    /// The document that leaves the node.
+    pub fn report(&self, coroner_version: &str) -> coroner_report::Diagnosis {
+        coroner_report::Diagnosis {
+            schema: coroner_report::diagnosis::SCHEMA.to_owned(),
+            coroner_version: coroner_version.to_owned(),
+            node: self.node.clone(),
+            window: coroner_report::diagnosis::Window {
+                from_real_ns: self.window_real_ns.map(|(from, _)| from),
+                to_real_ns: self.window_real_ns.map(|(_, to)| to),
+            },
+            conclusion: self.outcome(),
+            verdicts: self.conclusion.verdicts.clone(),
+            unexplained: self.conclusion.unexplained.clone(),
+            findings: self.findings.iter().map(Finding::report).collect(),
+            ruled_out: self.ruled_out.clone(),
+            unseen: self.unseen.clone(),
+            cost: self.cost,
+        }
+    }
+
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|f| f.severity).max()
     }

@@ -10,6 +10,7 @@ pub mod cgroup_paths;
 pub mod cores;
 pub mod finding;
 pub mod kernel_work;
+pub mod key;
 pub mod log_events;
 pub mod memcg_size;
 pub mod outcome;
@@ -23,6 +24,6 @@ pub mod zombies;
 pub use case::Case;
 pub use coroner_report::code;
 pub use finding::{
-    Answer, Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind, diagnose,
+    Answer, Code, Diagnosis, Fact, FactKey, Finding, FindingRef, RuledOut, Severity, Subject, SubjectKind, diagnose,
 };
 pub use outcome::Outcome;

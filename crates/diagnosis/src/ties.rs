@@ -165,6 +165,21 @@ impl Ties {
         Ties { cgroups: vec![path.to_owned()], ..Ties::default() }
     }
 
+    /// As they leave the node: without times, which are told with verdicts.
+    pub fn report(&self) -> coroner_report::Ties {
+        let task =
+            |task: &Task| coroner_report::finding::Task { comm: task.comm.clone(), pid: task.pid, tid: task.tid };
+        coroner_report::Ties {
+            cores: self.cores.clone(),
+            cgroups: self.cgroups.clone(),
+            units: self.units.clone(),
+            pods: self.pods.clone(),
+            queues: self.queues.iter().map(Queue::name).collect(),
+            culprits: self.culprits.iter().map(task).collect(),
+            victims: self.victims.iter().map(task).collect(),
+        }
+    }
+
     /// Who did it: `kubelet[4711]`.
     pub fn culprit(&self) -> Option<String> {
         self.culprits.first().map(Task::name)

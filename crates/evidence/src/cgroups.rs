@@ -77,6 +77,11 @@ pub struct CgroupOwner {
 }
 
 impl CgroupOwner {
+    /// Whether it belongs to a pod, a container or a unit.
+    pub fn is_known(&self) -> bool {
+        self.pod_uid.is_some() || self.container_id.is_some() || self.unit.is_some()
+    }
+
     /// Reads the owner off a cgroup path; knows systemd, kubelet with both cgroup drivers, containerd, CRI-O, Docker, Podman.
     pub fn of_path(path: &str) -> CgroupOwner {
         let mut owner = CgroupOwner::default();

@@ -18,7 +18,6 @@ pub mod kallsyms;
 pub mod kernel_work;
 pub mod log;
 pub mod nic;
-pub mod node;
 pub mod own_directory;
 pub mod perf;
 pub mod recording;
@@ -35,14 +34,16 @@ pub use agents::{
 pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
+pub use coroner_report::node::{self, Node};
+pub use coroner_report::timestamp::format as timestamp;
+pub use coroner_report::{About, Cost, Unseen};
 pub use counters::{Counters, Delta, Point, Source};
 pub use glob::glob_matches;
 pub use kernel_work::{KernelWork, WorkKind, WorkRow};
 pub use log::LogLine;
 pub use nic::{MapSource, Nic, NicQueue, QueueKind};
-pub use node::Node;
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
-pub use time::{Clocks, Time, Window, timestamp};
+pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use zombies::{
     Born, CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
@@ -107,19 +108,6 @@ pub struct Evidence {
     pub cost: Option<Cost>,
 }
 
-/// Something that could not be seen.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Unseen {
-    /// The probe that is blind: one of the names in [`probe`].
-    pub probe: String,
-    /// What a person cannot know because of it: "run-queue waits of other users' threads".
-    pub what: String,
-    /// Why: "/proc/pressure/cpu: No such file or directory".
-    pub why: String,
-    /// How it could be seen: "run as root", "boot with psi=1".
-    pub how_to_see: String,
-}
-
 /// Names of the probes, as used in [`Unseen::probe`].
 pub mod probe {
     pub const CORES: &str = "cores";
@@ -147,16 +135,6 @@ pub mod probe {
     pub const CHILD_EXITS: &str = "child-exits";
     pub const CONTAINERS: &str = "containers";
     pub const NODE: &str = "node";
-}
-
-/// What it cost to look.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cost {
-    /// CPU time until the first look at everything was done.
-    pub startup_cpu_ms: u64,
-    /// CPU time after that.
-    pub cpu_ms: u64,
-    pub peak_rss_bytes: u64,
 }
 
 impl Evidence {
@@ -220,11 +198,39 @@ impl Evidence {
         why: impl Into<String>,
         how_to_see: impl Into<String>,
     ) {
-        let unseen =
-            Unseen { probe: probe.to_owned(), what: what.into(), why: why.into(), how_to_see: how_to_see.into() };
+        self.add_unseen(probe, None, what, why, how_to_see);
+    }
+
+    /// The same, where rules ask for this of all that the probe looks at.
+    pub fn unseen_about(
+        &mut self,
+        probe: &str,
+        about: About,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        how_to_see: impl Into<String>,
+    ) {
+        self.add_unseen(probe, Some(about), what, why, how_to_see);
+    }
+
+    fn add_unseen(
+        &mut self,
+        probe: &str,
+        about: Option<About>,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        how_to_see: impl Into<String>,
+    ) {
+        let (what, why, how_to_see) = (what.into(), why.into(), how_to_see.into());
+        let unseen = Unseen { probe: probe.to_owned(), about, what, why, how_to_see };
         if !self.unseen.contains(&unseen) {
             self.unseen.push(unseen);
         }
+    }
+
+    /// Why a probe is blind to one of these, if it said so.
+    pub fn why_unseen_about(&self, probe: &str, about: &[About]) -> Option<&Unseen> {
+        self.unseen.iter().find(|u| u.probe == probe && u.about.is_some_and(|told| about.contains(&told)))
     }
 
     /// Why a probe is blind, if it said so.

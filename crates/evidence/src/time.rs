@@ -91,11 +91,3 @@ impl Clocks {
         u64::try_from(at).ok().map(Time)
     }
 }
-
-/// A wall-clock time as RFC 3339 in UTC, to the millisecond.
-pub fn timestamp(real_ns: u64) -> String {
-    match jiff::Timestamp::from_nanosecond(real_ns.into()) {
-        Ok(t) => format!("{t:.3}"),
-        Err(_) => format!("{real_ns} ns since 1970"),
-    }
-}

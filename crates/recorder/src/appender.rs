@@ -45,6 +45,7 @@ impl Gap {
         let seconds = self.to.duration_since(self.from).unwrap_or_default().as_secs_f64();
         let (from, to) = (timestamp(real_ns(self.from)), timestamp(real_ns(self.to)));
         Unseen {
+            about: None,
             probe: PROBE.to_owned(),
             what: format!("{seconds:.1} seconds of this recording, {from} to {to}"),
             why: self.why.clone(),

@@ -5,19 +5,31 @@
 //! the same version, never removed or renamed.
 
 pub mod code;
+pub mod diagnosis;
 pub mod fact;
 pub mod fact_keys;
+pub mod finding;
+pub mod incident;
+pub mod minute;
 pub mod name;
+pub mod node;
 pub mod proof;
 pub mod subject;
 pub mod timestamp;
+pub mod unseen;
 pub mod verdict;
 pub mod words;
 
 pub use code::Code;
+pub use diagnosis::{Diagnosis, Outcome};
 pub use fact::{Fact, FactValue, Unit};
 pub use fact_keys::FactKey;
+pub use finding::{Finding, Ties};
+pub use incident::Incident;
+pub use minute::{CoreMinute, Minute};
 pub use name::Name;
+pub use node::{Node, NodeIdentity};
 pub use proof::{Certainty, Proof, Proofs};
 pub use subject::{Severity, Subject, SubjectKind};
+pub use unseen::{About, Cost, Unseen};
 pub use verdict::{Conclusion, FindingRef, Link, Moment, RuledOut, Unexplained, Verdict};

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FindingRef {
     pub code: Code,
+    /// The finding's key.
+    #[serde(default)]
+    pub key: String,
     pub subject: Subject,
     #[serde(default)]
     pub by: Option<String>,
@@ -35,6 +38,9 @@ pub struct Link {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
+    /// That of its root cause.
+    #[serde(default)]
+    pub key: String,
     pub root_cause: FindingRef,
     pub certainty: Certainty,
     /// The worst of all that is in the chain.

@@ -5,7 +5,6 @@
 
 pub mod audit_files;
 pub mod directory;
-pub mod incident;
 pub mod incident_files;
 pub mod incident_report;
 pub mod kernel_work;
@@ -14,6 +13,7 @@ pub mod moment;
 pub mod profile;
 pub mod recorded;
 
+pub use coroner_report::incident;
 fn warn(text: &str) {
     log::warn!("{text}");
 }

@@ -23,7 +23,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     }
     out.push('\n');
 
-    let outcome = Outcome::of(diagnosis);
+    let outcome = diagnosis.outcome();
     out.push_str(&match outcome {
         Outcome::NothingWrong => format!("{}\n", good("Nothing wrong in what was seen.")),
         Outcome::TooLittleSeen => {

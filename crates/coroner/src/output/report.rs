@@ -27,7 +27,7 @@ pub fn render(report: &Report<'_>) -> String {
     let mut out = format!("# {}\n\n", line(&title(diagnosis)));
     out.push_str(&about(report));
     let verdicts = &diagnosis.conclusion.verdicts;
-    match Outcome::of(diagnosis) {
+    match diagnosis.outcome() {
         Outcome::NothingWrong => out.push_str("\n## Verdict\n\nNothing wrong in what was seen.\n"),
         Outcome::TooLittleSeen => {
             out.push_str("\n## Verdict\n\nNothing wrong in what was seen, but too little was seen to be sure.\n");
@@ -51,7 +51,7 @@ pub fn render(report: &Report<'_>) -> String {
 
 fn title(diagnosis: &Diagnosis) -> String {
     let host = diagnosis.node.host.as_deref().unwrap_or("an unnamed node");
-    let what = match (Outcome::of(diagnosis), diagnosis.conclusion.verdicts.first(), diagnosis.findings.first()) {
+    let what = match (diagnosis.outcome(), diagnosis.conclusion.verdicts.first(), diagnosis.findings.first()) {
         (Outcome::CauseFound, Some(verdict), _) => {
             format!("{}{}", if_unsure(verdict.certainty), verdict.root_cause.title)
         }

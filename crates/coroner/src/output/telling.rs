@@ -205,6 +205,7 @@ mod tests {
     #[test]
     fn what_one_reason_hides_is_told_once() {
         let unseen_one = |what: &str, why: &str| Unseen {
+            about: None,
             probe: "p".to_owned(),
             what: what.to_owned(),
             why: why.to_owned(),

@@ -39,6 +39,7 @@ pub fn link(from: &Finding, to: &Finding, because: &str, proofs: Proofs) -> Link
 pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
     let certainty = chain.iter().map(|link| link.certainty).fold(Certainty::Proven, Certainty::min);
     Verdict {
+        key: root.key(),
         root_cause: root.reference(),
         certainty,
         severity: Severity::Critical,
@@ -65,6 +66,7 @@ pub fn diagnosis(findings: Vec<Finding>, conclusion: Conclusion) -> Diagnosis {
             RuledOut { code: Code::HugePages, why: "0.1 % of the kernel's time".to_owned() },
         ],
         unseen: vec![Unseen {
+            about: None,
             probe: "gpu".to_owned(),
             what: "whether there is gpu-xid".to_owned(),
             why: "the log is closed to us".to_owned(),

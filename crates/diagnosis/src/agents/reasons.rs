@@ -36,7 +36,7 @@ fn only_when_booted(path: &str) -> bool {
 
 /// Satisfied, missing, or not to be seen.
 pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, Reason> {
-    let mut missing = Vec::new();
+    let (mut told, mut absent) = (Vec::new(), Vec::new());
     for question in need.questions() {
         let state = answers.get(&question);
         match state {
@@ -45,13 +45,13 @@ pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, 
                 if unset.is_empty() {
                     return Ok(reason(ReasonKind::Configured, format!("{path} has {}", need.what), path));
                 }
-                missing.push(format!("{path} does not set {}", unset.join(", ")));
+                told.push(format!("{path} does not set {}", unset.join(", ")));
             }
-            Some(FileState::Empty { path }) => missing.push(format!("{path} is empty")),
+            Some(FileState::Empty { path }) => told.push(format!("{path} is empty")),
             _ if !booted && only_when_booted(&question.path) => {
                 return Err(unseen(format!("{} shows only on a running node", need.what), &question.path));
             }
-            Some(FileState::Missing) => missing.push(format!("{} does not exist", question.path)),
+            Some(FileState::Missing) => absent.push(format!("{} does not exist", question.path)),
             Some(FileState::Unseen { why }) => return Err(unseen(why.clone(), &question.path)),
             None => return Err(unseen(format!("{} was not looked at", question.path), &question.path)),
         }
@@ -62,8 +62,7 @@ pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, 
         NeedKind::Hardware => (ReasonKind::HardwareMissing, "hardware is"),
     };
     // Of many places the first is where most people would put it; what exists but says nothing is the better hint.
-    let told = missing.iter().find(|m| !m.ends_with("does not exist")).or(missing.first());
-    let told = told.cloned().unwrap_or_default();
+    let told = told.into_iter().chain(absent).next().unwrap_or_default();
     let text = format!("its {thing} missing ({}): {told}", need.what);
     Err(reason(kind, text, need.paths.first().cloned().unwrap_or_default()))
 }

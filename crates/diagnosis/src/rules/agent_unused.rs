@@ -14,7 +14,7 @@ use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
 
 /// Begins what the step leaves as it is.
-pub const DOES_NOT_FIX: &str = "It does not fix: ";
+const DOES_NOT_FIX: &str = "It does not fix: ";
 
 /// From two kinds of independent reasons on an agent is named, even if it idles: what it waits for may come with the next boot.
 const KINDS: usize = 2;
@@ -31,14 +31,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Ok(judgements) => judgements,
         Err(error) => return broken_catalogue(&error),
     };
-    let mut by_agent: BTreeMap<&str, Vec<&Judgement>> = BTreeMap::new();
-    for judgement in judgements.iter().filter(|j| j.verdict == Verdict::Unused) {
-        by_agent.entry(&judgement.agent).or_default().push(judgement);
-    }
-    let mut units: Vec<Vec<&Judgement>> = by_agent.into_values().collect();
-    for group in &mut units {
-        group.sort_by_key(|j| std::cmp::Reverse((j.harm == Harm::Seen, j.certainty, is_service(j))));
-    }
+    let mut units = unused(&judgements);
     units.sort_by_key(|group| std::cmp::Reverse((group[0].harm == Harm::Seen, group[0].certainty)));
     let (named, idle): (Vec<_>, Vec<_>) = units.into_iter().partition(|group| is_named(group[0]));
     let mut findings: Vec<Finding> = named.iter().map(|group| finding(group)).collect();
@@ -47,6 +40,30 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Some(blind) if findings.is_empty() => blind,
         _ => Answer::from_findings(findings, || fine(&judgements)),
     }
+}
+
+/// The units of each agent that is judged unused, the worst of each first.
+fn unused(judgements: &[Judgement]) -> Vec<Vec<&Judgement>> {
+    let mut by_agent: BTreeMap<&str, Vec<&Judgement>> = BTreeMap::new();
+    for judgement in judgements.iter().filter(|j| j.verdict == Verdict::Unused) {
+        by_agent.entry(&judgement.agent).or_default().push(judgement);
+    }
+    let mut units: Vec<Vec<&Judgement>> = by_agent.into_values().collect();
+    for group in &mut units {
+        group.sort_by_key(|j| std::cmp::Reverse((j.harm == Harm::Seen, j.certainty, is_service(j))));
+    }
+    units
+}
+
+/// The first part of the remedy for the agent of this unit: what to do, without what that leaves as it is.
+pub fn what_to_do(evidence: &Evidence, unit: &str) -> Option<String> {
+    let judgements = agents::judgements(evidence).ok()?;
+    let group = unused(&judgements).into_iter().find(|group| group.iter().any(|j| j.unit == unit))?;
+    Some(step(group[0], &others(&group)).trim_end().to_owned())
+}
+
+fn others<'j>(group: &[&'j Judgement]) -> Vec<&'j str> {
+    group[1..].iter().map(|j| j.unit.as_str()).collect()
 }
 
 /// Processes alone rule nothing out.
@@ -113,7 +130,7 @@ fn finding(group: &[&Judgement]) -> Finding {
     for reason in &worst.why {
         detail.push_str(&sentence(&reason.text));
     }
-    let others: Vec<&str> = group[1..].iter().map(|j| j.unit.as_str()).collect();
+    let others = others(group);
     if !others.is_empty() {
         detail.push_str(&format!("The same holds for {}. ", list(&others, NAMED)));
     }
@@ -165,6 +182,13 @@ fn key_of(kind: ReasonKind) -> FactKey {
 }
 
 fn remedy(judgement: &Judgement, others: &[&str]) -> String {
+    match judgement.report_only {
+        true => step(judgement, others),
+        false => format!("{}{DOES_NOT_FIX}{}.", step(judgement, others), judgement.does_not_fix),
+    }
+}
+
+fn step(judgement: &Judgement, others: &[&str]) -> String {
     let step = &judgement.safe_step;
     if judgement.report_only {
         let why = if step.starts_with("report only:") { "" } else { "Do not remove it: it may be the only way in. " };
@@ -182,7 +206,6 @@ fn remedy(judgement: &Judgement, others: &[&str]) -> String {
     if !judgement.in_image && judgement.pid.is_none() {
         words.push_str("Do the same in the image the node was made from. ");
     }
-    words.push_str(&format!("{DOES_NOT_FIX}{}.", judgement.does_not_fix));
     words
 }
 

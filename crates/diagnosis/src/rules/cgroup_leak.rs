@@ -11,7 +11,7 @@ use crate::ties::Ties;
 use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, percent};
 use crate::zombies::makers::{self, MakerShare};
-use coroner_evidence::{CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
+use coroner_evidence::{About, CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
 
 /// A large node has some 100 pods and a few hundred cgroups that are empty by design (slices, parents of containers); this is
 /// several times as much.
@@ -30,9 +30,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
     let Some(census) = evidence.cgroup_censuses.iter().max_by_key(|c| c.at) else {
         return not_seen(
-            evidence,
-            probe::CGROUPS,
-            "memory cgroups",
+            evidence.why_unseen_about(probe::CGROUPS, &[About::MemoryCgroups, About::DeadCgroups, About::DeadNames]),
             "cgroups were not counted",
             "run on the node, where the memory cgroups are mounted",
         );

@@ -3,7 +3,7 @@
 //! A cgroup with a quota may run so long in each period (100 ms); when it is used up, all its threads stop until the next one, no
 //! matter how idle the cores are. That is not contention (somebody else had the core) and not reclaim (memory was short).
 
-use super::{blind_to, not_seen};
+use super::not_seen;
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
@@ -11,7 +11,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::Ties;
 use crate::units::paths::{operand, shell_word};
 use crate::words::{count, duration_words, list, percent, plural};
-use coroner_evidence::{CgroupMount, CgroupOwner, Evidence, Point, Source, Time, probe};
+use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Point, Source, Time, probe};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -61,13 +61,11 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let paths = counters.subjects(Source::CgroupCpu);
     if paths.is_empty() {
         let sees_quotas = evidence.cgroup_mounts.iter().any(|m| m.has("cpu"));
-        if sees_quotas && blind_to(evidence, probe::CGROUPS, "CPU").is_none() {
+        if sees_quotas && evidence.why_unseen_about(probe::CGROUPS, &[About::CpuQuotas]).is_none() {
             return Answer::Fine("no cgroup with a CPU quota was seen".to_owned());
         }
         return not_seen(
-            evidence,
-            probe::CGROUPS,
-            "CPU",
+            evidence.why_unseen_about(probe::CGROUPS, &[About::CpuQuotas]),
             "the CPU quotas of cgroups were not seen",
             "run on the node, where the cpu controller's cgroups are mounted",
         );
@@ -430,7 +428,7 @@ mod tests {
             fine(examine(&Case::of(&evidence))).contains("no cgroup with a CPU quota"),
             "blindness to memory is another matter"
         );
-        evidence.unseen(probe::CGROUPS, "CPU throttling by cgroup quotas", "EPERM", "run as root");
+        evidence.unseen_about(probe::CGROUPS, About::CpuQuotas, "CPU throttling", "EPERM", "run as root");
         assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "EPERM");
         let mut evidence = with(50, 50, 2_000);
         evidence.core_times.pop();

@@ -5,7 +5,7 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Answer;
-use coroner_evidence::{Evidence, Unseen};
+use coroner_evidence::Unseen;
 
 pub mod affinity;
 pub mod agent_conflict;
@@ -39,16 +39,11 @@ pub mod zombie_memcgs;
 
 /// Why something was not seen, as an answer: the probe's own words where it spoke of this (a probe may be blind in several ways),
 /// else these.
-fn not_seen(evidence: &Evidence, probe: &str, about: &str, because: &str, how_to_see: &str) -> Answer {
-    match blind_to(evidence, probe, about) {
+fn not_seen(unseen: Option<&Unseen>, because: &str, how_to_see: &str) -> Answer {
+    match unseen {
         Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
         None => Answer::CannotTell { because: because.to_owned(), how_to_see: how_to_see.to_owned() },
     }
-}
-
-/// What a probe said about not seeing this.
-fn blind_to<'e>(evidence: &'e Evidence, probe: &str, about: &str) -> Option<&'e Unseen> {
-    evidence.unseen.iter().find(|u| u.probe == probe && u.what.contains(about))
 }
 
 #[cfg(test)]

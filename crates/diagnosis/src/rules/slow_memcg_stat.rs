@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::duration_words;
-use coroner_evidence::{Evidence, StatRead, probe};
+use coroner_evidence::{About, Evidence, StatRead, probe};
 use std::time::Duration;
 
 /// A healthy read takes 10 to 150 µs (measured on 5.4 to 6.18); this is hundreds of times as much, and a reader that asks for each
@@ -61,9 +61,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
     if evidence.stat_reads.is_empty() {
         return not_seen(
-            evidence,
-            probe::CGROUPS,
-            "statistics",
+            evidence.why_unseen_about(probe::CGROUPS, &[About::StatsRead, About::DangerousStatsRead]),
             "no memory statistics were read",
             "run on the node, where the memory cgroups are mounted",
         );

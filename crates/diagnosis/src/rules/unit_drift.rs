@@ -26,7 +26,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     if evidence.unit_files.is_empty() {
         let how = "run as root on the node, or with --root on its image";
-        return not_seen(evidence, probe::UNIT_FILES, "", "no unit files were seen", how);
+        return not_seen(evidence.why_unseen(probe::UNIT_FILES), "no unit files were seen", how);
     }
     let drift = match agents::drift(evidence) {
         Some(Ok(drift)) => drift,

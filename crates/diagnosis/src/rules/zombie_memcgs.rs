@@ -11,7 +11,7 @@ use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
 use crate::zombies::{self, Growth, MakerShare, Report, cost};
-use coroner_evidence::{CgroupCensus, Evidence, StatRead, ZombieScan, probe};
+use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, ZombieScan, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -66,9 +66,7 @@ pub fn current(evidence: &Evidence) -> Option<Report<'_>> {
 fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
     let Some(census) = census else {
         return not_seen(
-            evidence,
-            probe::CGROUPS,
-            "memory cgroups",
+            evidence.why_unseen_about(probe::CGROUPS, &[About::MemoryCgroups, About::DeadCgroups, About::DeadNames]),
             "cgroups were not counted",
             "run on the node, where the memory cgroups are mounted",
         );
@@ -80,9 +78,7 @@ fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
         };
     }
     not_seen(
-        evidence,
-        probe::CGROUPS,
-        "dead",
+        evidence.why_unseen_about(probe::CGROUPS, &[About::DeadCgroups, About::DeadNames]),
         &format!("{} live cgroups were counted, but the kernel does not say how many it tracks", count(census.live)),
         "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
     )

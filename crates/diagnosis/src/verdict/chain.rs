@@ -142,6 +142,7 @@ fn verdict(
     let certainty = worst_of(case, reached).and_then(|worst| sure.get(&worst).copied());
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
     Verdict {
+        key: case.findings[root].key(),
         root_cause: case.findings[root].reference(),
         certainty: certainty.unwrap_or(judged.proofs.certainty()),
         severity,

@@ -6,7 +6,7 @@ use crate::kernel_work::Work;
 use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
-use coroner_evidence::{Evidence, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
+use coroner_evidence::{About, Evidence, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -249,11 +249,6 @@ fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
     Ids { used, limit: ID_LIMIT, dead_hold }
 }
 
-/// What the probe said about not seeing this.
-fn blind<'e>(evidence: &'e Evidence, probe: &str, about: &str) -> Option<&'e Unseen> {
-    evidence.unseen.iter().find(|u| u.probe == probe && u.what.contains(about))
-}
-
 fn not_measured(kind: CostKind, what: &str, blind: Option<&Unseen>, otherwise: &str) -> CostLine {
     let why = blind.map(|u| format!(": {}", u.why)).unwrap_or_default();
     CostLine {
@@ -279,11 +274,11 @@ fn read_words(read: &StatRead) -> String {
 
 fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     // A read that is too dangerous to time says more than a harmless one beside it.
-    let refused = evidence.unseen.iter().find(|u| u.probe == probe::CGROUPS && u.why.contains("too dangerous to time"));
+    let refused = evidence.why_unseen_about(probe::CGROUPS, &[About::DangerousStatsRead]);
     match (&cost.stats_read, refused) {
         (Some(read), None) => measured(CostKind::StatsRead, format!("Reading {}", read_words(read))),
         (read, blind_to) => {
-            let blind_to = blind_to.or_else(|| blind(evidence, probe::CGROUPS, "how long a read of"));
+            let blind_to = blind_to.or_else(|| evidence.why_unseen_about(probe::CGROUPS, &[About::StatsRead]));
             let mut line = not_measured(
                 CostKind::StatsRead,
                 "How long a read of the root's statistics takes",
@@ -302,7 +297,7 @@ const SAMPLE_IT: &str = "`coroner zombies --watch` as root, while memory is shor
 
 fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     let Some(work) = &cost.kernel else {
-        let blind = blind(evidence, probe::KERNEL_SAMPLES, "");
+        let blind = evidence.why_unseen(probe::KERNEL_SAMPLES);
         return not_measured(CostKind::Reclaim, "System time of memory reclaim", blind, SAMPLE_IT);
     };
     let over = duration_words(work.over);
@@ -323,7 +318,7 @@ fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 
 fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     let Some(work) = &cost.kernel else {
-        let blind = blind(evidence, probe::KERNEL_SAMPLES, "");
+        let blind = evidence.why_unseen(probe::KERNEL_SAMPLES);
         return not_measured(CostKind::MemcgWalk, "Stepping through memory cgroups", blind, SAMPLE_IT);
     };
     let share = work.walk_share.map_or_else(|| "none".to_owned(), percent);

@@ -6,7 +6,6 @@ use super::read;
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
 use super::{RecordingError, Writer};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The incident that a file holds the minutes of. Times are nanoseconds since 1970.
@@ -42,46 +41,7 @@ pub struct RiserRow {
     pub carries: Vec<String>,
 }
 
-/// A minute of the node in a few numbers. What was not seen is `None`; counts are of this minute.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RollupRow {
-    /// When the minute began.
-    pub minute_real_ns: u64,
-    pub cores: Option<u32>,
-    /// The mean of all cores' shares, and the largest of one core over the minute.
-    pub busy_mean: Option<f64>,
-    pub busy_max: Option<f64>,
-    /// The core that was in the kernel most, and the share of the minute that it was.
-    pub worst_core: Option<u32>,
-    pub worst_core_system: Option<f64>,
-    /// By core; empty if the cores were not seen.
-    pub by_core: Vec<CoreMinute>,
-    pub zombies_tracked: Option<u64>,
-    pub zombies_live: Option<u64>,
-    pub zombies_dead: Option<u64>,
-    pub unit_restarts: Option<u64>,
-    pub nic_resets: Option<u64>,
-    pub softnet_drops: Option<u64>,
-    pub oom_kills: Option<u64>,
-    /// µs in which something waited for a core, for memory, for a disk (/proc/pressure, `some`).
-    pub cpu_stall_us: Option<u64>,
-    pub memory_stall_us: Option<u64>,
-    pub io_stall_us: Option<u64>,
-    pub samples: Option<u64>,
-    pub lost_samples: Option<u64>,
-}
-
-/// One core over a minute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct CoreMinute {
-    pub core: u32,
-    /// Shares between 0 and 1.
-    pub busy: f64,
-    /// In the kernel: system, interrupts and softirqs.
-    pub system: f64,
-    /// Seconds in which it was full in the kernel.
-    pub saturated_s: f64,
-}
+pub use coroner_report::{CoreMinute, Minute as RollupRow};
 
 const RISERS: Table = Table {
     name: "risers",

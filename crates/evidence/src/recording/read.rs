@@ -273,7 +273,9 @@ impl Reader {
             unseen.truncate(MOST_PAIRS);
         }
         for unseen in unseen {
-            self.evidence.unseen(&unseen.probe, unseen.what, unseen.why, unseen.how_to_see);
+            if !self.evidence.unseen.contains(&unseen) {
+                self.evidence.unseen.push(unseen);
+            }
         }
     }
 

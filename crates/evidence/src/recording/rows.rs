@@ -10,7 +10,8 @@ use crate::nic::{MapSource, Nic, NicQueue, QueueKind};
 use crate::tasks::{Process, RayProcess, SchedulingClass, Thread, ThreadKey};
 use crate::time::{Clocks, Time};
 use crate::units::Unit;
-use crate::{Cost, Unseen};
+use crate::{About, Cost, Unseen};
+use coroner_report::Name;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Row, Transaction, params};
 
@@ -561,19 +562,22 @@ pub const UNSEEN: Table = Table { name: "unseen", columns: &["probe", "what", "w
 /// What was said before is not said again: the table is unique.
 pub fn insert_unseen(tx: &Transaction<'_>, items: &[Unseen]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&UNSEEN.insert().replace("INSERT", "INSERT OR IGNORE"))?;
-    for Unseen { probe, what, why, how_to_see } in items {
+    for Unseen { probe, about, what, why, how_to_see } in items {
+        // `cgroups:cpu-quotas` where a rule asks for it.
+        let probe = about.map_or_else(|| probe.clone(), |about| format!("{probe}:{}", about.as_str()));
         insert.execute(params![probe, what, why, how_to_see])?;
     }
     Ok(())
 }
 
 pub fn unseen(row: &Row<'_>) -> rusqlite::Result<Unseen> {
-    Ok(Unseen {
-        probe: row.get("probe")?,
-        what: row.get("what")?,
-        why: row.get("why")?,
-        how_to_see: row.get("how_to_see")?,
-    })
+    let probe: String = row.get("probe")?;
+    let about = probe.split_once(':').and_then(|(probe, about)| {
+        let about = About::parse(about).or_else(|| Name::new(about).map(About::Other))?;
+        Some((probe.to_owned(), about))
+    });
+    let (probe, about) = about.map_or((probe, None), |(probe, about)| (probe, Some(about)));
+    Ok(Unseen { probe, about, what: row.get("what")?, why: row.get("why")?, how_to_see: row.get("how_to_see")? })
 }
 
 pub const COST: Table = Table { name: "cost", columns: &["startup_cpu_ms", "cpu_ms", "peak_rss_bytes"] };

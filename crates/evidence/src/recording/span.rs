@@ -386,7 +386,7 @@ fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
 }
 
 fn unseen(what: String, why: String, how_to_see: &str) -> Unseen {
-    Unseen { probe: NOT_RECORDED.to_owned(), what, why, how_to_see: how_to_see.to_owned() }
+    Unseen { probe: NOT_RECORDED.to_owned(), about: None, what, why, how_to_see: how_to_see.to_owned() }
 }
 
 fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {

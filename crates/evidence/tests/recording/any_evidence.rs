@@ -260,7 +260,14 @@ fn log_line() -> impl Strategy<Value = LogLine> {
 
 /// Few words, so that the same is often said twice.
 fn unseen() -> impl Strategy<Value = Unseen> {
-    ("[ab]", "[ab]", "[ab]", text()).prop_map(|(probe, what, why, how_to_see)| Unseen { probe, what, why, how_to_see })
+    let about = of(proptest::sample::select(coroner_evidence::About::ALL));
+    ("[ab]", about, "[ab]", "[ab]", text()).prop_map(|(probe, about, what, why, how_to_see)| Unseen {
+        probe,
+        about,
+        what,
+        why,
+        how_to_see,
+    })
 }
 
 fn cost() -> impl Strategy<Value = Cost> {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use coroner_evidence::{Evidence, Source, Time, probe};
+use coroner_evidence::{About, Evidence, Source, Time, probe};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -57,8 +57,14 @@ pub(super) struct Control {
 impl Default for Control {
     fn default() -> Control {
         Control {
-            cpu: Watch::new(Source::CgroupCpu, "CPU throttling by cgroup quotas", &CPU_NAMES, read_cpu),
-            memory: Watch::new(Source::CgroupMemory, "memory limits of cgroups", &MEMORY_NAMES, read_memory),
+            cpu: Watch::new(
+                Source::CgroupCpu,
+                Some(About::CpuQuotas),
+                "CPU throttling by cgroup quotas",
+                &CPU_NAMES,
+                read_cpu,
+            ),
+            memory: Watch::new(Source::CgroupMemory, None, "memory limits of cgroups", &MEMORY_NAMES, read_memory),
         }
     }
 }
@@ -86,6 +92,8 @@ impl Control {
 #[derive(Debug)]
 struct Watch {
     source: Source,
+    /// What rules ask for if it cannot be seen.
+    about: Option<About>,
     what: &'static str,
     names: &'static [&'static str],
     read: fn(&mut CgroupFiles, u8, &str) -> Result<Option<Values>, Errno>,
@@ -104,15 +112,25 @@ struct Watch {
     newest: u64,
 }
 
+fn unseen(evidence: &mut Evidence, about: Option<About>, what: &str, why: String) {
+    let how = "run as root on the host";
+    match about {
+        Some(about) => evidence.unseen_about(probe::CGROUPS, about, what, why, how),
+        None => evidence.unseen(probe::CGROUPS, what, why, how),
+    }
+}
+
 impl Watch {
     fn new(
         source: Source,
+        about: Option<About>,
         what: &'static str,
         names: &'static [&'static str],
         read: fn(&mut CgroupFiles, u8, &str) -> Result<Option<Values>, Errno>,
     ) -> Watch {
         Watch {
             source,
+            about,
             what,
             names,
             read,
@@ -141,7 +159,7 @@ impl Watch {
                 Ok(files) => self.files = Some(files),
                 Err(e) => {
                     let why = format!("{}: {e}", hierarchy.mount_point);
-                    evidence.unseen(probe::CGROUPS, self.what, why, "run as root on the host");
+                    unseen(evidence, self.about, self.what, why);
                     return;
                 }
             }
@@ -207,7 +225,7 @@ impl Watch {
             }
             Err(e) => {
                 let why = format!("{}: {e}", hierarchy.mount_point);
-                evidence.unseen(probe::CGROUPS, self.what, why, "run as root on the host");
+                unseen(evidence, self.about, self.what, why);
                 None
             }
         };

@@ -19,7 +19,7 @@ mod tests;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use coroner_evidence::{CgroupCensus, CgroupMount, Evidence, Source, Time, probe};
+use coroner_evidence::{About, CgroupCensus, CgroupMount, Evidence, Source, Time, probe};
 use rustix::time::ClockId;
 
 use crate::Root;
@@ -101,8 +101,9 @@ impl Cgroups {
         let counts = match Counts::read(&self.root, &memory) {
             Ok(counts) => counts,
             Err(e) => {
-                evidence.unseen(
+                evidence.unseen_about(
                     probe::CGROUPS,
+                    About::MemoryCgroups,
                     "how many memory cgroups the kernel tracks",
                     e.to_string(),
                     "run on the host with its /proc and /sys/fs/cgroup",
@@ -176,13 +177,19 @@ impl Cgroups {
         let memory = mounts::with_controller(&self.root, &mounts, "memory");
         let cpu = mounts::with_controller(&self.root, &mounts, "cpu");
         if !mounts.is_empty() {
-            for (hierarchy, controller, what) in [
-                (&memory, "memory", "memory cgroups: how many there are, how many are dead, their limits"),
-                (&cpu, "cpu", "CPU throttling by cgroup quotas"),
+            for (hierarchy, controller, about, what) in [
+                (
+                    &memory,
+                    "memory",
+                    About::MemoryCgroups,
+                    "memory cgroups: how many there are, how many are dead, their limits",
+                ),
+                (&cpu, "cpu", About::CpuQuotas, "CPU throttling by cgroup quotas"),
             ] {
                 if hierarchy.is_none() {
-                    evidence.unseen(
+                    evidence.unseen_about(
                         probe::CGROUPS,
+                        about,
                         what,
                         format!("no cgroup mount has the {controller} controller"),
                         format!("run on the host; boot without cgroup_disable={controller}"),
@@ -235,7 +242,13 @@ impl Cgroups {
             Ok(walk) => walk,
             Err(e) => {
                 let why = format!("{}: {e}", memory.mount_point);
-                evidence.unseen(probe::CGROUPS, "how many memory cgroups there are", why, "run as root");
+                evidence.unseen_about(
+                    probe::CGROUPS,
+                    About::MemoryCgroups,
+                    "how many memory cgroups there are",
+                    why,
+                    "run as root",
+                );
                 self.told.tell(at, memory, counts.tracked, counts.live, counts.dying, evidence);
                 return;
             }
@@ -252,8 +265,9 @@ impl Cgroups {
             1 => (dying_of_v1(memory, &counts, &walk, evidence), "/proc/cgroups − directories".to_owned()),
             _ => {
                 if counts.dying.is_none() {
-                    evidence.unseen(
+                    evidence.unseen_about(
                         probe::CGROUPS,
+                        About::DeadCgroups,
                         "how many dead cgroups there are",
                         format!("{} does not say (before Linux 4.14)", memory.file("cgroup.stat")),
                         "a newer kernel",
@@ -296,7 +310,7 @@ impl Cgroups {
 /// v1 does not say how many are dying: it is what the kernel tracks without a directory, if both speak of the whole node.
 fn dying_of_v1(memory: &Hierarchy, counts: &Counts, walk: &census::Walk, evidence: &mut Evidence) -> Option<u64> {
     if let Some((why, how)) = census::why_uncounted(memory, counts, walk.unreadable, walk.truncated) {
-        evidence.unseen(probe::CGROUPS, "how many dead memory cgroups there are", why, how);
+        evidence.unseen_about(probe::CGROUPS, About::DeadCgroups, "how many dead memory cgroups there are", why, how);
         return None;
     }
     Some(counts.tracked?.saturating_sub(walk.live))

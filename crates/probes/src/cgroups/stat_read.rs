@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use coroner_evidence::{Evidence, StatRead, Time, probe};
+use coroner_evidence::{About, Evidence, StatRead, Time, probe};
 use rustix::time::ClockId;
 
 use super::census::parse_proc_cgroups;
@@ -81,8 +81,9 @@ impl StatReader {
             let path = memory.file(file);
             match danger(version, tracked, walks_before) {
                 None => files.push((root.path(&path), path)),
-                Some(danger) => evidence.unseen(
+                Some(danger) => evidence.unseen_about(
                     probe::CGROUPS,
+                    About::DangerousStatsRead,
                     format!("how long a read of {path} takes"),
                     format!(
                         "too dangerous to time: {} on Linux {}",
@@ -106,8 +107,9 @@ impl StatReader {
             .spawn(move || read_all(files, &sender, &stopped, offset));
         match spawned {
             Ok(_) => self.out = Some(Out { messages, stop, reading: None }),
-            Err(e) => evidence.unseen(
+            Err(e) => evidence.unseen_about(
                 probe::CGROUPS,
+                About::StatsRead,
                 "how long a read of the memory statistics takes",
                 format!("no thread to read them: {e}"),
                 "raise the limit of tasks",
@@ -128,8 +130,9 @@ impl StatReader {
                     out.reading = None;
                     // Not every kernel has both files at the root of v2.
                     if e.kind() != std::io::ErrorKind::NotFound {
-                        evidence.unseen(
+                        evidence.unseen_about(
                             probe::CGROUPS,
+                            About::StatsRead,
                             format!("how long a read of {path} takes"),
                             e.to_string(),
                             "run as root",

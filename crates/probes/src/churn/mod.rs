@@ -170,6 +170,7 @@ impl ChurnReader {
 
     fn note(&mut self, what: &str, why: impl Into<String>, how_to_see: impl Into<String>) {
         self.unseen.push(Unseen {
+            about: None,
             probe: probe::CGROUP_CHURN.to_owned(),
             what: what.to_owned(),
             why: why.into(),

@@ -98,6 +98,7 @@ pub fn find(tree: &Tree, paths: &[String]) -> Owners {
     }
     if owners.databases.is_empty() && owners.unseen.is_empty() {
         owners.unseen.push(Unseen {
+            about: None,
             probe: probe::PACKAGES.to_owned(),
             what: "which packages brought the units".to_owned(),
             why: "no database of dpkg, rpm or apk is here".to_owned(),
@@ -126,6 +127,7 @@ fn each_database(tree: &Tree, paths: &[&str], mut read: impl FnMut(&Place) -> io
 
 fn unseen(database: &str, why: &str) -> Unseen {
     Unseen {
+        about: None,
         probe: probe::PACKAGES.to_owned(),
         what: "which packages brought the units".to_owned(),
         why: format!("the database of {database}: {why}"),

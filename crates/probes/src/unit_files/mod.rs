@@ -42,6 +42,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
     let search = SearchPath::read(tree, &mut unseen);
     if search.directories.is_empty() {
         unseen.push(Unseen {
+            about: None,
             probe: probe::UNIT_FILES.to_owned(),
             what: "units on disk".to_owned(),
             why: "no directory of systemd's units exists below this root".to_owned(),
@@ -64,6 +65,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
     names.extend(pulls.keys().copied().filter(|n| UnitName::of(n).is_some_and(|u| u.kind() == NameKind::Instance)));
     if names.len() > MAX_UNITS {
         unseen.push(Unseen {
+            about: None,
             probe: probe::UNIT_FILES.to_owned(),
             what: format!("units beyond the first {MAX_UNITS}"),
             why: format!("{} units are more than any node has", names.len()),

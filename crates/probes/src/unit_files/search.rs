@@ -175,6 +175,7 @@ pub fn config_files(tree: &Tree, directories: &[String], ending: &str, unseen: &
 pub fn unseen_file(what: &str, path: &str, error: &io::Error) -> Unseen {
     let denied = error.kind() == io::ErrorKind::PermissionDenied;
     Unseen {
+        about: None,
         probe: probe::UNIT_FILES.to_owned(),
         what: format!("{what}: {path}"),
         why: format!("{path}: {error}"),

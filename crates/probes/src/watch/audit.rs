@@ -241,7 +241,7 @@ impl Auditor {
             self.agent_files.clone_from(&answers);
             evidence.agent_files = answers;
         }
-        for Unseen { probe, what, why, how_to_see } in unseen {
+        for Unseen { probe, what, why, how_to_see, .. } in unseen {
             evidence.unseen(&probe, what, why, how_to_see);
         }
         if first {

@@ -30,7 +30,7 @@ mod swap_tests;
 
 use std::time::Duration;
 
-use coroner_evidence::{Evidence, Time, Zombie, probe};
+use coroner_evidence::{About, Evidence, Time, Zombie, probe};
 use rustix::time::ClockId;
 
 use crate::Root;
@@ -63,7 +63,9 @@ impl Method {
 impl Blind {
     /// Notes in the evidence that the dead have no names.
     pub fn note(&self, evidence: &mut Evidence) {
-        self.note_as(evidence, probe::CGROUPS, "names of dead memory cgroups and the files that keep them");
+        let what = "names of dead memory cgroups and the files that keep them";
+        let (why, how) = (self.why.clone(), self.how_to_see.clone());
+        evidence.unseen_about(probe::CGROUPS, About::DeadNames, what, why, how);
     }
 }
 

@@ -361,6 +361,7 @@ impl Keeper {
         }
         drop(status);
         let unseen = Unseen {
+            about: None,
             probe: probe::SAMPLES.to_owned(),
             what: format!("{all} stack samples at the end of this segment"),
             why: self.trouble.clone().unwrap_or_else(|| "they could not be stored".to_owned()),

@@ -4,7 +4,7 @@ use super::{Cause, Root};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Finding, SubjectKind};
-use crate::rules::agent_unused::DOES_NOT_FIX;
+use crate::rules::agent_unused::what_to_do;
 use crate::rules::zombie_memcgs::named::how_they_go;
 use crate::verdict::{Proof, Proofs, risk};
 
@@ -26,7 +26,10 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     }
     let remedy = match unused {
         // What it leaves is told apart.
-        Some(unused) => unused.remedy.split(DOES_NOT_FIX).next().unwrap_or_default().trim_end().to_owned(),
+        Some(unused) => {
+            let unit = unused.ties.common_unit(&finding.ties);
+            unit.and_then(|unit| what_to_do(case.evidence, unit)).unwrap_or_else(|| unused.remedy.clone())
+        }
         None => finding.remedy.clone(),
     };
     let not_fixed = match dead {

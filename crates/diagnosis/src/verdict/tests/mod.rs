@@ -5,6 +5,7 @@ mod chains;
 mod links;
 mod node;
 mod others;
+mod rewording;
 
 use super::{Certainty, Conclusion, Verdict};
 use crate::code::Code;
@@ -12,11 +13,13 @@ use crate::finding::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 
 fn concluded(evidence: &Evidence) -> Conclusion {
+    rewording::changes_nothing(evidence);
     diagnose(evidence).conclusion
 }
 
 #[track_caller]
 fn only(evidence: &Evidence) -> Verdict {
+    rewording::changes_nothing(evidence);
     let diagnosis = diagnose(evidence);
     assert_eq!(roots(&diagnosis.conclusion).len(), 1, "{}", told(&diagnosis));
     diagnosis.conclusion.verdicts.into_iter().next().unwrap()

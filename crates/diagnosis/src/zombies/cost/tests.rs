@@ -55,8 +55,9 @@ fn an_old_kernel_walks_them_at_each_read() {
 fn a_read_too_dangerous_to_time_is_told_instead_of_a_harmless_one() {
     let (mut evidence, scan) = on("5.4.0-216-generic", 1, 68_000);
     evidence.stat_reads = vec![StatRead { path: "/m/memory.stat".into(), ..read(100) }];
-    evidence.unseen(
+    evidence.unseen_about(
         probe::CGROUPS,
+        About::DangerousStatsRead,
         "how long a read of /m/memory.numa_stat takes",
         "too dangerous to time: 4.8 s",
         "drain the node",

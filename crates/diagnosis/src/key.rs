@@ -1,0 +1,148 @@
+//! Keys of findings: the same trouble has the same key after a restart and on another node.
+//!
+//! A key is the finding's code and what it is about without what changes from one start to the next: no pids, no core numbers, no ids of pods and
+//! containers, no numbers of kernel workers. Findings of one diagnosis may share a key (two cores that one unit fills): they are one trouble, and
+//! whoever stores them keeps the worst.
+
+use crate::finding::{FactKey, Finding, SubjectKind};
+use crate::ties::Task;
+use coroner_evidence::{CgroupOwner, name_pattern};
+
+/// Between the parts of a key.
+const APART: char = ':';
+
+/// What begins the names of kernel threads of which there is one for each core or NUMA node.
+const NUMBERED_KERNEL_THREADS: [&str; 3] = ["kswapd", "kcompactd", "kworker"];
+
+impl Finding {
+    /// `core-saturated:kubelet.service`, `memcg-walk:kubelet:mem_cgroup_iter`, `nic-reset:eth0`, `cpu-steal`.
+    pub fn key(&self) -> String {
+        let mut key = self.code.as_str().to_owned();
+        for part in self.about().into_iter().chain(self.function()).filter(|part| !part.is_empty()) {
+            key.push(APART);
+            key.push_str(&part);
+        }
+        key
+    }
+
+    fn about(&self) -> Option<String> {
+        let name = self.subject.name.as_str();
+        match self.subject.kind {
+            SubjectKind::Unit => Some(unit_pattern(name)),
+            SubjectKind::Nic => Some(device_pattern(name)),
+            SubjectKind::Cgroup => Some(cgroup_pattern(name)),
+            SubjectKind::Container => Some(path_pattern(name)),
+            SubjectKind::Gpu => self.fact(FactKey::XidDay).and_then(|fact| fact.of.clone()),
+            SubjectKind::Process => {
+                let by = self.doer();
+                by.or_else(|| Some(command_pattern(name.rsplit_once('[').map_or(name, |(comm, _)| comm))))
+            }
+            SubjectKind::Core => self.doer(),
+            SubjectKind::Node | SubjectKind::Other => None,
+        }
+    }
+
+    /// The unit of who did it, else its command.
+    fn doer(&self) -> Option<String> {
+        let unit = self.ties.units.first().map(|unit| unit_pattern(unit));
+        unit.or_else(|| self.ties.culprits.first().map(Task::pattern))
+    }
+
+    /// The kernel function that it is mostly about.
+    fn function(&self) -> Option<String> {
+        match &self.fact(FactKey::MostlyIn)?.value {
+            coroner_report::FactValue::Text(function) => Some(function_pattern(function)),
+            _ => None,
+        }
+    }
+}
+
+impl Task {
+    /// Its command without the numbers that are another start's or another core's.
+    fn pattern(&self) -> String {
+        command_pattern(&self.comm)
+    }
+}
+
+/// What stands between two separators of a key has none itself.
+fn clean(text: String) -> String {
+    text.replace([APART, '`'], "_")
+}
+
+/// `run-r8f3.scope` → `run-*.scope`, `user@1000.service` → `user@*.service`; `node-exporter-2.service` stays: who names a service means it.
+fn unit_pattern(unit: &str) -> String {
+    let made_up = unit.starts_with("run-") || !unit.ends_with(".service");
+    clean(match unit.split_once('@') {
+        _ if made_up => name_pattern(unit),
+        Some((template, instance)) => format!("{template}@{}", name_pattern(instance)),
+        None => unit.to_owned(),
+    })
+}
+
+/// `kworker/3:1H-events` → `kworker`, `ksoftirqd/3` → `ksoftirqd`, `napi/eth0-524` → `napi/eth0`, `irq/45-nvme0q1` → `irq/nvme*`, `worker-12` → `worker-*`;
+/// `python3` stays.
+fn command_pattern(comm: &str) -> String {
+    if let Some(known) = NUMBERED_KERNEL_THREADS.iter().find(|known| comm.starts_with(**known)) {
+        return (*known).to_owned();
+    }
+    let (first, rest) = comm.split_once('/').unwrap_or((comm, ""));
+    clean(match first {
+        "napi" => format!("napi/{}", device_pattern(rest.rsplit_once('-').map_or(rest, |(device, _)| device))),
+        "irq" => format!("irq/{}", name_pattern(rest.split_once('-').map_or(rest, |(_, name)| name))),
+        _ if !rest.is_empty() && rest.starts_with(|c: char| c.is_ascii_digit()) => first.to_owned(),
+        _ => words_pattern(comm),
+    })
+}
+
+/// Numbers that stand for themselves: `worker-12` → `worker-*`, but `python3` and `h2o` stay.
+fn words_pattern(text: &str) -> String {
+    let is_separator = |c: char| matches!(c, '-' | '_' | ':' | '#' | ' ' | '.');
+    let parts = text.split_inclusive(is_separator).map(|part| {
+        let word = part.trim_end_matches(is_separator);
+        let number = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+        if number { format!("*{}", &part[word.len()..]) } else { part.to_owned() }
+    });
+    parts.collect()
+}
+
+/// `eth0 in netns blue` → `eth0`; of devices that are made for each pod only the kind: `veth1a2b3c4d` → `veth*`.
+fn device_pattern(device: &str) -> String {
+    let device = device.split(' ').next().unwrap_or_default();
+    let made_up = ["veth", "cali", "lxc", "tap", "eni", "br-", "docker"].iter().find(|kind| device.starts_with(**kind));
+    clean(made_up.map_or_else(|| device.to_owned(), |kind| format!("{kind}*")))
+}
+
+/// Whose it is, if it is a unit's; else its path without ids and numbers.
+fn cgroup_pattern(path: &str) -> String {
+    let owner = CgroupOwner::of_path(path);
+    match (owner.pod_uid, owner.container_id, owner.unit) {
+        (None, None, Some(unit)) => unit_pattern(&unit),
+        _ => path_pattern(path),
+    }
+}
+
+fn path_pattern(path: &str) -> String {
+    clean(path.split('/').map(pod_pattern).collect::<Vec<_>>().join("/"))
+}
+
+/// What Kubernetes makes names of (k8s.io/apimachinery, util/rand): no vowels and no digits that look like letters, so that no word comes out.
+const POD_SUFFIX: &str = "bcdfghjklmnpqrstvwxz2456789";
+
+/// `web-7d9f8b6c5-x2x4z` → `web-*`: a Deployment adds its template's hash and five more characters, a DaemonSet or a Job the latter only.
+fn pod_pattern(name: &str) -> String {
+    let is_made = |text: &str| text.chars().all(|c| POD_SUFFIX.contains(c));
+    let Some((name, _)) = name.rsplit_once('-').filter(|(_, suffix)| suffix.len() == 5 && is_made(suffix)) else {
+        return name_pattern(name);
+    };
+    let is_hash = |hash: &str| (8..=10).contains(&hash.len()) && is_made(hash);
+    let name = name.rsplit_once('-').filter(|(_, hash)| is_hash(hash)).map_or(name, |(name, _)| name);
+    format!("{}-*", name_pattern(name))
+}
+
+/// `mem_cgroup_iter.isra.0` → `mem_cgroup_iter`: what the compiler adds differs between builds.
+fn function_pattern(function: &str) -> String {
+    clean(function.split('.').next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+use super::*;
+use crate::finding::{Code, Fact, Severity, Subject};
+use crate::ties::Ties;
+use proptest::prelude::*;
+
+fn finding(code: Code, kind: SubjectKind, name: &str) -> Finding {
+    Finding {
+        code,
+        severity: Severity::Warning,
+        subject: Subject::new(kind, name),
+        title: String::new(),
+        detail: String::new(),
+        evidence: Vec::new(),
+        remedy: String::new(),
+        ties: Ties::default(),
+    }
+}
+
+fn by(comm: &str, pid: u32, core: u32, unit: Option<&str>) -> Finding {
+    Finding {
+        ties: Ties {
+            cores: vec![core],
+            culprits: vec![Task { tid: pid + 1, pid, comm: comm.to_owned() }],
+            units: unit.map(str::to_owned).into_iter().collect(),
+            ..Ties::default()
+        },
+        ..finding(Code::CoreSaturated, SubjectKind::Core, &core.to_string())
+    }
+}
+
+#[test]
+fn keys_name_the_unit_the_command_the_function_or_the_device() {
+    assert_eq!(by("kubelet", 7, 3, Some("kubelet.service")).key(), "core-saturated:kubelet.service");
+    assert_eq!(by("spin", 7, 3, None).key(), "core-saturated:spin");
+    let walk = Finding {
+        evidence: vec![Fact::new(FactKey::MostlyIn, "mem_cgroup_iter.isra.0", "samples")],
+        ..finding(Code::MemcgWalk, SubjectKind::Process, "kubelet[4711]")
+    };
+    assert_eq!(walk.key(), "memcg-walk:kubelet:mem_cgroup_iter");
+    assert_eq!(finding(Code::NicReset, SubjectKind::Nic, "eth0 in netns blue").key(), "nic-reset:eth0");
+    assert_eq!(finding(Code::NicReset, SubjectKind::Nic, "veth12ab34cd").key(), "nic-reset:veth*");
+    assert_eq!(finding(Code::UnitCrashloop, SubjectKind::Unit, "ecs.service").key(), "unit-crashloop:ecs.service");
+    assert_eq!(
+        finding(Code::UnitCrashloop, SubjectKind::Unit, "user@1000.service").key(),
+        "unit-crashloop:user@*.service"
+    );
+    assert_eq!(finding(Code::CpuSteal, SubjectKind::Node, "cores").key(), "cpu-steal");
+    let xid = Fact::new(FactKey::XidDay, 2u64, "kernel log").of(79);
+    let gpu = Finding { evidence: vec![xid], ..finding(Code::GpuXid, SubjectKind::Gpu, "0000:0a:00.0") };
+    assert_eq!(gpu.key(), "gpu-xid:79");
+    let container = finding(Code::ContainerCrashloop, SubjectKind::Container, "prod/web-7d9f8b6c5-x2x4z/app");
+    assert_eq!(container.key(), "container-crashloop:prod/web-*/app");
+}
+
+#[test]
+fn kernel_threads_lose_their_numbers() {
+    for (comm, pattern) in [
+        ("kworker/3:1H-events", "kworker"),
+        ("kworker/u8:2", "kworker"),
+        ("ksoftirqd/12", "ksoftirqd"),
+        ("napi/eth0-524", "napi/eth0"),
+        ("migration/0", "migration"),
+        ("kswapd1", "kswapd"),
+        ("worker-12", "worker-*"),
+        ("python3", "python3"),
+        ("ray::IDLE", "ray__IDLE"),
+    ] {
+        assert_eq!(command_pattern(comm), pattern, "{comm}");
+    }
+}
+
+fn uuid() -> impl Strategy<Value = String> {
+    "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+}
+
+proptest! {
+    #[test]
+    fn numbers_of_processes_and_cores_change_no_key(
+        comm in "[a-z]{1,12}", unit in proptest::option::of("[a-z-]{1,12}\\.service"), a in (1u32..1 << 22, 0u32..512), b in (1u32..1 << 22, 0u32..512),
+    ) {
+        prop_assert_eq!(by(&comm, a.0, a.1, unit.as_deref()).key(), by(&comm, b.0, b.1, unit.as_deref()).key());
+        let named = |pid: u32| finding(Code::ObserverCost, SubjectKind::Process, &format!("{comm}[{pid}]")).key();
+        prop_assert_eq!(named(a.0), named(b.0));
+        for kernel in ["ksoftirqd/", "migration/", "cpuhp/", "kworker/u"] {
+            prop_assert_eq!(by(&format!("{kernel}{}", a.1), a.0, a.1, None).key(), by(&format!("{kernel}{}", b.1), b.0, b.1, None).key());
+        }
+    }
+
+    #[test]
+    fn ids_of_pods_and_containers_change_no_key(pod in uuid(), other in uuid(), id in "[0-9a-f]{64}", other_id in "[0-9a-f]{64}") {
+        let v1 = |pod: &str, id: &str| finding(Code::CpuThrottled, SubjectKind::Cgroup, &format!("/kubepods/burstable/pod{pod}/{id}")).key();
+        prop_assert_eq!(v1(&pod, &id), v1(&other, &other_id));
+        let v2 = |pod: &str, id: &str| {
+            let pod = pod.replace('-', "_");
+            let path = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{id}.scope");
+            finding(Code::CpuThrottled, SubjectKind::Cgroup, &path).key()
+        };
+        prop_assert_eq!(v2(&pod, &id), v2(&other, &other_id));
+    }
+
+    #[test]
+    fn two_units_or_commands_have_two_keys(a in "[a-z]{1,8}([0-9-][a-z]{1,4})?", b in "[a-z]{1,8}([0-9-][a-z]{1,4})?") {
+        prop_assume!(a != b);
+        let unit = |name: &str| finding(Code::UnitCrashloop, SubjectKind::Unit, &format!("{name}.service")).key();
+        prop_assert_ne!(unit(&a), unit(&b));
+        prop_assume!(NUMBERED_KERNEL_THREADS.iter().all(|known| !a.starts_with(known) && !b.starts_with(known)));
+        prop_assert_ne!(by(&a, 1, 1, None).key(), by(&b, 1, 1, None).key());
+    }
+}

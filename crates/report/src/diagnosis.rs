@@ -1,0 +1,59 @@
+//! All that can be said of a node, as a document.
+
+use crate::{Cost, Finding, Node, RuledOut, Unexplained, Unseen, Verdict, timestamp};
+use serde::{Deserialize, Serialize};
+
+pub const SCHEMA: &str = "coroner.diagnosis/1";
+
+/// As docs/json.md has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    pub schema: String,
+    pub coroner_version: String,
+    pub node: Node,
+    pub window: Window,
+    pub conclusion: Outcome,
+    pub verdicts: Vec<Verdict>,
+    pub unexplained: Vec<Unexplained>,
+    /// Worst first.
+    pub findings: Vec<Finding>,
+    pub ruled_out: Vec<RuledOut>,
+    pub unseen: Vec<Unseen>,
+    pub cost: Option<Cost>,
+}
+
+/// What was watched, nanoseconds since 1970.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    #[serde(rename = "from", with = "timestamp::option")]
+    pub from_real_ns: Option<u64>,
+    #[serde(rename = "to", with = "timestamp::option")]
+    pub to_real_ns: Option<u64>,
+}
+
+/// What it comes to, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// No finding of severity warning or worse.
+    #[serde(rename = "nothing wrong")]
+    NothingWrong,
+    /// None either, but whether a full core hurts anybody could not be told.
+    #[serde(rename = "too little seen")]
+    TooLittleSeen,
+    #[serde(rename = "no cause found")]
+    NoCauseFound,
+    /// At least one verdict; how sure it is, it says itself.
+    #[serde(rename = "cause found")]
+    CauseFound,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::NothingWrong => "nothing wrong",
+            Outcome::TooLittleSeen => "too little seen",
+            Outcome::NoCauseFound => "no cause found",
+            Outcome::CauseFound => "cause found",
+        }
+    }
+}

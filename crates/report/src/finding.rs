@@ -1,0 +1,50 @@
+//! A finding as it leaves the node.
+
+use crate::{Code, Fact, Severity, Subject};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub code: Code,
+    /// The same after a restart and on another node. Findings of one diagnosis may share one: they are one trouble.
+    #[serde(default)]
+    pub key: String,
+    pub severity: Severity,
+    pub subject: Subject,
+    /// Who did it: `kubelet[4711]`.
+    #[serde(default)]
+    pub by: Option<String>,
+    #[serde(default)]
+    pub ties: Ties,
+    /// One line that a tired person understands.
+    pub title: String,
+    /// What happened, with the numbers that matter.
+    pub detail: String,
+    pub evidence: Vec<Fact>,
+    /// The safe next step.
+    pub remedy: String,
+}
+
+/// What a finding is about, in the node's own terms. What it says nothing of is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ties {
+    pub cores: Vec<u32>,
+    /// Paths in the cgroup tree.
+    pub cgroups: Vec<String>,
+    pub units: Vec<String>,
+    /// By their uid.
+    pub pods: Vec<String>,
+    /// `eth0 rx-3`
+    pub queues: Vec<String>,
+    pub culprits: Vec<Task>,
+    pub victims: Vec<Task>,
+}
+
+/// A process, or one of its threads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    pub comm: String,
+    pub pid: u32,
+    pub tid: u32,
+}
