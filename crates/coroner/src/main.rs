@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         Some(args::Command::Import(import)) => commands::profile::import::run(import),
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
+        Some(args::Command::History(history)) => commands::history::run(history),
+        Some(args::Command::DiagnoseRecorded(args)) => commands::history::diagnose_recorded(args),
         Some(args::Command::View(view)) => commands::view::run(view),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),
         Some(args::Command::Fix(fix)) => commands::fix::run(*fix),

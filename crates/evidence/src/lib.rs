@@ -14,6 +14,7 @@ pub mod cgroups;
 pub mod cores;
 pub mod counters;
 pub mod glob;
+pub mod history;
 pub mod kallsyms;
 pub mod kernel_work;
 pub mod log;

@@ -17,6 +17,7 @@ pub struct Config {
     pub rate: u32,
     pub incidents: IncidentConfig,
     pub triggers: TriggerConfig,
+    pub diagnosis: DiagnosisConfig,
     pub metrics: MetricsConfig,
 }
 
@@ -56,6 +57,14 @@ pub struct TriggerConfig {
 }
 
 #[derive(Debug, Clone, PartialEq)]
+pub struct DiagnosisConfig {
+    /// How often the recorder diagnoses its node. Zero: never.
+    pub every: Duration,
+    /// What all diagnoses together may take, in percent of one core; a longer pause keeps it.
+    pub max_cpu: f64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
 pub struct MetricsConfig {
     /// Where /metrics is served; `None`: nowhere.
     pub listen: Option<std::net::SocketAddr>,
@@ -69,6 +78,7 @@ impl Default for Config {
             rate: 49,
             incidents: IncidentConfig::default(),
             triggers: TriggerConfig::default(),
+            diagnosis: DiagnosisConfig { every: Duration::from_secs(180), max_cpu: 0.2 },
             metrics: MetricsConfig { listen: Some(([127, 0, 0, 1], 9478).into()) },
         }
     }

@@ -7,6 +7,7 @@
 //! thread "rings"   copies the perf rings' bytes ─────────┴─▶ store      (channel, bounded)
 //! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
 //! thread "control" hears `coroner mark`
+//! thread "diagnoses" every few minutes ─▶ child: diagnose ─▶ history
 //! ```
 //!
 //! No thread waits for another: what a full channel cannot take is counted as lost. The directory:
@@ -16,12 +17,15 @@
 //! D/control.sock                  its ear
 //! D/2026-05-28T20-26-40Z.coroner  segments, ten minutes each at most, complete in themselves
 //! D/incidents/1.json, 1.coroner   what triggered, and the minutes around it
+//! D/history.db                    what the diagnoses came to
 //! ```
 
 pub mod appender;
 pub mod config;
 pub mod control;
+pub mod diagnoses;
 pub mod freeze;
+pub mod guest;
 mod incident_thread;
 pub mod incidents;
 mod memory;

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::control::Control;
+use super::diagnoses::DiagnosisThread;
 use super::incident_thread::{IncidentThread, Told};
 use super::incidents::Incidents;
 use super::memory;
@@ -81,6 +82,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let metrics = serve(config, &status);
     // Without it `coroner` does not find us by itself; that is no reason not to record.
     let registered = directory::register(own.path()).inspect_err(|error| warn(&format!("{error:#}"))).ok();
+    let diagnoses = DiagnosisThread::start(own.path(), &config.diagnosis, Arc::clone(&status))?;
     let mut noticing = Triggers::new(&config.triggers);
     let mut real_time = RealTimeThreads::default();
     let mut cores = Timeline::keeping(CORES_KEPT);
@@ -146,6 +148,9 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     }
     notify::stopping();
     drop(registered);
+    if let Some(diagnoses) = diagnoses {
+        diagnoses.finish();
+    }
     if let Some(rings) = rings {
         rings.finish();
     }

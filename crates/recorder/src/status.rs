@@ -13,6 +13,20 @@ pub struct Status {
     pub own: OwnStatus,
     /// By code.
     pub incidents: BTreeMap<String, u64>,
+    /// `None` until the first one.
+    pub diagnoses: Option<DiagnosisStatus>,
+}
+
+/// The recorder's own diagnoses.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DiagnosisStatus {
+    pub diagnoses: u64,
+    pub failures: u64,
+    pub cpu_seconds: f64,
+    /// Until the next one.
+    pub pause_seconds: f64,
+    /// What is wrong by the last one: how many, by code and severity.
+    pub problems: BTreeMap<(String, String), u64>,
 }
 
 /// Filled by the meter from evidence; `None` is what could not be seen.

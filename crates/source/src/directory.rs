@@ -26,6 +26,11 @@ pub fn is_live(path: &Path) -> bool {
     own_directory::is_locked(path)
 }
 
+/// Whether a recorder has ever written here.
+pub fn is_recorders(path: &Path) -> bool {
+    path.join("lock").exists()
+}
+
 /// Whether we may not look into it: then nobody knows whether a recorder runs there.
 pub fn is_closed(path: &Path) -> bool {
     File::open(path.join("lock")).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)

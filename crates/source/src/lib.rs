@@ -5,6 +5,7 @@
 
 pub mod audit_files;
 pub mod directory;
+pub mod history;
 pub mod incident_files;
 pub mod incident_report;
 pub mod kernel_work;

@@ -7,7 +7,7 @@ pub mod view;
 
 use fix::{FixArgs, UndoArgs};
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
-use recorder::{FreezeArgs, IncidentsArgs, MarkArgs};
+use recorder::{DiagnoseRecordedArgs, FreezeArgs, HistoryArgs, IncidentsArgs, MarkArgs};
 use view::ViewArgs;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -80,6 +80,11 @@ pub enum Command {
     Fix(Box<FixArgs>),
     /// Undo what `coroner fix --apply` did.
     Undo(UndoArgs),
+    /// List what was wrong with this node and when, by the diagnoses that the recorder makes.
+    History(HistoryArgs),
+    /// Diagnose the last minutes; started by the recorder.
+    #[command(hide = true)]
+    DiagnoseRecorded(DiagnoseRecordedArgs),
     /// Freeze an incident; started by the recorder.
     #[command(hide = true)]
     FreezeIncident(FreezeArgs),

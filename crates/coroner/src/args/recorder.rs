@@ -3,6 +3,7 @@
 use super::ReportArgs;
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -70,6 +71,37 @@ pub struct FreezeArgs {
     #[arg(long)]
     pub whole: bool,
     /// The process that asks; without it there is nobody to freeze for.
+    #[arg(long, value_name = "PID")]
+    pub recorder: Option<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "A running recorder (coroner record --dir) diagnoses its node every few minutes and keeps what it concluded in \
+    DIR/history.db, which outlives the recorded minutes. Exit codes: 0 the history was read, 2 it could not be."
+)]
+pub struct HistoryArgs {
+    /// The recorder's directory. [default: that of the running recorder, else /var/lib/coroner]
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+
+    /// Only what was seen within this time: 2h, 7d.
+    #[arg(long, value_name = "DURATION", value_parser = super::parse_recorded)]
+    pub last: Option<Duration>,
+
+    /// Print one JSON document (schema coroner.history/1).
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the recorder asks of a process of its own.
+#[derive(Debug, ClapArgs)]
+pub struct DiagnoseRecordedArgs {
+    pub directory: PathBuf,
+    /// Nanoseconds since 1970.
+    pub from_real_ns: u64,
+    pub to_real_ns: u64,
+    /// The process that asks.
     #[arg(long, value_name = "PID")]
     pub recorder: Option<u32>,
 }

@@ -8,7 +8,7 @@ use crate::output::report::{self as markdown, Report as MarkdownReport};
 use crate::output::{incidents_text, json_text, print, warn};
 use anyhow::{Context, bail};
 use coroner_recorder::config::Config;
-use coroner_recorder::freeze as freezer;
+use coroner_recorder::{freeze as freezer, guest};
 use coroner_source::directory::{self, none_runs, the_running_one};
 use coroner_source::incident::State;
 use coroner_source::incident_files as files;
@@ -19,7 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
-    let directory = directory_of(&args.directory)?;
+    let directory = directory_of(args.directory.dir.as_deref(), "--dir")?;
     match &args.command {
         None => print(&list(&directory, args.json)?)?,
         Some(IncidentsCommand::Show(show)) => one(&directory, show, args.json)?,
@@ -27,16 +27,16 @@ pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
     Ok(Exit::NothingWrong)
 }
 
-/// The directory that was named, that of the recorder that runs, or where one would keep it.
-fn directory_of(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
-    let directory = match &args.dir {
-        Some(dir) => dir.clone(),
+/// The directory that was named by `flag`, that of the recorder that runs, or where one would keep it.
+pub fn directory_of(named: Option<&Path>, flag: &str) -> anyhow::Result<PathBuf> {
+    let directory = match named {
+        Some(dir) => dir.to_owned(),
         None => the_running_one()?.unwrap_or_else(|| Config::default().dir),
     };
     if !directory.is_dir() {
-        let because = if args.dir.is_some() { String::new() } else { format!("{}, and ", none_runs()) };
+        let because = if named.is_some() { String::new() } else { format!("{}, and ", none_runs()) };
         bail!(
-            "{because}there is no directory {}; start a recorder (coroner record --dir DIR) or name its directory with --dir DIR",
+            "{because}there is no directory {}; start a recorder (coroner record --dir DIR) or name its directory with {flag} DIR",
             directory.display()
         );
     }
@@ -98,7 +98,7 @@ fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> 
 
 /// `coroner export --incident`: the file as it is at this moment. A new one takes its place by its name, so what was opened is whole.
 pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
-    let directory = directory_of(&DirectoryArgs { dir: args.dir.clone() })?;
+    let directory = directory_of(args.dir.as_deref(), "--dir")?;
     if !args.selection.selection().is_everything() || args.output.to.is_some() {
         bail!(
             "an incident is copied as a whole; to write part of its profile: coroner export {} …",
@@ -156,7 +156,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
 }
 
 pub fn freeze(args: FreezeArgs) -> anyhow::Result<Exit> {
-    freezer::be_a_guest(args.recorder, args.whole)?;
+    guest::be_a_guest(args.recorder, !args.whole)?;
     freezer::freeze(&args.directory, args.number, args.whole)?;
     Ok(Exit::NothingWrong)
 }

@@ -40,7 +40,7 @@ fn seconds_between(earlier: &Value, later: &Value) -> f64 {
 fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let recorder = recorder(dir.path(), "", &[]);
+    let recorder = recorder(dir.path(), "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100\n", &[]);
     let from = recorder.dir.to_str().unwrap().to_owned();
     // Something to compare with.
     std::thread::sleep(Duration::from_secs(10));
@@ -55,7 +55,15 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     wait_until("the recorder has seen who waits", || {
         untrue(&truth, &json_of(&coroner(&["diagnose", "--from", &from, "--last", "1m", "--json"]))).is_none()
     });
+    // The recorder's own diagnoses tell of it while it goes on, and that it ended.
+    let episode = |state: &str| {
+        let history = json_of(&coroner(&["history", "--from", &from, "--json"]));
+        let told = |problem: &Value| problem["title"].as_str().unwrap().contains(&comm) && problem["state"] == state;
+        history["problems"].as_array().unwrap().iter().any(told)
+    };
+    wait_until("the history says that it goes on", || episode("goes on"));
     scenario.stop().unwrap();
+    wait_until("the history says that it ended", || episode("ended"));
     let done = await_incident(&recorder, "the incident is complete", |i| is_it(i) && i["state"] == "complete");
     let took = seconds_between(&done["triggered"], &done["frozen"]);
     println!("frozen {took:.2} s after the trigger");

@@ -88,6 +88,7 @@ static OURS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     let made = || -> rusqlite::Result<HashMap<String, String>> {
         let db = Connection::open_in_memory()?;
         db.execute_batch(schema::CREATE)?;
+        db.execute_batch(crate::history::CREATE)?;
         let mut select = db.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")?;
         select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     };

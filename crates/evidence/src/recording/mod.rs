@@ -41,6 +41,13 @@ pub use schema::FORMAT;
 pub use span::{Span, newest_real_ns, read_span};
 pub use write::{Writer, fold_log};
 
+pub(crate) use confine::fits;
+
+/// Opens another SQLite file of a recorder's directory, as carefully as a recording.
+pub(crate) fn open_beside(path: &std::path::Path) -> Result<rusqlite::Connection, RecordingError> {
+    open::open(path).map(|opened| opened.db)
+}
+
 /// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
 pub const PROBE: &str = "recording";
 

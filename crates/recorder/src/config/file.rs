@@ -20,6 +20,8 @@ const HIGHEST_RATE: u32 = 999;
 const SMALLEST: u64 = 8 << 20;
 /// Below this every compiler run is an incident.
 const SHORTEST_SATURATION: Duration = Duration::from_secs(1);
+/// What it costs is bounded anyway; this is how often there can be something new to say.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Far more than any configuration; /dev/zero has no end.
@@ -75,6 +77,7 @@ impl Config {
             ("incidents.hook_every", incidents.hook_every),
             ("incidents.quiet", incidents.quiet),
             ("triggers.core_saturated", self.triggers.core_saturated),
+            ("diagnosis.every", self.diagnosis.every),
         ] {
             if time > LONGEST {
                 bail!("{key} = {time:?}: expected at most 24h");
@@ -83,6 +86,14 @@ impl Config {
         let saturated = self.triggers.core_saturated;
         if !saturated.is_zero() && saturated < SHORTEST_SATURATION {
             bail!("triggers.core_saturated = {saturated:?}: expected \"0s\" or at least \"1s\"");
+        }
+        let every = self.diagnosis.every;
+        if !every.is_zero() && every < SHORTEST_PAUSE {
+            bail!("diagnosis.every = {every:?}: expected \"0s\" (never) or at least \"10s\"");
+        }
+        let max_cpu = self.diagnosis.max_cpu;
+        if !(0.01..=100.0).contains(&max_cpu) {
+            bail!("diagnosis.max_cpu = {max_cpu}: expected 0.01 to 100 (percent of one core)");
         }
         if let Some(command) = incidents.hook.first()
             && !command.starts_with('/')
@@ -176,6 +187,7 @@ struct File {
     rate: Option<u32>,
     incidents: Incidents,
     triggers: Triggers,
+    diagnosis: Diagnosis,
     metrics: Metrics,
 }
 
@@ -203,6 +215,13 @@ struct Triggers {
     nic_reset: Option<bool>,
     kernel_stall: Option<bool>,
     oom_kill: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Diagnosis {
+    every: Option<Span>,
+    max_cpu: Option<f64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -239,6 +258,8 @@ impl File {
         put(self.triggers.nic_reset, &mut to.nic_reset);
         put(self.triggers.kernel_stall, &mut to.kernel_stall);
         put(self.triggers.oom_kill, &mut to.oom_kill);
+        put(self.diagnosis.every, &mut config.diagnosis.every);
+        put(self.diagnosis.max_cpu, &mut config.diagnosis.max_cpu);
         put(self.metrics.listen, &mut config.metrics.listen);
     }
 }

@@ -3,7 +3,7 @@
 
 mod risers;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use coroner_diagnosis::{Finding, diagnose};
 use coroner_source::incident::Incident;
 use coroner_source::incident_files as files;
@@ -18,33 +18,6 @@ use coroner_profile::views::kernel_work::WorkSums;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Far more than a window of a large node takes; a bound for what nobody has thought of.
-const MOST_MEMORY: u64 = 2 << 30;
-/// The second pass is in no hurry.
-const NICE: i32 = 10;
-
-/// Makes this process one that can do no harm: it ends with its recorder, yields to everybody, and is the first to go where memory
-/// is short.
-pub fn be_a_guest(recorder: Option<u32>, whole: bool) -> anyhow::Result<()> {
-    use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .context("cannot tie this process to the recorder's lifetime")?;
-    // It may have gone before we asked.
-    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32);
-    if recorder.is_some() && parent != recorder {
-        bail!("the recorder is gone");
-    }
-    if whole {
-        // The first pass is short, and the node may be full: it must not wait for its turn.
-        let _ = rustix::process::nice(NICE);
-    }
-    let _ = std::fs::write("/proc/self/oom_score_adj", "900");
-    let maximum = getrlimit(Resource::As).maximum;
-    let current = Some(MOST_MEMORY.min(maximum.unwrap_or(u64::MAX)));
-    let _ = setrlimit(Resource::As, Rlimit { current, maximum });
-    Ok(())
-}
 
 /// Writes `N.coroner`: what there is of the window now, or (`whole`) all of it, with findings and risers.
 pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> {

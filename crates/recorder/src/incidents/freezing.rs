@@ -1,20 +1,15 @@
-//! The child that writes an incident's file. It reads minutes of evidence and an hour of samples: in a process of its own that
-//! memory goes back to the node, and nothing it meets can stop the recorder.
+//! The child that writes an incident's file: `coroner freeze-incident`.
 
-use anyhow::Context;
+use crate::guest::Guest;
 use coroner_evidence::Time;
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The minutes before, at once: normally a fraction of a second.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 /// With the diagnosis and an hour of samples to compare with, at low priority.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
-/// What is kept of its complaint.
-const MOST_SAID: u64 = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -25,9 +20,8 @@ pub enum Purpose {
 }
 
 pub struct Freezing {
-    child: Child,
+    guest: Guest,
     pub purpose: Purpose,
-    started: Time,
 }
 
 impl Freezing {
@@ -38,52 +32,25 @@ impl Freezing {
         purpose: Purpose,
         now: Time,
     ) -> anyhow::Result<Freezing> {
-        let (first, rest) = program.split_first().context("cannot find the coroner binary to freeze the incident")?;
-        let mut command = Command::new(first);
-        command.args(rest).arg("freeze-incident").arg(directory).arg(number.to_string());
-        if purpose == Purpose::Whole {
-            command.arg("--whole");
-        }
-        command.arg(format!("--recorder={}", std::process::id()));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = command.spawn().context("cannot start the process that freezes incidents")?;
-        Ok(Freezing { child, purpose, started: now })
+        let mut args = vec!["freeze-incident".into(), directory.into(), number.to_string().into()];
+        let limit = match purpose {
+            Purpose::First => FIRST_LIMIT,
+            Purpose::Whole => WHOLE_LIMIT,
+        };
+        args.extend((purpose == Purpose::Whole).then(|| "--whole".into()));
+        Ok(Freezing { guest: Guest::start(program, &args, "freezing", limit, now)?, purpose })
     }
 
     /// `None` while it is at work. Never waits.
     pub fn outcome(&mut self, now: Time) -> Option<Result<(), String>> {
-        match self.child.try_wait() {
-            Ok(Some(status)) if status.success() => Some(Ok(())),
-            Ok(Some(status)) => Some(Err(self.complaint().unwrap_or_else(|| format!("freezing ended with {status}")))),
-            Ok(None) => {
-                let limit = match self.purpose {
-                    Purpose::First => FIRST_LIMIT,
-                    Purpose::Whole => WHOLE_LIMIT,
-                };
-                (now.since(self.started) >= limit).then(|| {
-                    self.kill();
-                    Err(format!("freezing took longer than {} s and was stopped", limit.as_secs()))
-                })
-            }
-            Err(error) => Some(Err(format!("cannot watch the process that freezes: {error}"))),
-        }
+        self.guest.outcome(now).map(|outcome| outcome.map(drop))
     }
 
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
+        self.guest.kill();
     }
 
-    /// Whether the kernel has let it go. One that hangs on a disk may take long to die.
     pub fn is_gone(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// The last words of a child that has ended: its pipe has an end.
-    fn complaint(&mut self) -> Option<String> {
-        let mut said = Vec::new();
-        let _ = self.child.stderr.take()?.take(MOST_SAID).read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said);
-        let last = said.lines().rev().find(|line| !line.trim().is_empty())?.trim();
-        Some(last.strip_prefix("coroner: ").unwrap_or(last).to_owned())
+        self.guest.is_gone()
     }
 }

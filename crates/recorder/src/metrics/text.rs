@@ -119,6 +119,23 @@ impl Metrics {
     fn own(&self, out: &mut Out<'_>) -> fmt::Result {
         let own = &self.0.own;
         out.counters("incidents", "Incidents, by code.", "code", &self.0.incidents)?;
+        if let Some(diagnoses) = &self.0.diagnoses {
+            let problems = diagnoses
+                .problems
+                .iter()
+                .map(|((code, severity), count)| ([("code", code.as_str()), ("severity", severity.as_str())], *count));
+            out.gauge_family(
+                "problems",
+                "What is wrong by the recorder's last diagnosis, by code and severity.",
+                problems,
+            )?;
+            out.counter("diagnoses", "Diagnoses that the recorder made.", diagnoses.diagnoses)?;
+            out.counter("failed_diagnoses", "Diagnoses that could not be made.", diagnoses.failures)?;
+            let help = "CPU time of the recorder's diagnoses; not part of process_cpu_seconds.";
+            out.counter("diagnosis_cpu_seconds", help, diagnoses.cpu_seconds)?;
+            let help = "Time from the last diagnosis to the next; longer than configured where one takes much CPU.";
+            out.gauge("diagnosis_pause_seconds", help, diagnoses.pause_seconds)?;
+        }
         out.counter("samples", "Stack samples taken.", own.samples)?;
         let help = "Stack samples lost because a buffer was full.";
         out.counters("lost_samples", help, "core", &own.lost_samples)?;
@@ -160,9 +177,18 @@ impl Out<'_> {
         label: &'static str,
         rows: impl Iterator<Item = (&'l str, u64)>,
     ) -> fmt::Result {
+        self.gauge_family(name, help, rows.map(|(value, number)| ([(label, value)], number)))
+    }
+
+    fn gauge_family<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl Iterator<Item = ([(&'static str, &'l str); N], u64)>,
+    ) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (value, number) in rows {
-            encoder.encode_family(&[(label, value)])?.encode_gauge(&number)?;
+        for (labels, number) in rows {
+            encoder.encode_family(&labels)?.encode_gauge(&number)?;
         }
         Ok(())
     }

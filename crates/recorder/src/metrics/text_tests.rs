@@ -1,5 +1,5 @@
 use super::*;
-use crate::status::{NodeStatus, OwnStatus, ZombieStatus};
+use crate::status::{DiagnosisStatus, NodeStatus, OwnStatus, ZombieStatus};
 use std::collections::BTreeMap;
 
 fn busy() -> Status {
@@ -21,6 +21,13 @@ fn busy() -> Status {
         },
         own: OwnStatus { samples: 1_000, lost_samples: BTreeMap::from([(1, 5)]), ..OwnStatus::default() },
         incidents: BTreeMap::from([("core-saturated".to_owned(), 2)]),
+        diagnoses: Some(DiagnosisStatus {
+            diagnoses: 7,
+            failures: 0,
+            cpu_seconds: 0.5,
+            pause_seconds: 180.0,
+            problems: BTreeMap::from([(("unit-crashloop".to_owned(), "warning".to_owned()), 1)]),
+        }),
     }
 }
 
@@ -45,6 +52,10 @@ fn the_text_is_what_scrapers_expect() {
         "coroner_unit_restarts_total{unit=\"ecs.service\"} 12",
         "coroner_incidents_total{code=\"core-saturated\"} 2",
         "coroner_lost_samples_total{core=\"1\"} 5",
+        "coroner_problems{code=\"unit-crashloop\",severity=\"warning\"} 1",
+        "coroner_diagnoses_total 7",
+        "coroner_diagnosis_cpu_seconds_total 0.5",
+        "coroner_diagnosis_pause_seconds 180.0",
         "# TYPE coroner_build_info gauge",
         concat!("coroner_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {

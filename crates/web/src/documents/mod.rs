@@ -3,6 +3,7 @@
 pub mod diagnosis;
 pub mod flame;
 pub mod heatmap;
+pub mod history;
 pub mod incidents;
 pub mod monopolies;
 pub mod safe;

@@ -1,0 +1,336 @@
+//! What a recorder concluded, week after week: `history.db` beside its segments, which it outlives.
+//!
+//! The recorder diagnoses its own node every few minutes. A stretch of diagnoses that came to the same end is one row of
+//! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables are
+//! for people with only sqlite3 at hand, too. The oldest rows go when there are more than [`MOST_CONCLUSIONS`].
+
+use crate::recording::{RecordingError, fits, open_beside};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A node that changes its mind at every diagnosis fills this in about a month; a row and its problems take some 400 bytes.
+pub const MOST_CONCLUSIONS: u64 = 20_000;
+
+/// Of all conclusions together: what a reader takes into memory.
+const MOST_PROBLEMS: usize = 200_000;
+
+/// "CRNH", SQLite's application_id of the file.
+const APPLICATION_ID: i32 = 0x4352_4E48;
+const FORMAT: i32 = 1;
+
+pub(crate) const CREATE: &str = "
+CREATE TABLE conclusions (
+  id INTEGER PRIMARY KEY, boot_id TEXT, from_real_ns INTEGER, until_real_ns INTEGER, diagnoses INTEGER, conclusion TEXT);
+CREATE TABLE problems (
+  id INTEGER PRIMARY KEY, conclusion_id INTEGER, key TEXT, code TEXT, subject_kind TEXT, subject TEXT, severity TEXT,
+  certainty TEXT, title TEXT, began_real_ns INTEGER, ended_real_ns INTEGER);
+CREATE INDEX problems_by_conclusion ON problems (conclusion_id);
+CREATE VIEW problems_readable AS
+  SELECT strftime('%Y-%m-%dT%H:%M:%SZ', coalesce(began_real_ns, from_real_ns) / 1000000000, 'unixepoch') AS began,
+         strftime('%Y-%m-%dT%H:%M:%SZ', coalesce(ended_real_ns, until_real_ns) / 1000000000, 'unixepoch') AS last_seen,
+         severity, code, subject, title, key
+  FROM problems JOIN conclusions ON conclusions.id = conclusion_id ORDER BY conclusion_id, problems.id;
+";
+
+/// One problem of a diagnosis: a verdict, or a finding whose cause was not found. Times are nanoseconds since 1970.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// The same after a restart and on another node.
+    pub key: String,
+    pub code: String,
+    pub subject_kind: String,
+    pub subject: String,
+    pub severity: String,
+    /// `None` where the cause was not found.
+    pub certainty: Option<String>,
+    pub title: String,
+    /// `None` if it was there when the diagnosis began to look.
+    pub began_real_ns: Option<u64>,
+    /// `None` while it goes on.
+    pub ended_real_ns: Option<u64>,
+}
+
+/// Diagnoses in a row that came to the same end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Concluded {
+    pub boot_id: String,
+    /// The time that they looked at, without a gap.
+    pub from_real_ns: u64,
+    pub until_real_ns: u64,
+    pub diagnoses: u64,
+    /// `nothing wrong`, `cause found` …
+    pub conclusion: String,
+    pub problems: Vec<Problem>,
+}
+
+impl Concluded {
+    /// Whether `next` says the same and begins before this one ended.
+    fn goes_on_in(&self, next: &Concluded) -> bool {
+        let same = |a: &Problem, b: &Problem| {
+            (&a.key, &a.severity, &a.certainty, a.ended_real_ns) == (&b.key, &b.severity, &b.certainty, b.ended_real_ns)
+        };
+        self.boot_id == next.boot_id
+            && self.conclusion == next.conclusion
+            && next.from_real_ns <= self.until_real_ns
+            && next.until_real_ns >= self.until_real_ns
+            && self.problems.len() == next.problems.len()
+            && self.problems.iter().zip(&next.problems).all(|(a, b)| same(a, b))
+    }
+}
+
+pub fn path(directory: &Path) -> PathBuf {
+    directory.join("history.db")
+}
+
+/// The one who writes it: the recorder that owns the directory.
+pub struct HistoryWriter {
+    db: Connection,
+    path: PathBuf,
+    /// As it stands in the file, with its row.
+    last: Option<(i64, Concluded)>,
+}
+
+impl HistoryWriter {
+    /// Opens the history of a directory, or begins one. A file that is damaged, or none of ours, is put aside as
+    /// `history.db.damaged` and a new one begun: the second value says so.
+    pub fn open(directory: &Path) -> Result<(HistoryWriter, Option<String>), RecordingError> {
+        let path = path(directory);
+        let first = match Self::open_file(&path) {
+            Ok(writer) => return Ok((writer, None)),
+            Err(error) => error,
+        };
+        let aside = path.with_extension("db.damaged");
+        std::fs::rename(&path, &aside)
+            .map_err(|_| RecordingError::Other { path: path.clone(), why: first.to_string() })?;
+        let told = format!("{}: {first}; put aside as {}, a new history begins", path.display(), aside.display());
+        Self::open_file(&path)
+            .map(|writer| (writer, Some(told)))
+            .map_err(|why| RecordingError::Other { path, why: why.to_string() })
+    }
+
+    fn open_file(path: &Path) -> rusqlite::Result<HistoryWriter> {
+        // Made by us, so that only its owner may read it. If that fails SQLite says why.
+        let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let db = Connection::open(path)?;
+        db.busy_timeout(Duration::from_secs(2))?;
+        let format: i32 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        let id: i32 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+        match (id, format) {
+            (0, 0) => db.execute_batch(&format!(
+                "BEGIN; {CREATE} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT}; COMMIT;"
+            ))?,
+            (APPLICATION_ID, FORMAT) => {}
+            _ => return Err(rusqlite::Error::InvalidQuery),
+        }
+        let last = last(&db)?;
+        Ok(HistoryWriter { db, path: path.to_owned(), last })
+    }
+
+    /// Adds what a diagnosis came to: a new row, or one more diagnosis in the last one.
+    pub fn note(&mut self, concluded: &Concluded) -> Result<(), RecordingError> {
+        let noted = match self.last.take() {
+            Some((id, last)) if last.goes_on_in(concluded) => self.extend(id, last, concluded),
+            _ => self.insert(concluded),
+        };
+        match noted {
+            Ok(last) => {
+                self.last = Some(last);
+                Ok(())
+            }
+            Err(error) => {
+                // What is in the file counts, not what we meant to write.
+                self.last = last(&self.db).unwrap_or_default();
+                Err(RecordingError::Other { path: self.path.clone(), why: error.to_string() })
+            }
+        }
+    }
+
+    fn extend(&mut self, id: i64, mut last: Concluded, next: &Concluded) -> rusqlite::Result<(i64, Concluded)> {
+        last.until_real_ns = next.until_real_ns;
+        last.diagnoses += next.diagnoses;
+        self.db.execute(
+            "UPDATE conclusions SET until_real_ns = ?2, diagnoses = ?3 WHERE id = ?1",
+            params![id, last.until_real_ns as i64, last.diagnoses as i64],
+        )?;
+        Ok((id, last))
+    }
+
+    fn insert(&mut self, new: &Concluded) -> rusqlite::Result<(i64, Concluded)> {
+        let tx = self.db.transaction()?;
+        tx.execute(
+            "INSERT INTO conclusions (boot_id, from_real_ns, until_real_ns, diagnoses, conclusion) VALUES (?, ?, ?, ?, ?)",
+            params![new.boot_id, new.from_real_ns as i64, new.until_real_ns as i64, new.diagnoses as i64, new.conclusion],
+        )?;
+        let id = tx.last_insert_rowid();
+        for p in &new.problems {
+            tx.execute(
+                "INSERT INTO problems (conclusion_id, key, code, subject_kind, subject, severity, certainty, title, \
+                 began_real_ns, ended_real_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                params![
+                    id,
+                    p.key,
+                    p.code,
+                    p.subject_kind,
+                    p.subject,
+                    p.severity,
+                    p.certainty,
+                    p.title,
+                    p.began_real_ns.map(|ns| ns as i64),
+                    p.ended_real_ns.map(|ns| ns as i64)
+                ],
+            )?;
+        }
+        let oldest = id - MOST_CONCLUSIONS as i64;
+        tx.execute("DELETE FROM problems WHERE conclusion_id <= ?", [oldest])?;
+        tx.execute("DELETE FROM conclusions WHERE id <= ?", [oldest])?;
+        tx.commit()?;
+        Ok((id, new.clone()))
+    }
+}
+
+/// All of it, oldest first. Nothing if the recorder has not concluded anything yet.
+pub fn read(directory: &Path) -> Result<Vec<Concluded>, RecordingError> {
+    let path = path(directory);
+    let db = match open_beside(&path) {
+        Err(RecordingError::Missing { .. } | RecordingError::Empty { .. }) => return Ok(Vec::new()),
+        db => db?,
+    };
+    read_all(&db).map_err(|error| RecordingError::Damaged { path, why: error.to_string() })
+}
+
+fn read_all(db: &Connection) -> rusqlite::Result<Vec<Concluded>> {
+    let newest =
+        format!("SELECT * FROM (SELECT * FROM conclusions ORDER BY id DESC LIMIT {}) ORDER BY id", MOST_CONCLUSIONS);
+    let mut select = db.prepare(&newest)?;
+    let rows: Vec<(i64, Concluded)> = select.query_map([], concluded)?.collect::<rusqlite::Result<_>>()?;
+    let mut left = MOST_PROBLEMS;
+    let mut all = Vec::new();
+    for (id, row) in rows {
+        let problems = problems(db, id)?;
+        // No recorder of ours writes as many.
+        left = left.checked_sub(problems.len()).ok_or(rusqlite::Error::InvalidQuery)?;
+        all.push(Concluded { problems, ..row });
+    }
+    Ok(all)
+}
+
+fn last(db: &Connection) -> rusqlite::Result<Option<(i64, Concluded)>> {
+    let row = db.query_row("SELECT * FROM conclusions ORDER BY id DESC LIMIT 1", [], concluded).optional()?;
+    row.map(|(id, row)| Ok((id, Concluded { problems: problems(db, id)?, ..row }))).transpose()
+}
+
+fn concluded(row: &Row<'_>) -> rusqlite::Result<(i64, Concluded)> {
+    fits(row)?;
+    let concluded = Concluded {
+        boot_id: row.get("boot_id")?,
+        from_real_ns: row.get::<_, i64>("from_real_ns")? as u64,
+        until_real_ns: row.get::<_, i64>("until_real_ns")? as u64,
+        diagnoses: row.get::<_, i64>("diagnoses")? as u64,
+        conclusion: row.get("conclusion")?,
+        problems: Vec::new(),
+    };
+    Ok((row.get("id")?, concluded))
+}
+
+fn problems(db: &Connection, conclusion: i64) -> rusqlite::Result<Vec<Problem>> {
+    let mut select = db.prepare_cached("SELECT * FROM problems WHERE conclusion_id = ? ORDER BY id LIMIT 1000")?;
+    let time = |row: &Row<'_>, column: &str| row.get::<_, Option<i64>>(column).map(|ns| ns.map(|ns| ns as u64));
+    let problem = |row: &Row<'_>| {
+        fits(row)?;
+        Ok(Problem {
+            key: row.get("key")?,
+            code: row.get("code")?,
+            subject_kind: row.get("subject_kind")?,
+            subject: row.get("subject")?,
+            severity: row.get("severity")?,
+            certainty: row.get("certainty")?,
+            title: row.get("title")?,
+            began_real_ns: time(row, "began_real_ns")?,
+            ended_real_ns: time(row, "ended_real_ns")?,
+        })
+    };
+    select.query_map([conclusion], problem)?.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    /// The diagnosis of three minutes that end in minute `until`.
+    fn concluded(until: u64, problems: &[Problem]) -> Concluded {
+        Concluded {
+            boot_id: "b".to_owned(),
+            from_real_ns: (until - 3) * MINUTE,
+            until_real_ns: until * MINUTE,
+            diagnoses: 1,
+            conclusion: if problems.is_empty() { "nothing wrong" } else { "cause found" }.to_owned(),
+            problems: problems.to_vec(),
+        }
+    }
+
+    fn problem(key: &str) -> Problem {
+        let (severity, certainty) = ("warning".to_owned(), Some("proven".to_owned()));
+        Problem { key: key.to_owned(), severity, certainty, began_real_ns: Some(7), ..Problem::default() }
+    }
+
+    #[test]
+    fn what_stays_the_same_is_one_row_and_what_changes_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let ecs = problem("unit-crashloop ecs.service");
+        let (mut writer, told) = HistoryWriter::open(dir.path()).unwrap();
+        assert_eq!(told, None);
+        for until in [3, 6] {
+            writer.note(&concluded(until, &[])).unwrap();
+        }
+        writer.note(&concluded(9, std::slice::from_ref(&ecs))).unwrap();
+        drop(writer);
+        // The next recorder goes on in the same row; what it says of a time that nobody looked at is a new one.
+        let (mut writer, _) = HistoryWriter::open(dir.path()).unwrap();
+        writer.note(&concluded(11, std::slice::from_ref(&ecs))).unwrap();
+        writer.note(&concluded(60, std::slice::from_ref(&ecs))).unwrap();
+        let rows = read(dir.path()).unwrap();
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| (row.from_real_ns / MINUTE, row.until_real_ns / MINUTE, row.diagnoses, row.problems.len()))
+            .collect();
+        assert_eq!(told, [(0, 6, 2, 0), (6, 11, 2, 1), (57, 60, 1, 1)]);
+        assert_eq!(rows[1].problems, [ecs]);
+    }
+
+    #[test]
+    fn its_size_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _) = HistoryWriter::open(dir.path()).unwrap();
+        writer.note(&concluded(3, &[problem("first")])).unwrap();
+        // As if all others had been written.
+        writer
+            .db
+            .execute("INSERT INTO conclusions (id, boot_id, from_real_ns, until_real_ns, diagnoses, conclusion) VALUES (?, 'b', 0, 0, 1, '')", [MOST_CONCLUSIONS as i64])
+            .unwrap();
+        writer.last = None;
+        writer.note(&concluded(9, &[problem("last")])).unwrap();
+        let rows = read(dir.path()).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[1].problems[0].key, "last");
+        let left: i64 = writer.db.query_row("SELECT count(*) FROM problems", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 1);
+    }
+
+    #[test]
+    fn a_damaged_file_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), []);
+        std::fs::write(path(dir.path()), "this is no database, but it is long enough to be one".repeat(40)).unwrap();
+        assert!(read(dir.path()).is_err());
+        let (mut writer, told) = HistoryWriter::open(dir.path()).unwrap();
+        assert!(told.unwrap().contains("put aside"));
+        writer.note(&concluded(3, &[])).unwrap();
+        assert_eq!(read(dir.path()).unwrap().len(), 1);
+        assert!(dir.path().join("history.db.damaged").exists());
+    }
+}

@@ -1,0 +1,201 @@
+//! When what began and ended: the episodes that a recorder's diagnoses tell of.
+
+use coroner_evidence::history::{self, Concluded, Problem};
+use coroner_evidence::recording::RecordingError;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// A problem that was away for no longer than this is the same one: two diagnoses look at it from different windows.
+const SAME: Duration = Duration::from_secs(120);
+
+/// One problem from its beginning to its end. Times are nanoseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Episode {
+    /// As it was told last, with its worst severity.
+    pub problem: Problem,
+    pub began_real_ns: u64,
+    /// It was there when the recorder began to look: it may be older.
+    pub is_older: bool,
+    /// When it was seen last.
+    pub seen_until_real_ns: u64,
+    pub end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The newest diagnosis saw it, and the recorder runs.
+    GoesOn,
+    /// A later look did not see it.
+    Ended,
+    /// Nobody looked after that.
+    NotSeen,
+}
+
+impl End {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            End::GoesOn => "goes on",
+            End::Ended => "ended",
+            End::NotSeen => "end not seen",
+        }
+    }
+}
+
+/// What a directory's history tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// Oldest first.
+    pub episodes: Vec<Episode>,
+    pub diagnoses: u64,
+    /// From the first to the last look.
+    pub span_real_ns: Option<(u64, u64)>,
+    /// In between, nobody looked.
+    pub gaps_real_ns: Vec<(u64, u64)>,
+}
+
+pub fn read(directory: &Path, is_live: bool) -> Result<History, RecordingError> {
+    Ok(of(&history::read(directory)?, is_live))
+}
+
+fn of(rows: &[Concluded], is_live: bool) -> History {
+    let mut history = History::default();
+    // The episode of each key that is not over.
+    let mut open: BTreeMap<&str, Episode> = BTreeMap::new();
+    let mut looked_until: Option<u64> = None;
+    for row in rows {
+        let is_gap = looked_until.is_some_and(|until| row.from_real_ns > until);
+        if let Some(until) = looked_until.filter(|_| is_gap) {
+            history.gaps_real_ns.push((until, row.from_real_ns));
+        }
+        let is_first_look = looked_until.is_none() || is_gap;
+        for problem in &row.problems {
+            let seen = seen(problem, row, is_first_look);
+            match open.get_mut(problem.key.as_str()) {
+                Some(episode) if seen.began_real_ns <= episode.seen_until_real_ns + SAME.as_nanos() as u64 => {
+                    episode.goes_on(seen);
+                }
+                _ => history.episodes.extend(open.insert(&problem.key, seen)),
+            }
+        }
+        history.diagnoses += row.diagnoses;
+        let from = history.span_real_ns.map_or(row.from_real_ns, |(from, _)| from);
+        looked_until = looked_until.max(Some(row.until_real_ns));
+        history.span_real_ns = looked_until.map(|until| (from, until));
+    }
+    history.episodes.extend(open.into_values());
+    history.episodes.sort_by_key(|episode| episode.began_real_ns);
+    let last = looked_until.unwrap_or(0);
+    for episode in &mut history.episodes {
+        let is_last = episode.seen_until_real_ns >= last;
+        let before_a_gap = history.gaps_real_ns.iter().any(|(from, _)| *from == episode.seen_until_real_ns);
+        episode.end = match (episode.end, is_live) {
+            (End::Ended, _) => End::Ended,
+            (_, true) if is_last => End::GoesOn,
+            _ if is_last || before_a_gap => End::NotSeen,
+            _ => End::Ended,
+        };
+    }
+    history
+}
+
+fn seen(problem: &Problem, row: &Concluded, is_first_look: bool) -> Episode {
+    let until = problem.ended_real_ns.unwrap_or(row.until_real_ns);
+    Episode {
+        problem: problem.clone(),
+        began_real_ns: problem.began_real_ns.unwrap_or(row.from_real_ns).min(until),
+        is_older: is_first_look && problem.began_real_ns.is_none(),
+        seen_until_real_ns: until,
+        end: if problem.ended_real_ns.is_some() { End::Ended } else { End::GoesOn },
+    }
+}
+
+impl Episode {
+    fn goes_on(&mut self, newer: Episode) {
+        let severity = worse(&self.problem.severity, &newer.problem.severity).to_owned();
+        self.problem = Problem { severity, ..newer.problem };
+        // It was told already; when it began is known best by who saw that.
+        self.seen_until_real_ns = self.seen_until_real_ns.max(newer.seen_until_real_ns);
+        self.end = newer.end;
+    }
+}
+
+fn worse<'a>(a: &'a str, b: &'a str) -> &'a str {
+    let rank = |severity: &str| ["info", "warning", "critical"].iter().position(|known| *known == severity);
+    if rank(b) > rank(a) { b } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn row(from: u64, until: u64, problems: &[Problem]) -> Concluded {
+        let (from_real_ns, until_real_ns) = (from * MINUTE, until * MINUTE);
+        Concluded { from_real_ns, until_real_ns, diagnoses: 1, problems: problems.to_vec(), ..Concluded::default() }
+    }
+
+    fn problem(key: &str, severity: &str, began: Option<u64>, ended: Option<u64>) -> Problem {
+        Problem {
+            key: key.to_owned(),
+            severity: severity.to_owned(),
+            began_real_ns: began.map(|at| at * MINUTE),
+            ended_real_ns: ended.map(|at| at * MINUTE),
+            ..Problem::default()
+        }
+    }
+
+    fn told(history: &History) -> Vec<(&str, &str, u64, bool, u64, End)> {
+        let told = |e: &'_ Episode| (e.began_real_ns / MINUTE, e.is_older, e.seen_until_real_ns / MINUTE, e.end);
+        let all = history.episodes.iter().map(|e| {
+            let (began, older, until, end) = told(e);
+            (e.problem.key.as_str(), e.problem.severity.as_str(), began, older, until, end)
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn a_problem_is_one_episode_from_its_beginning_to_its_end() {
+        let rows = [
+            row(0, 3, &[problem("loop", "warning", None, None)]),
+            row(2, 6, &[problem("loop", "critical", Some(2), None), problem("oom", "critical", Some(4), Some(4))]),
+            // The window overlaps: what is over is told once more.
+            row(5, 9, &[problem("oom", "critical", Some(4), Some(4))]),
+            row(8, 60, &[]),
+            row(59, 62, &[problem("loop", "warning", Some(60), None)]),
+        ];
+        let history = of(&rows, true);
+        assert_eq!(
+            told(&history),
+            [
+                ("loop", "critical", 0, true, 6, End::Ended),
+                ("oom", "critical", 4, false, 4, End::Ended),
+                ("loop", "warning", 60, false, 62, End::GoesOn),
+            ]
+        );
+        assert_eq!((history.diagnoses, history.span_real_ns), (5, Some((0, 62 * MINUTE))));
+        assert_eq!(history.gaps_real_ns, []);
+        // Of a recorder that does not run nobody can say that it goes on.
+        assert_eq!(told(&of(&rows, false))[2].5, End::NotSeen);
+    }
+
+    #[test]
+    fn what_nobody_looked_at_is_a_gap_and_ends_nothing() {
+        let rows = [
+            row(0, 3, &[problem("loop", "warning", Some(1), None)]),
+            row(30, 33, &[problem("loop", "warning", None, None)]),
+        ];
+        let history = of(&rows, true);
+        assert_eq!(history.gaps_real_ns, [(3 * MINUTE, 30 * MINUTE)]);
+        assert_eq!(
+            told(&history),
+            [("loop", "warning", 1, false, 3, End::NotSeen), ("loop", "warning", 30, true, 33, End::GoesOn)]
+        );
+    }
+
+    #[test]
+    fn nothing_is_no_history() {
+        assert_eq!(of(&[], true), History::default());
+    }
+}
