@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+#[allow(clippy::disallowed_methods, reason = "here text leaves, made safe")]
 mod output;
 
 use clap::Parser;

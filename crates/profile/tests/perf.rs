@@ -114,7 +114,7 @@ fn compare(record: &[&str], command: &[&str], whose: &[&str], tolerated: f64) {
         }
         (stacks, frames) = (stacks + 1, frames + stack.len());
         let first = stack.iter().zip(&other.3).find(|(perf, ours)| {
-            !same_frame(perf, ours) && !(perf.starts_with('[') && first_of_file.insert(perf.to_string()))
+            !(same_frame(perf, ours) || perf.starts_with('[') && first_of_file.insert(perf.to_string()))
         });
         if first.is_some() || stack.len() != other.3.len() {
             different += 1;

@@ -255,7 +255,7 @@ mod tests {
         assert!(f.title.contains("SCHED_FIFO 50") && f.title.contains("core 1"), "{}", f.title);
         assert!(f.detail.contains("pinned to core 1"), "{}", f.detail);
         assert!(f.remedy.contains("`chrt -o -p 0 4711`") && f.remedy.contains("`taskset -pc 0 4711`"), "{}", f.remedy);
-        let waited = fact_of(&f, FactKey::Waited, "kworker/1:1[31]").as_u64().unwrap();
+        let waited = fact_of(f, FactKey::Waited, "kworker/1:1[31]").as_u64().unwrap();
         assert!((4000..=4800).contains(&waited), "{waited}");
     }
 

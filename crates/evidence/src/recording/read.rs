@@ -534,7 +534,7 @@ pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<String>), Re
     let made_by = text("coroner_version");
     match format {
         0 => return Err(RecordingError::Damaged { path, why: "it has no format version".to_owned() }),
-        ..FORMAT => return Err(RecordingError::Older { path, made_by, format, reads: FORMAT }),
+        1..FORMAT => return Err(RecordingError::Older { path, made_by, format, reads: FORMAT }),
         FORMAT => {}
         _ => return Err(RecordingError::Newer { path, made_by, format, reads: FORMAT }),
     }

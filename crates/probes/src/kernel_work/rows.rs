@@ -40,8 +40,7 @@ pub(super) fn kernel_work(
     let meanings = symbols.map(|symbols| {
         batch.meanings(|address| symbols.find(address).map_or_else(|| meaning_of(""), |symbol| symbol.meaning()))
     });
-    let mut sums: Vec<HashMap<WorkSum<(Option<u32>, Option<u32>), &str>, u64>> =
-        seconds.iter().map(|_| HashMap::new()).collect();
+    let mut sums: Vec<_> = seconds.iter().map(|_| HashMap::new()).collect();
     for (key, &samples) in &batch.counts {
         let idle_task = key.pid == Some(0);
         let kind = match &meanings {

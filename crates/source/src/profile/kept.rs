@@ -68,12 +68,12 @@ impl Kept {
             patience.lasts()?;
             widen(&mut span, sample.time);
             match select.has(&self.names, &sample) {
-                Ok(true) => {
+                Some(true) => {
                     selected += 1;
                     view(&self.names, &sample)
                 }
-                Ok(false) => ControlFlow::Continue(()),
-                Err(()) => ControlFlow::Break(()),
+                Some(false) => ControlFlow::Continue(()),
+                None => ControlFlow::Break(()),
             }
         };
         // A view that has enough ends the reading; so do the two that are asked about below.

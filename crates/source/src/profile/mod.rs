@@ -223,12 +223,12 @@ fn read_until(
         widen(&mut span, sample.time);
         cores.see(sample.core);
         match select.has(names, &sample) {
-            Ok(true) => {
+            Some(true) => {
                 selected += 1;
                 view(names, &sample)
             }
-            Ok(false) => ControlFlow::Continue(()),
-            Err(()) => ControlFlow::Break(()),
+            Some(false) => ControlFlow::Continue(()),
+            None => ControlFlow::Break(()),
         }
     });
     let Imported { names, report, format } = imported.map_err(|error| told(&source.file, error))?;

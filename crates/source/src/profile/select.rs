@@ -47,22 +47,22 @@ impl<'a> Select<'a> {
         self.first = Some(first);
     }
 
-    /// Whether a sample is selected; an error if the selection cannot be understood, see [`Select::problem`].
-    pub fn has(&mut self, names: &Dictionary, sample: &Sample) -> Result<bool, ()> {
+    /// Whether a sample is selected; `None` if the selection makes no sense, see [`Select::problem`].
+    pub fn has(&mut self, names: &Dictionary, sample: &Sample) -> Option<bool> {
         if self.selector.is_none() {
             if sample.time.is_none() && self.selection.has_times() {
-                return Ok(false);
+                return Some(false);
             }
             let first = self.first.or(sample.time).unwrap_or(0);
             match filter(self.selection, first, names.clock) {
                 Ok(filter) => self.selector = Some(Selector::new(filter)),
                 Err(problem) => {
                     self.problem = Some(problem);
-                    return Err(());
+                    return None;
                 }
             }
         }
-        Ok(self.selector.as_mut().is_some_and(|selector| selector.has(names, sample)))
+        Some(self.selector.as_mut().is_some_and(|selector| selector.has(names, sample)))
     }
 }
 

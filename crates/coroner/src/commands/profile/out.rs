@@ -1,5 +1,7 @@
 //! Where results go.
 
+#![allow(clippy::disallowed_methods, reason = "profiles of other tools' formats are written byte for byte")]
+
 use crate::args::profile::{OutputArgs, OutputFormat};
 use crate::output::print;
 use anyhow::{Context, bail};
