@@ -313,7 +313,9 @@ fn hostile(directory: &Path, from: &Path, name: &str, closed: &[Place]) {
     // No text at all.
     let db = Connection::open(&no_text).unwrap();
     for Place { table, column, .. } in places(&db).iter().filter(|place| place.column != "key") {
-        let sql = format!("UPDATE {table} SET {column} = CAST(x'1bff80c228' AS TEXT) WHERE typeof({column}) = 'text'");
+        let sql = format!(
+            "UPDATE OR IGNORE {table} SET {column} = CAST(x'1bff80c228' AS TEXT) WHERE typeof({column}) = 'text'"
+        );
         db.execute(&sql, []).unwrap();
     }
     drop(db);
