@@ -26,7 +26,7 @@ fn the_file_we_ship_says_the_defaults() {
 
     // Every key is there: one that is set to nonsense is refused by its type, not as unknown.
     let keys = uncommented.iter().filter(|line| is_key(line)).count();
-    assert_eq!(keys, 3 + 9 + 7 + 1, "a key is missing in deploy/coroner.toml, or here");
+    assert_eq!(keys, 3 + 9 + 7 + 2 + 1, "a key is missing in deploy/coroner.toml, or here");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_file_changes_what_it_names_and_nothing_else() {
 fn errors_name_the_file_the_line_and_what_is_expected() {
     let unknown = refusal("rate = 49\n[incidents]\nbefor = \"120s\"\n");
     assert!(unknown.starts_with("coroner.toml:3: unknown field `befor`"), "{unknown}");
-    assert!(unknown.contains("`before`") && unknown.ends_with("befor = \"120s\""), "{unknown}");
+    assert!(unknown.contains("`before`") && unknown.contains("befor = \"120s\""), "{unknown}");
 
     let without_unit = refusal("[incidents]\nbefore = 120\n");
     assert!(without_unit.starts_with("coroner.toml:2: "), "{without_unit}");

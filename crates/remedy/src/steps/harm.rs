@@ -119,6 +119,6 @@ mod tests {
         assert!(no_vmstat.exceeded_by(&rates(None, Some(0.5))).is_some());
         assert_eq!((calm.blind(), no_vmstat.blind()), (None, None));
         let blind = Baseline(Rates::default()).blind().unwrap();
-        assert!(blind.contains("2 s at most"), "{blind}");
+        assert!(blind.contains("limited to 2 s"), "{blind}");
     }
 }
