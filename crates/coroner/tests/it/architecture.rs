@@ -32,7 +32,7 @@ fn layers() -> BTreeMap<String, u32> {
 fn dependencies(manifest: &str) -> Vec<&str> {
     let lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let own = lines.take_while(|line| !line.starts_with('['));
-    own.filter_map(|line| Some(line.strip_prefix("coroner-")?.split([' ', '=', '.']).next()?)).collect()
+    own.filter_map(|line| line.strip_prefix("coroner-")?.split([' ', '=', '.']).next()).collect()
 }
 
 #[test]
